@@ -1,0 +1,94 @@
+"""A stateful code executor for agents: persistent Jupyter kernels, one honest result for every cell.
+
+>>> from kernelexec import Executor
+>>> with Executor(isolation="local") as executor:
+...     session = executor.session("analysis")
+...     _ = session.execute("x = 40")
+...     print(session.execute("x + 2").text)
+42
+<BLANKLINE>
+"""
+
+from __future__ import annotations
+
+from kernelexec.blocking import Executor, Session
+from kernelexec.config import Config
+from kernelexec.errors import (
+    CapacityReached,
+    Closed,
+    ExecutionFailed,
+    InvalidCode,
+    InvalidConfig,
+    InvalidRequest,
+    InvalidTimeout,
+    InvalidWorkDir,
+    IsolationUnavailable,
+    KernelConnectionFailed,
+    KernelError,
+    KernelexecError,
+    KernelStartFailed,
+    QueueFull,
+    Refused,
+    UnknownExecution,
+    UnknownSession,
+)
+from kernelexec.executor import AsyncExecutor
+from kernelexec.hooks import CellExecuted, DisplayUpdated, Hook, KernelChanged, SessionClosed, SessionOpened
+from kernelexec.results import (
+    Diagnosis,
+    DisplayData,
+    Error,
+    ExecuteResult,
+    ExecutionResult,
+    Image,
+    Output,
+    OutputPage,
+    Progress,
+    Stream,
+    Timing,
+)
+from kernelexec.session import AsyncSession
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncExecutor",
+    "AsyncSession",
+    "CapacityReached",
+    "CellExecuted",
+    "Closed",
+    "Config",
+    "Diagnosis",
+    "DisplayData",
+    "DisplayUpdated",
+    "Error",
+    "ExecuteResult",
+    "ExecutionFailed",
+    "ExecutionResult",
+    "Executor",
+    "Hook",
+    "Image",
+    "InvalidCode",
+    "InvalidConfig",
+    "InvalidRequest",
+    "InvalidTimeout",
+    "InvalidWorkDir",
+    "IsolationUnavailable",
+    "KernelChanged",
+    "KernelConnectionFailed",
+    "KernelError",
+    "KernelStartFailed",
+    "KernelexecError",
+    "Output",
+    "OutputPage",
+    "Progress",
+    "QueueFull",
+    "Refused",
+    "Session",
+    "SessionClosed",
+    "SessionOpened",
+    "Stream",
+    "Timing",
+    "UnknownExecution",
+    "UnknownSession",
+]

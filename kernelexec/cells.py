@@ -1,0 +1,107 @@
+"""What a cell is: code for the kernel, or a command for a shell; and whether it can be run at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kernelexec.errors import InvalidCode
+
+_SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\n(?P<script>.*)\Z", re.DOTALL)
+_BANG = re.compile(r"^!(?!!)(?P<command>.*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCell:
+    """Code in the kernel's language."""
+
+    source: str
+
+    @property
+    def request(self) -> str:
+        """The code that runs this cell in the kernel."""
+        return self.source
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCell:
+    """A shell command: ``source`` is what a notebook would hold, ``command`` what the shell runs.
+
+    ``lasts`` says whether the command's ``cd`` and ``export`` last for the next one; ``work_dir`` and ``stdin`` go with
+    that kind only.
+    """
+
+    source: str
+    command: str
+    lasts: bool = False
+    work_dir: str | None = None
+    stdin: str | None = None
+
+    @property
+    def request(self) -> str:
+        """The code that runs this command in the kernel."""
+        if not self.lasts:
+            return self.source
+        return f"get_ipython().run_command({self.command!r}, work_dir={self.work_dir!r}, stdin={self.stdin!r})"
+
+
+Cell = CodeCell | ShellCell
+
+
+def parse(source: str, *, limit_bytes: int) -> Cell:
+    """Tell a shell cell (only ``!command``, ``%%bash`` or ``%%sh``) from code.
+
+    Raises:
+        InvalidCode: see ``check``.
+    """
+    check(source, limit_bytes=limit_bytes)
+    stripped = source.strip()
+    if match := _SHELL_MAGIC.match(source.lstrip()):
+        return ShellCell(source, match["script"])
+    if (match := _BANG.match(stripped)) and not _ends_before(stripped):
+        return ShellCell(source, match["command"])
+    return CodeCell(source)
+
+
+def command(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: int) -> ShellCell:
+    """A command whose ``cd`` and ``export`` last for the next one.
+
+    Raises:
+        InvalidCode: see ``check``.
+    """
+    check(text, limit_bytes=limit_bytes, what="command")
+    if stdin:
+        check(stdin, limit_bytes=limit_bytes, what="stdin")
+    return ShellCell(f"%%bash\n{text}", text, lasts=True, work_dir=work_dir, stdin=stdin)
+
+
+def check(source: object, *, limit_bytes: int, what: str = "code") -> None:
+    """Refuse what no kernel could take.
+
+    Raises:
+        InvalidCode: not text, empty, with NUL characters or lone surrogates (one of them would wedge a kernel), or
+            larger than the limit.
+    """
+    if not isinstance(source, str):
+        message = f"{what} is {type(source).__name__}, not str."
+        raise InvalidCode(message)
+    if not source.strip() and what != "stdin":
+        message = f"{what} is empty: there is nothing to run."
+        raise InvalidCode(message)
+    if "\x00" in source:
+        message = f"{what} holds a NUL character at position {source.index(chr(0))}: remove it."
+        raise InvalidCode(message)
+    try:
+        size = len(source.encode("utf-8"))
+    except UnicodeEncodeError as exc:
+        message = f"{what} holds a lone surrogate at position {exc.start}: it is no valid Unicode text."
+        raise InvalidCode(message) from exc
+    if size > limit_bytes:
+        message = f"{what} is {size} bytes, the limit is {limit_bytes}: put it into a file of the workspace and run that."
+        raise InvalidCode(message)
+
+
+def _ends_before(stripped: str) -> bool:
+    """Whether the first line is a command of its own and code follows."""
+    lines = stripped.split("\n")
+    return any(not line.endswith("\\") for line in lines[:-1])

@@ -1,0 +1,215 @@
+"""One frozen tree of settings, read once; the only reader of the environment.
+
+Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one object that lives by it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kernelexec.errors import InvalidConfig, InvalidTimeout, IsolationUnavailable, nearest
+
+Isolation = Literal["local"]
+
+MIB = 1024 * 1024
+#: The shortest budget that is taken, in seconds.
+SHORTEST_TIMEOUT = 0.001
+_TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
+_SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
+
+_WAYS_OUT = (
+    "Ways out: install and start a container engine that this version can use; "
+    'choose local execution for this executor (isolation="local" or use_docker=False); '
+    "or choose it for all with KERNELEXEC_USE_DOCKER=0. "
+    "Local code runs with your own rights: see the README before you choose it."
+)
+
+
+class _Branch(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Budgets(_Branch):
+    """How long things may take, in seconds."""
+
+    timeout: float = Field(default=60.0, ge=SHORTEST_TIMEOUT)
+    """How long a cell may run, wall clock from its start."""
+    grace: float = Field(default=1.0, ge=SHORTEST_TIMEOUT)
+    """How long each rung of the ladder may take before the next one is climbed."""
+    start: float = Field(default=60.0, ge=SHORTEST_TIMEOUT)
+    """How long a new kernel may take until it serves."""
+    stop: float = Field(default=1.0, ge=SHORTEST_TIMEOUT)
+    """How long a kernel may take to leave by itself when its session closes."""
+
+
+class OutputLimits(_Branch):
+    """How much output is kept, in bytes of UTF-8 unless said otherwise."""
+
+    stream_bytes: int = Field(default=1 * MIB, ge=2)
+    """What is kept in the result of each of stdout and stderr: head and tail, half each."""
+    display_bytes: int = Field(default=16 * MIB, ge=0)
+    """What all displays of one cell together may hold in its result."""
+    text_bytes: int = Field(default=1 * MIB, ge=2)
+    """What one text representation of a display may hold: head and tail."""
+    message_bytes: int = Field(default=16 * MIB, ge=1024)
+    """The largest message that is read at all; what is larger is counted and dropped as it arrives."""
+    spill_bytes: int = Field(default=256 * MIB, ge=0)
+    """How much of one cell's streams goes to the spill file when they are over ``stream_bytes``."""
+    files_bytes: int = Field(default=256 * MIB, ge=0)
+    """How much one cell's displays may write as files into the workspace."""
+
+
+class Limits(_Branch):
+    """Resource limits of a kernel's process on this machine. None leaves the machine's own limit."""
+
+    nofile: int | None = Field(default=4096, ge=64)
+    """Open file descriptors."""
+    fsize_bytes: int | None = Field(default=None, ge=MIB)
+    """The largest file a cell may write."""
+    as_bytes: int | None = Field(default=None, ge=256 * MIB)
+    """Address space of each process: a cell over it gets MemoryError."""
+    nproc: int | None = Field(default=None, ge=16)
+    """Processes and threads of the whole user (the kernel of the machine counts per uid)."""
+
+
+class Environment(_Branch):
+    """What a kernel's process may know of this process's environment."""
+
+    pass_names: tuple[str, ...] = ()
+    """Variables that are handed on though they look like secrets."""
+    set: dict[str, str] = Field(default_factory=dict)
+    """Variables that are set for the kernel, over everything else."""
+
+
+class Capacity(_Branch):
+    """Bounds of what is held at once; at a bound a typed refusal says what is in use."""
+
+    sessions: int = Field(default=256, ge=1)
+    """Open sessions of one executor."""
+    queue: int = Field(default=64, ge=0)
+    """Cells that may wait in one session behind the running one."""
+    code_bytes: int = Field(default=4 * MIB, ge=1)
+    """The largest cell, in bytes of UTF-8."""
+    results: int = Field(default=100, ge=1)
+    """Finished executions that a session remembers."""
+
+
+class Config(_Branch):
+    """All settings of an executor."""
+
+    isolation: Isolation = "local"
+    """Where kernels run."""
+    workspace: Path = Field(default_factory=lambda: Path("workspaces"))
+    """The directory in which every session gets a directory of its own; relative to the current one."""
+    python: str = Field(default_factory=lambda: sys.executable)
+    """The interpreter of new kernels; it needs ipykernel."""
+    budgets: Budgets = Field(default_factory=Budgets)
+    output: OutputLimits = Field(default_factory=OutputLimits)
+    limits: Limits = Field(default_factory=Limits)
+    environment: Environment = Field(default_factory=Environment)
+    capacity: Capacity = Field(default_factory=Capacity)
+    notebook: bool = True
+    """Whether every session keeps ``<name>.ipynb`` in its workspace."""
+    save_displays: bool = True
+    """Whether pictures and tables that a cell displays are saved as files under ``outputs/`` of the workspace."""
+
+
+def load(
+    isolation: str | None = None,
+    *,
+    use_docker: bool | None = None,
+    workspace: str | os.PathLike[str] | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The settings of one executor, complete and checked.
+
+    Where code runs is decided by ``isolation``, then ``use_docker``, then the configuration, then the environment
+    variables ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``; unset means containers.
+
+    Raises:
+        IsolationUnavailable: containers are asked for, or nothing was chosen, and they cannot be had.
+        InvalidConfig: an unknown option or an unfit value; the message names the nearest.
+    """
+    options = dict(config.model_dump(exclude_unset=True) if isinstance(config, Config) else config or {})
+    if workspace is not None:
+        options["workspace"] = Path(workspace)
+    options["isolation"] = _choose(isolation or options.get("isolation"), use_docker=use_docker, environ=environ)
+    try:
+        return Config.model_validate(options)
+    except ValidationError as exc:
+        raise InvalidConfig(_explain(exc)) from exc
+
+
+def _choose(isolation: str | None, *, use_docker: bool | None, environ: Mapping[str, str] | None) -> str:
+    if use_docker is not None and isolation is not None and use_docker == (isolation == "local"):
+        message = f"isolation={isolation!r} and use_docker={use_docker} contradict each other: give one of them."
+        raise InvalidConfig(message)
+    if isolation is None:
+        docker = _switch(os.environ if environ is None else environ) if use_docker is None else use_docker
+        isolation = "local" if docker is False else "container"
+    if isolation == "container":
+        message = (
+            "Code runs in containers unless told otherwise, and kernelexec found no container engine that it can use: "
+            f"this version brings no container provisioner. {_WAYS_OUT}"
+        )
+        raise IsolationUnavailable(message)
+    if isolation != "local":
+        known = ("local", "container")
+        message = f"isolation={isolation!r} is not known{nearest(isolation, known)}: it is one of {', '.join(known)}."
+        raise InvalidConfig(message)
+    return isolation
+
+
+def _switch(environ: Mapping[str, str]) -> bool | None:
+    for name in _SWITCHES:
+        value = environ.get(name, "").strip().lower()
+        if not value or value == "none":
+            continue
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        message = f"{name}={value!r} is neither true ({', '.join(sorted(_TRUE))}) nor false ({', '.join(sorted(_FALSE))})."
+        raise InvalidConfig(message)
+    return None
+
+
+def _explain(exc: ValidationError) -> str:
+    lines = []
+    for error in exc.errors():
+        path = ".".join(str(part) for part in error["loc"])
+        if error["type"] == "extra_forbidden":
+            lines.append(f"{path} is no option{nearest(str(error['loc'][-1]), _options(error['loc'][:-1]))}")
+        else:
+            lines.append(f"{path}: {error['msg']} (given: {error['input']!r})")
+    return "Configuration: " + "; ".join(lines) + "."
+
+
+def _options(path: tuple[int | str, ...]) -> list[str]:
+    branch: type[BaseModel] = Config
+    for part in path:
+        annotation = branch.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        branch = annotation
+    return list(branch.model_fields)
+
+
+def seconds(value: object, name: str) -> float:
+    """A checked budget in seconds.
+
+    Raises:
+        InvalidTimeout: not a finite number, or below 0.001.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < SHORTEST_TIMEOUT:
+        message = f"{name}={value!r}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
+        raise InvalidTimeout(message)
+    return float(value)

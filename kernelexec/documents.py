@@ -1,0 +1,87 @@
+"""Files of cells: notebooks (``.ipynb``, any format version, read and written through nbformat) and scripts (``# %%``)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Self
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+
+from kernelexec.errors import InvalidRequest
+from kernelexec.recorder import notebook_output, write_atomically
+from kernelexec.results import ExecutionResult
+
+_CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
+
+
+class Document:
+    """A notebook in memory whose code cells can be run one after the other; everything else in it stays as it is."""
+
+    def __init__(self, notebook: Any) -> None:  # noqa: ANN401 - nbformat's own type
+        self._notebook = notebook
+        self._cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """A notebook or a script, by its extension.
+
+        Raises:
+            InvalidRequest: missing, not UTF-8, or no valid notebook.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
+            raise InvalidRequest(message) from exc
+        return cls.notebook(text, str(path)) if path.suffix == ".ipynb" else cls.script(text)
+
+    @classmethod
+    def notebook(cls, text: str, name: str) -> Self:
+        """A notebook from its JSON text.
+
+        Raises:
+            InvalidRequest: no valid notebook; the message says where.
+        """
+        try:
+            found = nbformat.reads(text, as_version=4)
+            nbformat.validate(found)
+        except (nbformat.ValidationError, ValueError, AttributeError, KeyError, TypeError) as exc:
+            message = f"{name} is no valid notebook: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}."
+            raise InvalidRequest(message) from exc
+        return cls(found)
+
+    @classmethod
+    def script(cls, text: str) -> Self:
+        """A script; lines that begin with ``# %%`` part it into cells."""
+        pieces = [piece.strip("\n") for piece in _CELL_MARK.split(text)]
+        return cls(new_notebook(cells=[new_code_cell(piece) for piece in pieces if piece.strip()]))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The code of the cells that there is something to run in."""
+        return tuple(cell.source for cell in self._cells)
+
+    def allows_error(self, number: int) -> bool:
+        """Whether the cell is tagged ``raises-exception``."""
+        return "raises-exception" in self._cells[number].metadata.get("tags", [])
+
+    def record(self, number: int, result: ExecutionResult) -> None:
+        """Put a result's outputs into the cell."""
+        cell = self._cells[number]
+        cell.execution_count = result.execution_count
+        cell.outputs = [nbformat.from_dict(notebook_output(output)) for output in result.outputs]
+
+    def update_display(self, found: list[tuple[int, int]], data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Give displays of earlier cells, named by cell and output number, new content."""
+        for number, position in found:
+            output = self._cells[number].outputs[position]
+            output.data, output.metadata = nbformat.from_dict(data), nbformat.from_dict(metadata)
+
+    def write(self, path: Path) -> None:
+        """Write the notebook, whole and atomically."""
+        write_atomically(path, nbformat.writes(self._notebook) + "\n")

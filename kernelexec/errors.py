@@ -1,0 +1,113 @@
+"""Everything that can go wrong on our side, as one tree. A cell that fails is a result, not an error.
+
+KernelexecError
+├── InvalidRequest (ValueError)      what was asked for makes no sense; nothing ran
+│   ├── InvalidConfig                an option that does not exist or does not fit
+│   ├── InvalidCode                  code that no kernel could take
+│   ├── InvalidTimeout               a budget that is no number of seconds
+│   ├── InvalidWorkDir               a directory that is missing, no directory, or outside
+│   ├── UnknownSession               no session of that name
+│   └── UnknownExecution             no execution of that id
+├── IsolationUnavailable             the place to run code is not there, or was not chosen
+├── Refused                          a bound was reached; nothing ran
+│   ├── QueueFull                    too many cells wait in this session
+│   └── CapacityReached              too many sessions
+├── Closed                           the session or executor is not open (any more)
+├── KernelError                      the kernel did not do its part
+│   ├── KernelStartFailed            no kernel came up; nothing ran
+│   └── KernelConnectionFailed       its sockets are not what they should be
+└── ExecutionFailed                  raised by ``ExecutionResult.raise_for_error()`` only
+
+Every error carries ``may_have_run``: False says for certain that no user code ran because of this call.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelexec.results import ExecutionResult
+
+
+class KernelexecError(Exception):
+    """The root of everything this package raises by itself."""
+
+    may_have_run: bool = False
+
+
+class InvalidRequest(KernelexecError, ValueError):
+    """What was asked for makes no sense; nothing ran."""
+
+
+class InvalidConfig(InvalidRequest):
+    """An option that does not exist or a value that does not fit."""
+
+
+class InvalidCode(InvalidRequest):
+    """Code that no kernel could take: empty, not UTF-8, NUL bytes, lone surrogates, or too large."""
+
+
+class InvalidTimeout(InvalidRequest):
+    """A budget that is not a number of seconds of at least 0.001."""
+
+
+class InvalidWorkDir(InvalidRequest):
+    """A working directory that is missing, no directory, or outside of what is allowed."""
+
+
+class UnknownSession(InvalidRequest):
+    """No session of that name; the message names the nearest."""
+
+
+class UnknownExecution(InvalidRequest):
+    """No execution of that id is remembered in this session."""
+
+
+class IsolationUnavailable(KernelexecError):
+    """The place where code should run is not there, or nobody chose one."""
+
+
+class Refused(KernelexecError):
+    """A bound was reached; the message says which, and what is in use."""
+
+
+class QueueFull(Refused):
+    """Too many cells wait in this session."""
+
+
+class CapacityReached(Refused):
+    """The executor holds as many sessions as it may."""
+
+
+class Closed(KernelexecError):
+    """The session or executor is not open, or not open any more."""
+
+
+class KernelError(KernelexecError):
+    """The kernel did not do its part."""
+
+
+class KernelStartFailed(KernelError):
+    """No kernel came up. The message ends with what the kernel's process wrote to stderr."""
+
+
+class KernelConnectionFailed(KernelError):
+    """A kernel's socket is not what it should be: missing, a link, somebody else's, or silent."""
+
+
+class ExecutionFailed(KernelexecError):
+    """A cell failed and the caller chose to be told by an exception. ``result`` holds everything."""
+
+    may_have_run = True
+
+    def __init__(self, message: str, result: ExecutionResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

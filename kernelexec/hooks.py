@@ -1,0 +1,64 @@
+"""What observers are told, as frozen values, and the one-call protocol that they fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from kernelexec.cells import Cell
+from kernelexec.results import ExecutionResult
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A session has its workspace; its first kernel is about to start."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChanged:
+    """A kernel process came or went."""
+
+    session: str
+    kernel_epoch: int
+    change: Literal["started", "died", "killed", "restarted"]
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellExecuted:
+    """A cell has its result."""
+
+    session: str
+    cell: Cell
+    result: ExecutionResult
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayUpdated:
+    """A display of an earlier cell has new content."""
+
+    session: str
+    display_id: str
+    data: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """A session ended; its kernel is gone."""
+
+    session: str
+
+
+Event = SessionOpened | KernelChanged | CellExecuted | DisplayUpdated | SessionClosed
+
+
+@runtime_checkable
+class Hook(Protocol):
+    """An observer of sessions. It is called in the session's own turn: what it raises is logged, never the cell's problem."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Take notice of one event."""

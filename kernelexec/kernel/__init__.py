@@ -1,0 +1,8 @@
+"""One kernel: its life, its channels, the routing of its messages, and its death."""
+
+from __future__ import annotations
+
+from kernelexec.kernel.execution import End, Execution
+from kernelexec.kernel.kernel import Death, Kernel
+
+__all__ = ["Death", "End", "Execution", "Kernel"]

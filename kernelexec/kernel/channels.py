@@ -1,0 +1,136 @@
+"""One connection to one channel of a kernel: a unix socket that is what it should be, and ZMTP over it.
+
+The kernel's side is untrusted. A socket is opened by a pinned descriptor that may be no link, must be a socket of the
+expected owner, and must be served by the expected process, before a single byte is written to it: a kernel that puts a link
+to another daemon's socket in its place reaches nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelexec.errors import KernelConnectionFailed
+from kernelexec.kernel import zmtp
+
+_UCRED = struct.Struct("3i")
+
+
+def open_pinned(path: Path, *, uid: int, pid: int | None = None) -> socket.socket:
+    """A connected, non-blocking unix stream socket to exactly what ``path`` names now.
+
+    Linux only in its full strength: elsewhere the path is checked and then connected to by name.
+
+    Raises:
+        KernelConnectionFailed: a link, no socket, another owner, or served by another process than ``pid``.
+    """
+    try:
+        pin = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _check_file(pin, path, uid)
+        sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+        sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
+        _check_peer(sock, path, uid, pid)
+    except OSError as exc:
+        sock.close()
+        raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
+    except KernelConnectionFailed:
+        sock.close()
+        raise
+    finally:
+        os.close(pin)
+    return sock
+
+
+def _check_file(pin: int, path: Path, uid: int) -> None:
+    found = os.fstat(pin)
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != uid:
+        raise KernelConnectionFailed(f"{path.name} is not a socket of uid {uid}: the kernel may have replaced it.")
+
+
+def _check_peer(sock: socket.socket, path: Path, uid: int, pid: int | None) -> None:
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    peer_pid, peer_uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if peer_uid != uid or (pid is not None and peer_pid != pid):
+        raise KernelConnectionFailed(f"{path.name} is served by process {peer_pid} of uid {peer_uid}, not by the kernel.")
+
+
+class Channel(asyncio.Protocol):
+    """ZMTP over one connection; messages go to ``deliver`` as they come, the end of the connection to ``lost``."""
+
+    def __init__(
+        self,
+        socket_type: bytes,
+        identity: bytes,
+        limit_bytes: int,
+        deliver: Callable[[zmtp.Multipart], None],
+        lost: Callable[[Channel, str], None],
+    ) -> None:
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.Event()
+        self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
+        self._decoder = zmtp.Decoder(limit_bytes)
+        self._deliver = deliver
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._reason = "the kernel closed the connection"
+
+    async def connect(self, sock: socket.socket) -> None:
+        """Take over a connected socket and shake hands.
+
+        Raises:
+            KernelConnectionFailed: the peer is not a ZMTP 3 peer.
+        """
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
+        await self.ready
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._hello)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what is complete; hang up on what is not ZMTP."""
+        try:
+            for event in self._decoder.feed(data):
+                if isinstance(event, zmtp.Multipart):
+                    self._deliver(event)
+                elif not self.ready.done():
+                    self.ready.set_result(None)
+        except zmtp.ProtocolError as exc:
+            self._reason = str(exc)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say so, once."""
+        reason = str(exc) if exc else self._reason
+        if not self.ready.done():
+            self.ready.set_exception(KernelConnectionFailed(f"no handshake: {reason}"))
+        self.closed.set()
+        self._transport = None
+        self._lost(self, reason)
+
+    def send(self, frames: list[bytes]) -> None:
+        """Queue a message for sending.
+
+        Raises:
+            KernelConnectionFailed: the connection is gone.
+        """
+        if self._transport is None or self._transport.is_closing():
+            raise KernelConnectionFailed(self._reason)
+        self._transport.write(zmtp.message(frames))
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,89 @@
+"""One request under way in a kernel: what it printed, whether it has ended, and what is still missing of its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+from kernelexec.collector import Collector
+
+#: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
+End = Literal["complete", "incomplete", "died", "disconnected"]
+
+#: How long after one half of the end (idle or reply) the other one may take while nothing else comes, in seconds.
+HALF_END_PATIENCE = 1.0
+
+
+class Execution:
+    """One ``execute_request``. Its waiting may be given up and taken up again: the cell does not notice.
+
+    It ends when idle (iopub) AND reply (shell) are there. A cell can forge either; a forged idle alone ends nothing, and
+    where one of them never comes the execution ends as ``incomplete``, which claims nothing about the state.
+    """
+
+    def __init__(self, msg_id: str, collector: Collector, late: Collector) -> None:
+        self.msg_id = msg_id
+        self.collector = collector
+        self.late = late
+        self.end: End | None = None
+        self.reply: dict[str, Any] | None = None
+        self.reply_metadata: dict[str, Any] = {}
+        self.asked: bool = False
+        self.ended = asyncio.Event()
+        self._turning = asyncio.Event()
+        self._idle = False
+        self._alive_at = 0.0
+        self._patience: asyncio.TimerHandle | None = None
+
+    async def wait_for_turn(self) -> None:
+        """Wait until the execution ended or somebody asked for its interruption."""
+        await self._turning.wait()
+
+    def ask_interrupt(self) -> None:
+        """Wake whoever watches this execution, so that it is interrupted."""
+        self.asked = True
+        self._turning.set()
+
+    def saw_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
+        """Take an iopub message; after the end it counts as late."""
+        target = self.late if self.ended.is_set() else self.collector
+        self._alive_at = asyncio.get_running_loop().time()
+        if dropped_bytes:
+            target.drop(dropped_bytes)
+        target.feed(msg_type, content)
+
+    def saw_idle(self) -> None:
+        """Take the iopub half of the end."""
+        self._idle = True
+        self._half_ended()
+
+    def saw_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Take the shell half of the end."""
+        if self.reply is None:
+            self.reply, self.reply_metadata = content, metadata
+            self._half_ended()
+
+    def finish(self, end: End) -> None:
+        """End now; the first end counts."""
+        if self.end is not None:
+            return
+        self.end = end
+        if self._patience is not None:
+            self._patience.cancel()
+        self.ended.set()
+        self._turning.set()
+
+    def _half_ended(self) -> None:
+        if self._idle and self.reply is not None:
+            self.finish("complete")
+        elif self._patience is None and self.end is None:
+            self._alive_at = asyncio.get_running_loop().time()
+            self._be_patient()
+
+    def _be_patient(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._alive_at + HALF_END_PATIENCE - loop.time()
+        if left <= 0:
+            self.finish("incomplete")
+        else:
+            self._patience = loop.call_later(left, self._be_patient)

@@ -1,0 +1,248 @@
+"""One kernel process, from its start to its last descendant's end.
+
+It assumes a hostile kernel: nothing here waits without a bound, grows without a bound, or believes what it can check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kernelexec.collector import Collector
+from kernelexec.config import Config
+from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.kernel.execution import Execution
+from kernelexec.kernel.link import Link
+from kernelexec.provisioning import KernelProvisionerBase, RuntimeDirectory, create_provisioner, kernel_spec, scrubbed
+from kernelexec.results import Cause, Output
+
+_NAMES = 1000
+_STDERR_BYTES = 4096
+_STACKS_BYTES = 64 * 1024
+#: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a kernel's process ended: the cause, and the exit code as a shell would say it (128 + n for signal n)."""
+
+    cause: Cause
+    exit_code: int
+
+    @classmethod
+    def of(cls, status: int | None) -> Death:
+        """From a wait status as ``subprocess`` gives it."""
+        if status is None or status >= 0:
+            return cls("exited", status or 0)
+        return cls("crashed" if -status in _CRASHES else "killed", 128 - status)
+
+
+class Kernel:
+    """One kernel process. ``start`` and ``stop`` bracket its life; in between, ``submit`` sends it cells."""
+
+    def __init__(self, config: Config, runtime: RuntimeDirectory, *, cwd: str, identity: bytes) -> None:
+        self.names: set[str] = set()
+        self.death: Death | None = None
+        self.died = asyncio.Event()
+        self.displays: dict[str, list[list[Output]]] = {}
+        self.token = secrets.token_hex(8)
+        self.about: dict[str, Any] = {}
+        self.on_death: Callable[[Death], None] | None = None
+        self._config = config
+        self._runtime = runtime
+        self._cwd = cwd
+        self._identity = identity
+        self._provisioner: KernelProvisionerBase | None = None
+        self._link: Link | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives and still talks to us."""
+        return self._link is not None and self.death is None and not self._link.hung_up
+
+    async def start(self, tasks: TaskGroup) -> None:
+        """Start the process, wait until it says that it serves, and connect.
+
+        Raises:
+            KernelStartFailed: it did not come up in time or died; with the end of its stderr.
+        """
+        connection = self._runtime.create()
+        budget = self._config.budgets.start
+        try:
+            with anyio.fail_after(budget):
+                await self._launch(tasks)
+                await self._or_death(self._await_ready)
+                limit = self._config.output.message_bytes
+                link = self._link = Link(connection.key, self._identity, limit, self._learn, uid=os.getuid())
+                await self._or_death(lambda: link.connect(connection.path, getattr(self._provisioner, "pid", None)))
+        except TimeoutError as exc:
+            raise KernelStartFailed(await self._give_up(f"The kernel did not serve within {budget} s.")) from exc
+        except KernelConnectionFailed as exc:
+            raise KernelStartFailed(await self._give_up(str(exc))) from exc
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _give_up(self, why: str) -> str:
+        message = why + self._complaint()
+        await self.kill()
+        return message
+
+    async def _launch(self, tasks: TaskGroup) -> None:
+        spec = kernel_spec(self._config.python, self._runtime.connection_file)
+        limits = self._config.limits.model_dump(exclude_none=True)
+        env = scrubbed(self._config.environment) | self._runtime.launch_environment(self.token, limits)
+        provisioner = create_provisioner(self.token, spec)
+        kwargs = await provisioner.pre_launch(env=env, cwd=self._cwd)
+        with self._runtime.stderr_file.open("ab") as stderr:
+            try:
+                self._provisioner = provisioner
+                silent = subprocess.DEVNULL
+                await provisioner.launch_kernel(kwargs.pop("cmd"), stdin=silent, stdout=silent, stderr=stderr, **kwargs)
+            except OSError as exc:
+                self._set_death(Death("exited", 127))
+                message = f"{self._config.python} cannot be started: {exc.strerror or exc}."
+                raise KernelStartFailed(message) from exc
+        await provisioner.post_launch()
+        tasks.start_soon(self._watch, provisioner)
+
+    async def _await_ready(self) -> None:
+        self.about = await self._runtime.wait_ready()
+
+    async def _or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
+        """Wait for something that a dead kernel will never do."""
+        failure: KernelConnectionFailed | None = None
+        async with anyio.create_task_group() as race:
+
+            async def mind_death() -> None:
+                await self.died.wait()
+                race.cancel_scope.cancel()
+
+            race.start_soon(mind_death)
+            try:
+                await wait()
+            except KernelConnectionFailed as exc:
+                failure = exc
+            race.cancel_scope.cancel()
+        if self.death is not None:
+            how = f"{self.death.cause}, exit code {self.death.exit_code}"
+            raise KernelStartFailed(f"The kernel ended while it started ({how}).{self._complaint()}")
+        if failure is not None:
+            raise failure
+
+    def _complaint(self) -> str:
+        text = self._runtime.read("stderr", _STDERR_BYTES).strip()
+        if "No module named 'ipykernel'" in text or "No module named ipykernel" in text:
+            return f" {self._config.python} has no ipykernel: install it there with `pip install ipykernel`."
+        return f" Its stderr ended with:\n{text}" if text else ""
+
+    def submit(self, code: str, collector: Collector, late: Collector) -> Execution:
+        """Send a cell.
+
+        Raises:
+            KernelConnectionFailed: the kernel is gone; nothing was sent.
+        """
+        if self._link is None:
+            raise KernelConnectionFailed("the kernel was not started")
+        return self._link.submit(code, collector, late)
+
+    async def answers(self, patience: float) -> bool:
+        """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
+        return self.alive and self._link is not None and await self._link.answers(patience)
+
+    async def exits(self, patience: float) -> bool:
+        """Whether the kernel's process ends within ``patience`` seconds, as it said it would."""
+        with anyio.move_on_after(patience):
+            await self.died.wait()
+        return self.death is not None
+
+    def request_interrupt(self) -> None:
+        """Ask for an interrupt on the control channel."""
+        if self._link is not None:
+            self._link.control("interrupt_request")
+
+    def request_cancel(self) -> None:
+        """Ask the launcher to cancel a top-level await, whatever the cell made of the interrupt signal."""
+        if self._link is not None:
+            self._link.control("kernelexec_cancel_request")
+
+    async def signal(self, signum: int) -> None:
+        """Signal the kernel from outside (its process group for SIGINT)."""
+        if self._provisioner is not None and self.death is None:
+            with suppress(OSError):
+                await self._provisioner.send_signal(signum)
+
+    def signal_children(self, signum: int) -> int:
+        """Signal every descendant of the kernel, not the kernel itself; how many there were."""
+        interrupt = getattr(self._provisioner, "interrupt_children", None)
+        return int(interrupt(signum)) if interrupt is not None and self.death is None else 0
+
+    async def request_stacks(self) -> None:
+        """Have every thread's stack written, if the launcher listens for it (else the signal would kill)."""
+        if (self._runtime.path / "stacks").exists():
+            await self.signal(STACKS_SIGNAL)
+
+    def stacks(self) -> str:
+        """What the launcher wrote of its threads' stacks so far."""
+        return self._runtime.read("stacks", _STACKS_BYTES)
+
+    async def kill(self) -> None:
+        """Kill the process and all its descendants, and wait until it is gone."""
+        with anyio.CancelScope(shield=True):
+            provisioner = self._provisioner
+            if provisioner is not None and self.death is None:
+                await provisioner.kill()
+                self._set_death(Death.of(await provisioner.wait()))
+            if self._link is not None:
+                self._link.close()
+            if provisioner is not None:
+                self._provisioner = None
+                await provisioner.cleanup()
+            self._runtime.remove()
+
+    async def stop(self, patience: float) -> None:
+        """End the kernel: politely for ``patience`` seconds, then by force. Nothing of it is left."""
+        with anyio.CancelScope(shield=True):
+            if self.alive and self._link is not None and patience:
+                self._link.control("shutdown_request", restart=False)
+                await self.exits(patience)
+            await self.kill()
+
+    async def _watch(self, provisioner: KernelProvisionerBase) -> None:
+        status = await provisioner.wait()
+        if self._link is not None:
+            await self._link.drained()
+        self._set_death(Death.of(status))
+
+    def _set_death(self, death: Death) -> None:
+        if self.death is not None:
+            return
+        self.death = death
+        self.died.set()
+        if self._link is not None:
+            self._link.finish("died")
+        if self.on_death is not None:
+            self.on_death(death)
+
+    def _learn(self, metadata: dict[str, Any]) -> None:
+        """Follow the user's names as the launcher says them."""
+        said = metadata.get("kernelexec")
+        if not isinstance(said, dict) or said.get("token") != self.token:
+            return
+        for key, change in (("names_added", self.names.update), ("names_removed", self.names.difference_update)):
+            names = said.get(key)
+            change(name for name in (names if isinstance(names, list) else [])[:_NAMES] if isinstance(name, str))
+        if len(self.names) > _NAMES * 10:
+            self.names.clear()

@@ -1,0 +1,166 @@
+"""The one connection to a kernel: three channels, and every message given to the execution that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from kernelexec.collector import Collector
+from kernelexec.errors import KernelConnectionFailed, KernelError
+from kernelexec.kernel.channels import Channel, open_pinned
+from kernelexec.kernel.execution import End, Execution
+from kernelexec.kernel.messages import Malformed, Message, Wire
+from kernelexec.kernel.zmtp import Multipart
+
+_SUBSCRIBE_ALL = [b"\x01"]
+_CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
+#: So many executions are remembered for what comes late.
+_REMEMBERED = 200
+#: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
+_WELCOME_SECONDS = 0.05
+_DRAIN_SECONDS = 0.5
+
+
+class Link:
+    """Speaks with one kernel. There is no stdin channel: nobody answers ``input()``, and a forged request reaches nobody."""
+
+    def __init__(
+        self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None], *, uid: int
+    ) -> None:
+        self.hung_up = False
+        self._wire = Wire(key)
+        self._identity = identity
+        self._limit = limit_bytes
+        self._on_metadata = on_metadata
+        self._uid = uid
+        self._channels: dict[str, Channel] = {}
+        self._heard = asyncio.Event()
+        self._executions: dict[str, Execution] = {}
+        self._answers: dict[str, asyncio.Event] = {}
+        self._closing = False
+
+    async def connect(self, path: Callable[[str], Path], pid: int | None) -> None:
+        """Open the channels and wait until iopub reaches us. The caller bounds the wait.
+
+        Raises:
+            KernelConnectionFailed: a socket is not what it should be.
+        """
+        deliver = {"iopub": self._on_iopub, "shell": self._on_shell, "control": self._on_control}
+        for name, kind in _CHANNELS.items():
+            sock = open_pinned(path(name), uid=self._uid, pid=pid)
+            identity = b"" if kind == b"SUB" else self._identity
+            channel = self._channels[name] = Channel(kind, identity, self._limit, deliver[name], self._on_lost)
+            await channel.connect(sock)
+        self._channels["iopub"].send(_SUBSCRIBE_ALL)
+        await self._await_welcome()
+
+    async def _await_welcome(self) -> None:
+        """Wait for the kernel's welcome on iopub, or for the traces of a request where no welcome comes.
+
+        A welcome can get stuck in the kernel (ipykernel 7.4 misses the edge of its socket's descriptor when it sends at
+        the same moment), though the subscription is in force.
+        """
+        patience = _WELCOME_SECONDS
+        while not self._heard.is_set():
+            with anyio.move_on_after(patience):
+                await self._heard.wait()
+                return
+            self._channels["shell"].send(self._wire.pack("kernel_info_request", {})[1])
+            patience = min(1.0, patience * 2)
+
+    def submit(self, code: str, collector: Collector, late: Collector) -> Execution:
+        """Send a cell. It is registered before it is sent, so that nothing of it can be missed.
+
+        Raises:
+            KernelConnectionFailed: the connection is gone; nothing was sent.
+        """
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        msg_id, frames = self._wire.pack("execute_request", content)
+        execution = self._executions[msg_id] = Execution(msg_id, collector, late)
+        while len(self._executions) > _REMEMBERED:
+            del self._executions[next(iter(self._executions))]
+        self._channels["shell"].send(frames)
+        return execution
+
+    async def answers(self, patience: float) -> bool:
+        """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
+        msg_id, frames = self._wire.pack("kernel_info_request", {})
+        self._answers[msg_id] = answered = asyncio.Event()
+        with suppress(KernelError), anyio.move_on_after(patience):
+            self._channels["shell"].send(frames)
+            await answered.wait()
+        del self._answers[msg_id]
+        return answered.is_set()
+
+    def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
+        """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
+        _, frames = self._wire.pack(msg_type, content)
+        with suppress(KernelConnectionFailed, KeyError):
+            self._channels["control"].send(frames)
+
+    def finish(self, end: End) -> None:
+        """End every execution that has not ended."""
+        for execution in self._executions.values():
+            execution.finish(end)
+
+    async def drained(self) -> None:
+        """Wait until the kernel's side has closed every channel and all it sent is read, for a bounded time."""
+        with anyio.move_on_after(_DRAIN_SECONDS):
+            for channel in self._channels.values():
+                await channel.closed.wait()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._closing = True
+        for channel in self._channels.values():
+            channel.abort()
+
+    def _unpack(self, multipart: Multipart) -> Message | None:
+        try:
+            return self._wire.unpack(multipart)
+        except Malformed:
+            return None
+
+    def _on_iopub(self, multipart: Multipart) -> None:
+        message = self._unpack(multipart)
+        if message is None:
+            return
+        self._heard.set()
+        execution = self._executions.get(message.parent_id)
+        if execution is None:
+            return
+        if message.msg_type == "status":
+            if message.content.get("execution_state") == "idle":
+                execution.saw_idle()
+            return
+        execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
+
+    def _on_shell(self, multipart: Multipart) -> None:
+        message = self._unpack(multipart)
+        if message is None:
+            return
+        if answered := self._answers.get(message.parent_id):
+            answered.set()
+        elif (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
+            self._on_metadata(message.metadata)
+            execution.saw_reply(message.content, message.metadata)
+
+    def _on_control(self, multipart: Multipart) -> None:
+        """Replies on control change nothing."""
+
+    def _on_lost(self, _channel: Channel, _reason: str) -> None:
+        if not self._closing and not self.hung_up:
+            self.hung_up = True
+            asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish, "disconnected")

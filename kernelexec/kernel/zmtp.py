@@ -1,0 +1,175 @@
+"""ZMTP 3.0, the wire protocol of ZeroMQ, as the connecting side with the NULL mechanism: bytes in, messages out, no socket.
+
+Source: https://rfc.zeromq.org/spec/23/. Written out here because the peer is untrusted: a frame over the limit is skipped as
+it arrives instead of being allocated, a message keeps its other frames, and nothing is sent before the peer has proven to
+speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to whatever answers).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_MORE, _LONG, _COMMAND = 1, 2, 4
+_GREETING_BYTES = 64
+_LONG_SIZE = struct.Struct(">Q")
+_PROPERTY_SIZE = struct.Struct(">I")
+_SHORT_MAX = 255
+_FRAMES_MAX = 64
+
+GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + b"NULL".ljust(20, b"\x00") + b"\x00" * 32
+
+
+class ProtocolError(Exception):
+    """The peer does not speak ZMTP 3 with the NULL mechanism, or breaks it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The handshake is done: messages may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Multipart:
+    """One message. A frame over the limit is None, and ``dropped_bytes`` says how much was skipped."""
+
+    frames: tuple[bytes | None, ...]
+    dropped_bytes: int = 0
+
+
+def ready_command(socket_type: bytes, identity: bytes = b"") -> bytes:
+    """The READY command that follows the greeting."""
+    body = b"\x05READY" + _property(b"Socket-Type", socket_type)
+    if identity:
+        body += _property(b"Identity", identity)
+    return frame(body, _COMMAND)
+
+
+def message(frames: Iterable[bytes]) -> bytes:
+    """A multipart message as bytes for the wire."""
+    parts = list(frames)
+    last = len(parts) - 1
+    return b"".join(frame(part, _MORE if i < last else 0) for i, part in enumerate(parts))
+
+
+def frame(body: bytes, flags: int) -> bytes:
+    """One frame as bytes for the wire."""
+    if len(body) > _SHORT_MAX:
+        return bytes((flags | _LONG,)) + _LONG_SIZE.pack(len(body)) + body
+    return bytes((flags, len(body))) + body
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes((len(name),)) + name + _PROPERTY_SIZE.pack(len(value)) + value
+
+
+class Decoder:
+    """What the peer sent, as events; holds at most one message within the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._buffer = bytearray()
+        self._greeted = False
+        self._ready = False
+        self._skip = 0
+        self._frames: list[bytes | None] = []
+        self._size = 0
+        self._dropped = 0
+
+    def feed(self, chunk: bytes) -> Iterator[Ready | Multipart]:
+        """Take bytes as they came and yield what they complete.
+
+        Raises:
+            ProtocolError: this peer is not what it should be; hang up.
+        """
+        self._buffer += chunk
+        if not self._greeted and not self._greet():
+            return
+        position = 0
+        try:
+            while True:
+                flags, size, start = self._header(position)
+                if start < 0:
+                    return
+                if flags < 0:
+                    position = start
+                    continue
+                position, body = self._body(size, start)
+                if position < 0:
+                    position = start - (9 if flags & _LONG else 2)
+                    return
+                event = self._event(flags, size, body)
+                if event is not None:
+                    yield event
+        finally:
+            del self._buffer[:position]
+
+    def _greet(self) -> bool:
+        head = bytes(self._buffer[:_GREETING_BYTES])
+        if head[:1] not in (b"", b"\xff") or (len(head) > 9 and not head[9] & 1):  # noqa: PLR2004 - signature's end
+            message = "the peer's greeting is not ZMTP"
+            raise ProtocolError(message)
+        if len(head) > 10 and head[10] < 3:  # noqa: PLR2004 - major version
+            message = f"the peer speaks ZMTP {head[10]}, not 3"
+            raise ProtocolError(message)
+        if len(head) < _GREETING_BYTES:
+            return False
+        if head[12:32].rstrip(b"\x00") != b"NULL":
+            message = "the peer wants another security mechanism than NULL"
+            raise ProtocolError(message)
+        del self._buffer[:_GREETING_BYTES]
+        self._greeted = True
+        return True
+
+    def _header(self, position: int) -> tuple[int, int, int]:
+        """Flags, size and start of the body; start -1: not there yet; flags -1: bytes were skipped up to start."""
+        buffer = self._buffer
+        available = len(buffer) - position
+        if self._skip:
+            taken = min(self._skip, available)
+            self._skip -= taken
+            return (-1, 0, position + taken) if taken else (0, 0, -1)
+        if available < 2:  # noqa: PLR2004 - flags and a short size
+            return 0, 0, -1
+        flags = buffer[position]
+        if flags & ~(_MORE | _LONG | _COMMAND) or flags & (_COMMAND | _MORE) == _COMMAND | _MORE:
+            message = f"flags 0x{flags:02x} are not of ZMTP 3"
+            raise ProtocolError(message)
+        if not flags & _LONG:
+            return flags, buffer[position + 1], position + 2
+        if available < 9:  # noqa: PLR2004 - flags and a long size
+            return 0, 0, -1
+        (size,) = _LONG_SIZE.unpack_from(buffer, position + 1)
+        return flags, size, position + 9
+
+    def _body(self, size: int, start: int) -> tuple[int, bytes | None]:
+        """End and content of the frame; end -1: not all there yet; content None: over the limit, to be skipped."""
+        if size > self._limit - self._size or len(self._frames) >= _FRAMES_MAX:
+            here = min(size, len(self._buffer) - start)
+            self._skip = size - here
+            return start + here, None
+        if len(self._buffer) - start < size:
+            return -1, None
+        return start + size, bytes(self._buffer[start : start + size])
+
+    def _event(self, flags: int, size: int, body: bytes | None) -> Ready | Multipart | None:
+        if flags & _COMMAND:
+            if body is not None and body.startswith(b"\x05READY") and not self._ready:
+                self._ready = True
+                return Ready()
+            if body is not None and body.startswith(b"\x05ERROR"):
+                message = f"the peer refused the handshake: {body[6:100]!r}"
+                raise ProtocolError(message)
+            return None
+        if body is None:
+            self._dropped += size
+        else:
+            self._size += size
+        if len(self._frames) < _FRAMES_MAX:
+            self._frames.append(body)
+        if flags & _MORE:
+            return None
+        found = Multipart(tuple(self._frames), self._dropped)
+        self._frames, self._size, self._dropped = [], 0, 0
+        return found

@@ -1,0 +1,21 @@
+"""How a kernel process comes to be: its kernelspec, its private directory, its environment, and who starts and ends it."""
+
+from __future__ import annotations
+
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+
+from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.processes import Mark
+from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root
+from kernelexec.provisioning.spec import create_provisioner, kernel_spec
+
+__all__ = [
+    "Connection",
+    "KernelProvisionerBase",
+    "Mark",
+    "RuntimeDirectory",
+    "create_provisioner",
+    "kernel_spec",
+    "new_root",
+    "scrubbed",
+]

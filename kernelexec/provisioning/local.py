@@ -1,0 +1,79 @@
+"""A kernel as a child process of this one. jupyter_client calls it; it is found by the entry point ``kernelexec-local``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from typing import Any
+
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from kernelexec.provisioning.processes import NAME, Mark
+
+
+class Provisioner(LocalProvisioner):
+    """jupyter_client's local provisioner with a wait that does not poll and an end that spares no descendant."""
+
+    isolation = "local"
+    mark: Mark | None = None
+    _left: int | None = None
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""
+        env = kwargs.setdefault("env", dict(os.environ))
+        self.mark = Mark(env.setdefault(NAME, Mark().value))
+        return await super().launch_kernel(cmd, **kwargs)
+
+    async def poll(self) -> int | None:
+        """The exit status, or None while the kernel lives."""
+        return self._left if self._left is not None else await super().poll()
+
+    async def wait(self) -> int | None:
+        """The exit status once the kernel's process has ended: at once, by its pidfd, and safe to call more than once."""
+        process = self.process
+        if process is None:
+            return self._left
+        try:
+            fd = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            self._left = await super().wait()
+            return self._left
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(fd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+        self._left = process.wait()
+        self.process = None
+        return self._left
+
+    async def send_signal(self, signum: int) -> None:
+        """Signal the kernel's process group; its leader alone for anything but interrupt, terminate and kill."""
+        if self.process is not None and signum not in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            self.process.send_signal(signum)
+            return
+        await super().send_signal(signum)
+
+    async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Kill the kernel, its process group, and every descendant that left it."""
+        with suppress(OSError, ValueError):
+            await super().kill(restart=restart)
+        self.sweep()
+
+    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Called when the kernel has ended: what it left behind ends too."""
+        await super().cleanup(restart=restart)
+        self.sweep()
+
+    def interrupt_children(self, signum: int) -> int:
+        """Signal every descendant but the kernel itself; how many there were."""
+        return self.mark.signal(signum, session_id=self.pid, spare=self.pid) if self.mark else 0
+
+    def sweep(self) -> None:
+        """Kill whatever of this kernel still lives."""
+        if self.mark is not None:
+            self.mark.sweep(self.pid)

@@ -1,0 +1,136 @@
+"""A kernel's private directory: its sockets, its connection file, and the two pipes by which life and death are said.
+
+Everything in it belongs to us (0700), but the kernel can write there too: what is read back is opened without following
+links, must be a regular file, and is capped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelexec.errors import KernelStartFailed
+
+#: Unix socket paths end here (sockaddr_un.sun_path, less the final NUL).
+SOCKET_PATH_BYTES = 107
+_PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
+_LINE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a kernel's sockets are and the key that signs its messages."""
+
+    prefix: Path
+    key: bytes
+
+    def path(self, channel: str) -> Path:
+        """The socket of a channel: shell, iopub, stdin, control or hb."""
+        return self.prefix.with_name(f"{self.prefix.name}-{_PORTS[channel + '_port']}")
+
+
+def new_root() -> Path:
+    """A new private directory for one executor, as short as the machine allows.
+
+    Raises:
+        KernelStartFailed: the machine's runtime directory is too deep for unix sockets.
+    """
+    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - private by mkdtemp
+        if base and os.access(base, os.W_OK | os.X_OK) and len(os.fsencode(base)) < SOCKET_PATH_BYTES - 40:
+            return Path(tempfile.mkdtemp(prefix="kx-", dir=base))
+    message = f"No directory for unix sockets: TMPDIR is not writable or too long (a path ends at {SOCKET_PATH_BYTES} bytes)."
+    raise KernelStartFailed(message)
+
+
+class RuntimeDirectory:
+    """The private directory of one kernel process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection_file = path / "connection.json"
+        self.stderr_file = path / "stderr"
+        self._ready: int | None = None
+        self._owner: int | None = None
+
+    def create(self) -> Connection:
+        """Make the directory, its connection file and its pipes.
+
+        Raises:
+            KernelStartFailed: the path is too long for unix sockets.
+        """
+        prefix = self.path / "s"
+        if len(os.fsencode(prefix)) + 2 > SOCKET_PATH_BYTES:
+            message = f"{prefix}: a socket's path ends at {SOCKET_PATH_BYTES} bytes; set XDG_RUNTIME_DIR or TMPDIR shorter."
+            raise KernelStartFailed(message)
+        self.path.mkdir(mode=0o700, parents=True)
+        key = secrets.token_hex(32)
+        content = {"transport": "ipc", "ip": str(prefix), "key": key, "signature_scheme": "hmac-sha256", **_PORTS}
+        fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump({**content, "kernel_name": "kernelexec"}, file)
+        for name in ("ready", "owner"):
+            os.mkfifo(self.path / name, 0o600)
+        self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
+        self._owner = os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK)
+        return Connection(prefix, key.encode())
+
+    def launch_environment(self, token: str, limits: dict[str, int]) -> dict[str, str]:
+        """What the launcher inside the kernel's process is told."""
+        paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
+        return {"KERNELEXEC_LAUNCH": json.dumps({**paths, "token": token, "limits": limits})}
+
+    async def wait_ready(self) -> dict[str, Any]:
+        """What the launcher says once it serves. The caller bounds the wait."""
+        assert self._ready is not None
+        loop = asyncio.get_running_loop()
+        said = asyncio.Event()
+        line = bytearray()
+
+        def on_readable() -> None:
+            with suppress(BlockingIOError):
+                chunk = os.read(self._ready or -1, _LINE_BYTES)
+                line.extend(chunk)
+                if not chunk or b"\n" in line or len(line) >= _LINE_BYTES:
+                    loop.remove_reader(self._ready or -1)
+                    said.set()
+
+        loop.add_reader(self._ready, on_readable)
+        try:
+            await said.wait()
+        finally:
+            loop.remove_reader(self._ready)
+        with suppress(ValueError):
+            value = json.loads(bytes(line))
+            return value if isinstance(value, dict) else {}
+        return {}
+
+    def read(self, name: str, limit_bytes: int) -> str:
+        """The tail of a small file that the kernel may have made; empty where it is not a plain file."""
+        try:
+            fd = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            return os.pread(fd, limit_bytes, max(0, found.st_size - limit_bytes)).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Close the pipes and remove the directory with all that is in it."""
+        for fd in (self._ready, self._owner):
+            if fd is not None:
+                os.close(fd)
+        self._ready = self._owner = None
+        shutil.rmtree(self.path, ignore_errors=True)

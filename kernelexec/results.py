@@ -1,0 +1,299 @@
+"""What became of one cell: outputs in order, and one honest verdict about time, failure and state."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernelexec.errors import ExecutionFailed
+
+#: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
+MimeBundle = dict[str, Any]
+Status = Literal["ok", "error", "aborted", "running"]
+State = Literal["kept", "lost", "unknown"]
+Interrupted = Literal["timeout", "request"]
+Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
+#: The steps of the ladder that ends a cell, gentlest first.
+Rung = Literal["interrupt", "signal", "cancel", "command", "kill"]
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Text that the cell wrote to stdout or stderr, carriage returns already applied."""
+
+    name: str
+    text: str
+    output_type: Literal["stream"] = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayData:
+    """Something the cell displayed; later updates of its ``display_id`` are applied."""
+
+    data: MimeBundle
+    metadata: dict[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+    output_type: Literal["display_data"] = "display_data"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteResult:
+    """The value of the cell's last expression."""
+
+    data: MimeBundle
+    metadata: dict[str, Any] = field(default_factory=dict)
+    execution_count: int | None = None
+    display_id: str | None = None
+    output_type: Literal["execute_result"] = "execute_result"
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """An exception that ended the cell, with its traceback line by line."""
+
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...] = ()
+    output_type: Literal["error"] = "error"
+
+
+Output = Stream | DisplayData | ExecuteResult | Error
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One picture of a cell: its media type, its bytes."""
+
+    mime: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the time went, in seconds; sizes in bytes. None where it could not be had.
+
+    ``queue`` waiting for the turn, ``start`` starting a kernel, ``run`` from submission to the cell's end (or the end of
+    the ladder), ``collect`` from there to the finished result, ``wall`` all of it.
+    """
+
+    queue: float = 0.0
+    start: float = 0.0
+    run: float = 0.0
+    collect: float = 0.0
+    wall: float = 0.0
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A failure in plain terms: what kind, where in the user's own cell, why, and what to try."""
+
+    kind: str
+    message: str
+    line: int | None = None
+    line_text: str | None = None
+    cause: str | None = None
+    hints: tuple[str, ...] = ()
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """The outcome of one cell, the same whatever asked for it.
+
+    ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
+    signal n, and -1 where the cell never ran. ``state`` says whether the variables are still there, as checked with the
+    kernel; ``kernel_epoch`` grows with every new kernel process. ``outputs`` hold what came in time, ``late`` what came
+    from threads or children after the cell had ended.
+    """
+
+    execution_id: str
+    session: str
+    status: Status
+    execution_count: int | None = None
+    outputs: tuple[Output, ...] = ()
+    late: tuple[Output, ...] = ()
+    exit_code: int | None = None
+    interrupted: Interrupted | None = None
+    rung: Rung | None = None
+    state: State = "unknown"
+    kernel_epoch: int = 0
+    cause: Cause | None = None
+    lost_names: tuple[str, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    truncated: bool = False
+    total_bytes: int = 0
+    output_ref: str | None = None
+    files: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
+    isolation: str = "local"
+    work_dir: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell ran to its end without a failure."""
+        return self.status == "ok"
+
+    @property
+    def stdout(self) -> str:
+        """All of stdout that was kept, exactly concatenated, without ANSI codes."""
+        return stream_text(self.outputs, "stdout")
+
+    @property
+    def stderr(self) -> str:
+        """All of stderr that was kept, exactly concatenated, without ANSI codes."""
+        return stream_text(self.outputs, "stderr")
+
+    @property
+    def text(self) -> str:
+        """Streams, plain representations and tracebacks in order: what a reader of the cell would see as text."""
+        return output_text(self.outputs)
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures among the outputs, decoded; one per output, the richest raster first."""
+        return tuple(image for output in self.outputs if (image := image_of(output)) is not None)
+
+    @property
+    def error(self) -> Error | None:
+        """The last exception among the outputs."""
+        return next((output for output in reversed(self.outputs) if isinstance(output, Error)), None)
+
+    def raise_for_error(self) -> ExecutionResult:
+        """Return this result if the cell ran to its end without failure.
+
+        Raises:
+            ExecutionFailed: the status is ``error`` or ``aborted``.
+        """
+        if self.status in ("ok", "running"):
+            return self
+        what = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
+        message = f"cell {self.execution_id} {self.status}: {what} (state {self.state})"
+        raise ExecutionFailed(message, self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON types only."""
+        plain: dict[str, Any] = dataclasses.asdict(self)
+        return plain
+
+    def to_json(self) -> str:
+        """The result as JSON text; ``from_json`` gives back an equal result."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ExecutionResult:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: the text is not JSON or not of the published schema.
+        """
+        result: ExecutionResult = _adapter().validate_json(text)
+        return result
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The JSON Schema of a result."""
+        schema: dict[str, Any] = _adapter().json_schema()
+        return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is new of an execution since ``cursor``: its outputs from there on, and the result once there is one.
+
+    ``missed_bytes`` counts output that was made since the cursor but is no longer held in memory: ``read_output`` has it.
+    """
+
+    execution_id: str
+    status: Status
+    outputs: tuple[Output, ...]
+    cursor: int
+    missed_bytes: int = 0
+    place: int = 0
+    result: ExecutionResult | None = None
+
+    @property
+    def text(self) -> str:
+        """The new outputs as text."""
+        return output_text(self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """A piece of a cell's stream output, as ``read_output`` gives it; offsets and sizes in bytes of UTF-8."""
+
+    text: str
+    offset: int
+    next_offset: int | None
+    total_bytes: int
+    stored_bytes: int
+
+
+@functools.cache
+def _adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is needed only
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    return TypeAdapter(ExecutionResult)
+
+
+def strip_ansi(text: str) -> str:
+    """Text without terminal escape sequences."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def stream_text(outputs: Iterable[Output], name: str) -> str:
+    """The text of one stream, exactly concatenated."""
+    return strip_ansi("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name))
+
+
+def output_text(outputs: Iterable[Output]) -> str:
+    """Outputs as a reader sees them: streams as they are, every other output on lines of its own."""
+    parts: list[str] = []
+    for output in outputs:
+        text, is_block = _plain(output)
+        if is_block and parts and not parts[-1].endswith("\n"):
+            parts.append("\n")
+        parts.append(text + "\n" if is_block and text else text)
+    return strip_ansi("".join(parts))
+
+
+def _plain(output: Output) -> tuple[str, bool]:
+    match output:
+        case Stream():
+            return output.text, False
+        case Error():
+            return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
+        case _:
+            return _plain_of_bundle(output.data), True
+
+
+def _plain_of_bundle(data: Mapping[str, Any]) -> str:
+    for mime in ("text/plain", "text/markdown", "text/latex"):
+        if isinstance(data.get(mime), str):
+            return str(data[mime])
+    return f"<{', '.join(sorted(data))}>" if data else ""
+
+
+def image_of(output: Output) -> Image | None:
+    """The best picture that an output holds, decoded, or None."""
+    if not isinstance(output, DisplayData | ExecuteResult):
+        return None
+    for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"):
+        content = output.data.get(mime)
+        if isinstance(content, str):
+            try:
+                return Image(mime, content.encode() if mime == "image/svg+xml" else base64.b64decode(content))
+            except (binascii.Error, ValueError):
+                continue
+    return None

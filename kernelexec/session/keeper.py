@@ -1,0 +1,161 @@
+"""The session's kernel through all its processes: there is always one when a cell needs it, and no loss goes untold."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kernelexec.config import Config
+from kernelexec.hooks import KernelChanged
+from kernelexec.kernel import Death, Execution, Kernel
+from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.results import Cause, Interrupted
+from kernelexec.session.ladder import end_cell
+from kernelexec.session.turn import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """State that is gone, and whether a result has said so yet."""
+
+    cause: Cause
+    exit_code: int
+    names: tuple[str, ...]
+    told: bool
+
+
+class Keeper:
+    """Starts, judges, replaces and ends the kernels of one session, one at a time."""
+
+    def __init__(
+        self, config: Config, session: str, runtime: Path, cwd: str, tasks: TaskGroup, tell: Callable[[KernelChanged], None]
+    ) -> None:
+        self.kernel: Kernel | None = None
+        self.epoch = 0
+        self._config = config
+        self._session = session
+        self._runtime = runtime
+        self._cwd = cwd
+        self._tasks = tasks
+        self._tell = tell
+        self._identity = secrets.token_hex(16).encode()
+        self._loss: Loss | None = None
+        self._killing: Cause | None = None
+
+    async def ready(self) -> tuple[Kernel, Loss | None]:
+        """A living kernel, started if there is none; and what was lost since the last call.
+
+        Raises:
+            KernelStartFailed: see ``Kernel.start``.
+        """
+        if self.kernel is not None and not self.kernel.alive:
+            await self._bury(self.kernel, told=False)
+        if self.kernel is None:
+            self.epoch += 1
+            runtime = RuntimeDirectory(self._runtime / str(self.epoch))
+            kernel = Kernel(self._config, runtime, cwd=self._cwd, identity=self._identity)
+            await kernel.start(self._tasks)
+            kernel.on_death = self._died
+            self.kernel = kernel
+            self._say("started")
+        loss, self._loss = self._loss, None
+        return self.kernel, loss
+
+    async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
+        """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""
+        verdict = Verdict()
+        with anyio.move_on_after(timeout):
+            await execution.wait_for_turn()
+        if not execution.ended.is_set():
+            verdict.interrupted = "request" if execution.asked else "timeout"
+            climbed = await end_cell(kernel, execution, grace=self._config.budgets.grace)
+            verdict.rung, verdict.stacks = climbed.rung, climbed.stacks
+        await self._judge(kernel, execution, verdict)
+        return verdict
+
+    async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
+        """Find out, with the kernel, whether the state survived the execution; fill the verdict."""
+        grace = self._config.budgets.grace
+        if execution.end == "complete" and _asks_exit(execution):
+            await kernel.exits(grace * 2)
+            verdict.notes.append("The cell asked the kernel to exit.")
+        elif execution.end == "complete" and self._vouched(kernel, execution):
+            verdict.state = "kept"
+            return
+        elif execution.end in ("complete", "incomplete"):
+            if await kernel.answers(grace):
+                verdict.state = "kept"
+                if execution.end == "incomplete":
+                    verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
+                return
+            verdict.notes.append("The kernel no longer answered after the cell and was killed.")
+        elif execution.end == "disconnected":
+            verdict.notes.append("The kernel closed its sockets and was killed.")
+        died_by_itself = kernel.death is not None and self._killing is None and verdict.rung != "kill"
+        loss = await self._bury(kernel, told=True)
+        verdict.state, verdict.lost_names = "lost", loss.names
+        verdict.cause = loss.cause if died_by_itself else self._blame(verdict.interrupted)
+        if verdict.interrupted is None:
+            verdict.exit_code = loss.exit_code
+        self._killing = None
+
+    async def kill(self, cause: Cause) -> None:
+        """End the kernel now, whatever it does; what ran in it is told the cause."""
+        if self.kernel is not None:
+            self._killing = cause
+            await self.kernel.kill()
+
+    async def forget(self, cause: Cause) -> None:
+        """End the kernel between two cells; the next cell is told what was lost."""
+        if self.kernel is not None:
+            loss = await self._bury(self.kernel, told=False)
+            self._loss = Loss(cause, loss.exit_code, loss.names, told=False)
+
+    async def stop(self, patience: float) -> None:
+        """End the kernel for good, politely for ``patience`` seconds."""
+        kernel, self.kernel = self.kernel, None
+        if kernel is not None:
+            kernel.on_death = None
+            await kernel.stop(patience)
+
+    async def _bury(self, kernel: Kernel, *, told: bool) -> Loss:
+        await kernel.kill()
+        death = kernel.death or Death("killed", 137)
+        self._loss = Loss(death.cause, death.exit_code, tuple(sorted(kernel.names)), told)
+        self.kernel = None
+        return self._loss
+
+    def _blame(self, interrupted: Interrupted | None) -> Cause:
+        return self._killing or interrupted or "crashed"
+
+    def _vouched(self, kernel: Kernel, execution: Execution) -> bool:
+        """Whether the launcher of this very process put its token beside the reply."""
+        said = execution.reply_metadata.get("kernelexec")
+        return kernel.alive and isinstance(said, dict) and said.get("token") == kernel.token
+
+    def _died(self, death: Death) -> None:
+        self._say("died", death.cause)
+
+    def _say(self, change: str, cause: str | None = None) -> None:
+        self._tell(KernelChanged(self._session, self.epoch, "died" if change == "died" else "started", cause))
+
+
+def _asks_exit(execution: Execution) -> bool:
+    payload = (execution.reply or {}).get("payload")
+    items = payload if isinstance(payload, list) else []
+    return any(isinstance(item, dict) and item.get("source") == "ask_exit" and not item.get("keepkernel") for item in items)
+
+
+def loss_told(verdict: Verdict, loss: Loss | None, epoch: int) -> None:
+    """Let the first result after a new kernel say what became of the old one."""
+    if loss is None:
+        return
+    names = f" Lost: {', '.join(loss.names)}." if loss.names else ""
+    verdict.notes.insert(0, f"Ran in a new kernel (epoch {epoch}): the one before ended ({loss.cause}).{names}")
+    if not loss.told and verdict.state == "kept":
+        verdict.state, verdict.cause, verdict.lost_names = "lost", loss.cause, loss.names

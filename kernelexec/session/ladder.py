@@ -1,0 +1,60 @@
+"""The ladder that ends a running cell, gentlest rung first; only the last one costs the state.
+
+interrupt   a request on the control channel; the kernel signals its own process group
+signal      SIGINT from outside, which also reaches a C loop that holds the interpreter's lock
+cancel      a top-level await is cancelled, whatever the cell made of the signal
+command     SIGKILL to every other process that the cell started
+kill        the kernel's process and all its descendants; before it, every thread's stack is taken
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import anyio
+
+from kernelexec.kernel import Execution, Kernel
+from kernelexec.results import Rung
+
+
+@dataclass(frozen=True, slots=True)
+class Climbed:
+    """The rung that ended the cell, and the stacks if it was the last one."""
+
+    rung: Rung
+    stacks: str = ""
+
+
+async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Climbed:
+    """End the execution. Each rung has ``grace`` seconds; whatever happens, it has ended when this returns."""
+
+    async def interrupt() -> None:
+        kernel.request_interrupt()
+
+    async def from_outside() -> None:
+        await kernel.signal(signal.SIGINT)
+
+    async def cancel() -> None:
+        kernel.request_cancel()
+
+    async def command() -> None:
+        await kernel.request_stacks()
+        kernel.signal_children(signal.SIGKILL)
+
+    rungs: list[tuple[Rung, Callable[[], Awaitable[None]]]] = [
+        ("interrupt", interrupt),
+        ("signal", from_outside),
+        ("cancel", cancel),
+        ("command", command),
+    ]
+    for rung, step in rungs:
+        await step()
+        with anyio.move_on_after(grace):
+            await execution.ended.wait()
+            return Climbed(rung)
+    stacks = kernel.stacks()
+    await kernel.kill()
+    execution.finish("died")
+    return Climbed("kill", stacks)

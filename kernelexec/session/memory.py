@@ -1,0 +1,53 @@
+"""The finished executions that a session remembers, bounded in number and in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from kernelexec.errors import UnknownExecution, nearest
+from kernelexec.session.turn import Turn
+
+#: What all remembered executions of a session may hold together, in bytes of output.
+HELD_BYTES = 64 * 1024 * 1024
+
+
+class Memory:
+    """Finished turns by execution id, the oldest of which are forgotten first, their spill files with them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._turns: OrderedDict[str, Turn] = OrderedDict()
+        self._held_bytes = 0
+
+    def keep(self, turn: Turn) -> None:
+        """Remember a finished turn, and forget what is over the bounds."""
+        self._turns[turn.execution_id] = turn
+        self._held_bytes += turn.held_bytes
+        while len(self._turns) > 1 and (len(self._turns) > self._limit or self._held_bytes > HELD_BYTES):
+            _, oldest = self._turns.popitem(last=False)
+            self._drop(oldest)
+
+    def find(self, execution_id: str, running: Iterable[Turn]) -> Turn:
+        """A remembered or running turn.
+
+        Raises:
+            UnknownExecution: neither.
+        """
+        for turn in running:
+            if turn.execution_id == execution_id:
+                return turn
+        if execution_id in self._turns:
+            return self._turns[execution_id]
+        message = f"No execution {execution_id!r} is remembered here{nearest(str(execution_id), self._turns)}."
+        raise UnknownExecution(message)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        while self._turns:
+            self._drop(self._turns.popitem()[1])
+
+    def _drop(self, turn: Turn) -> None:
+        self._held_bytes -= turn.held_bytes
+        if turn.spill is not None:
+            turn.spill.remove()

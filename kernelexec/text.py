@@ -1,0 +1,166 @@
+"""Text within bounds: head and tail kept, cut at characters, carriage returns applied, always encodable."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+_OPEN_LINE_CHARS = 64 * 1024
+
+
+def utf8_size(text: str) -> int:
+    """How many bytes the text is in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def head_of(text: str, limit: int) -> str:
+    """The longest beginning of at most ``limit`` bytes that ends at a character's end."""
+    return text[:limit] if text.isascii() else text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+
+
+def tail_of(text: str, limit: int) -> str:
+    """The longest ending of at most ``limit`` bytes that begins at a character's beginning."""
+    if limit <= 0:
+        return ""
+    return text[-limit:] if text.isascii() else text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """The text if it fits, else its head and tail with a line between them that says what is missing."""
+    size = utf8_size(text)
+    if size <= limit:
+        return text
+    head, tail = head_of(text, limit // 2), tail_of(text, limit - limit // 2)
+    return f"{head}\n[... {size - utf8_size(head) - utf8_size(tail)} bytes cut ...]\n{tail}"
+
+
+def clean(value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
+    """The same JSON value with every lone surrogate escaped, so that it can be encoded."""
+    match value:
+        case str():
+            if value.isascii():
+                return value
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                return value.encode("utf-8", "backslashreplace").decode("utf-8")
+            return value
+        case dict():
+            return {clean(key): clean(item) for key, item in value.items()}
+        case list():
+            return [clean(item) for item in value]
+        case _:
+            return value
+
+
+def apply_returns(text: str) -> str:
+    """The text as it stands after its carriage returns and backspaces: only the last state of a progress line."""
+    if "\x08" in text:
+        text = _erase(text)
+    if "\r" not in text:
+        return text
+    return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))
+
+
+def _last_state(line: str) -> str:
+    stripped = line.rstrip("\r")
+    returns = len(line) - len(stripped)
+    if returns > 1:
+        return "\r"
+    return stripped[stripped.rfind("\r") + 1 :] + "\r" * returns
+
+
+def _erase(text: str) -> str:
+    kept: list[str] = []
+    for char in text:
+        if char == "\x08" and kept and kept[-1] not in "\n\x08":
+            kept.pop()
+        elif char != "\x08":
+            kept.append(char)
+    return "".join(kept)
+
+
+class TextBudget:
+    """What one stream of one cell may keep: the first half from its head, the rest from its tail."""
+
+    __slots__ = ("cut_bytes", "cut_run", "head_left", "limit", "seen_bytes", "tail", "tail_bytes", "tail_limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.head_left = limit // 2
+        self.tail_limit = limit - limit // 2
+        self.tail: deque[tuple[TextRun, str, int]] = deque()
+        self.tail_bytes = 0
+        self.seen_bytes = 0
+        self.cut_bytes = 0
+        self.cut_run: TextRun | None = None
+
+    def add(self, run: TextRun, text: str) -> None:
+        """Keep a piece for a run: in the head while there is room, then in the tail, the oldest of which gives way."""
+        size = utf8_size(text)
+        if self.head_left > 0:
+            head = text if size <= self.head_left else head_of(text, self.head_left)
+            run.head.append(head)
+            self.cut_run = run
+            if head == text:
+                self.head_left -= size
+                return
+            self.head_left = 0
+            text = text[len(head) :]
+            size = utf8_size(text)
+        self.tail.append((run, text, size))
+        run.tail.append(text)
+        self.tail_bytes += size
+        self._give_way()
+
+    def _give_way(self) -> None:
+        while self.tail_bytes > self.tail_limit:
+            run, text, size = self.tail.popleft()
+            run.tail.popleft()
+            over = self.tail_bytes - self.tail_limit
+            kept = tail_of(text, size - over) if size > over else ""
+            kept_bytes = utf8_size(kept)
+            if kept:
+                self.tail.appendleft((run, kept, kept_bytes))
+                run.tail.appendleft(kept)
+            self.tail_bytes -= size - kept_bytes
+            self.cut_bytes += size - kept_bytes
+            if self.cut_run is None:
+                self.cut_run = run
+
+
+class TextRun:
+    """Text of one stream that nothing interrupted, under the budget of its whole stream."""
+
+    __slots__ = ("budget", "head", "line", "name", "tail")
+
+    def __init__(self, name: str, budget: TextBudget) -> None:
+        self.name = name
+        self.budget = budget
+        self.head: list[str] = []
+        self.tail: deque[str] = deque()
+        self.line = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of this run is kept, nor is it the place that says so."""
+        return not self.head and not self.tail and not self.line and self.budget.cut_run is not self
+
+    def append(self, text: str) -> None:
+        """Add text; an unfinished line is held back, so that a progress bar costs one line."""
+        self.budget.seen_bytes += utf8_size(text)
+        text = apply_returns(self.line + text) if "\r" in text or "\x08" in text or "\r" in self.line else self.line + text
+        end = text.rfind("\n") + 1
+        if len(text) - end > _OPEN_LINE_CHARS:
+            end = len(text)
+        if end:
+            self.budget.add(self, text[:end])
+        self.line = text[end:]
+
+    def text(self) -> str:
+        """What is kept, with a line in the place of what is not."""
+        budget = self.budget
+        marker = ""
+        if budget.cut_bytes and budget.cut_run is self:
+            marker = f"\n[... {budget.cut_bytes} bytes of {self.name} cut: read_output has them ...]\n"
+        return "".join((*self.head, marker, *self.tail, self.line))

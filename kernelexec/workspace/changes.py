@@ -1,0 +1,47 @@
+"""Which files of a workspace a cell made or changed: by comparing names, sizes and times, links never followed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+#: Directories that tools fill by themselves, and that no caller wants to read about.
+IGNORED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache"})
+#: So many entries are looked at; in a larger workspace the list is what was found among the first ones.
+ENTRIES_MAX = 5000
+
+
+class Watch:
+    """Remembers what was there, so that the next look tells what is new."""
+
+    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset()) -> None:
+        self._root = str(root)
+        self._ignore = ignore
+        self._known = self._look()
+
+    def changes(self) -> tuple[str, ...]:
+        """Paths, relative to the workspace, of files that are new or changed since the last call, sorted."""
+        now = self._look()
+        known, self._known = self._known, now
+        return tuple(sorted(path for path, seen in now.items() if known.get(path) != seen))
+
+    def _look(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        pending, entries = [""], 0
+        while pending:
+            relative = pending.pop()
+            with suppress(OSError), os.scandir(os.path.join(self._root, relative)) as listing:  # noqa: PTH118 - speed
+                for entry in listing:
+                    entries += 1
+                    if entries > ENTRIES_MAX:
+                        return found
+                    path = f"{relative}/{entry.name}" if relative else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in IGNORED:
+                            pending.append(path)
+                    elif path not in self._ignore and entry.is_file(follow_symlinks=False):
+                        with suppress(OSError):
+                            seen = entry.stat(follow_symlinks=False)
+                            found[path] = (seen.st_mtime_ns, seen.st_size)
+        return found

@@ -1,0 +1,85 @@
+"""The directory that a session works in, and which directories its commands may start in."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from kernelexec.errors import InvalidRequest, InvalidWorkDir
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Workspace:
+    """One session's directory; ``path`` is absolute with all links resolved."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def make(cls, parent: Path, session: str) -> Workspace:
+        """The session's own directory under ``parent``, made where it is missing.
+
+        Raises:
+            InvalidRequest: the name is no plain file name.
+            InvalidWorkDir: the directory cannot be made.
+        """
+        check_name(session)
+        path = parent / session
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            message = f"{path} cannot be made: {exc.strerror}."
+            raise InvalidWorkDir(message) from exc
+        if path.is_symlink():
+            message = f"{path} is a symbolic link: a session's directory is its own."
+            raise InvalidWorkDir(message)
+        return cls(path.resolve())
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Workspace:
+        """An existing directory of the caller's choice.
+
+        Raises:
+            InvalidWorkDir: missing, or not a directory.
+        """
+        return cls(_existing(Path(path), str(path)))
+
+    def directory(self, work_dir: str | os.PathLike[str]) -> str:
+        """The directory that ``work_dir`` names for a command: relative to the workspace, and inside of it.
+
+        Raises:
+            InvalidWorkDir: missing, not a directory, or outside of the workspace once links are resolved.
+        """
+        if "\0" in os.fspath(work_dir):
+            message = "work_dir holds a NUL character."
+            raise InvalidWorkDir(message)
+        found = _existing(self.path / work_dir, str(work_dir))
+        if not found.is_relative_to(self.path):
+            message = f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}: give a directory inside of it."
+            raise InvalidWorkDir(message)
+        return str(found)
+
+
+def check_name(session: str) -> None:
+    """Refuse a session's name that is no plain file name.
+
+    Raises:
+        InvalidRequest: see there.
+    """
+    if not isinstance(session, str) or not _NAME.fullmatch(session):
+        message = f"session name {session!r}: 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first."
+        raise InvalidRequest(message)
+
+
+def _existing(path: Path, said: str) -> Path:
+    try:
+        found = path.resolve(strict=True)
+    except (OSError, RuntimeError) as exc:
+        message = f"work_dir {said!r} does not exist: create it first."
+        raise InvalidWorkDir(message) from exc
+    if not found.is_dir():
+        message = f"work_dir {said!r} is not a directory."
+        raise InvalidWorkDir(message)
+    return found

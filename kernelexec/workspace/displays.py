@@ -1,0 +1,96 @@
+"""Pictures and tables that a cell displayed, saved as files of the workspace with the extension of their media type."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kernelexec.results import DisplayData, ExecuteResult, Output
+
+DIRECTORY = "outputs"
+_EXTENSIONS = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/svg+xml": "svg",
+    "application/pdf": "pdf",
+    "text/html": "html",
+    "application/vnd.plotly.v1+json": "plotly.json",
+    "application/vnd.vega.v5+json": "vega.json",
+    "application/geo+json": "geojson",
+}
+_TEXT = frozenset({"image/svg+xml", "text/html"})
+
+
+class DisplayFiles:
+    """Saves the best representation of each display of one cell, up to a number of bytes.
+
+    The directory is opened without following links: a kernel that puts a link in its place gets no file written elsewhere.
+    """
+
+    def __init__(self, workspace: Path, limit_bytes: int) -> None:
+        self._workspace = workspace
+        self._left = limit_bytes
+
+    def save(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
+        """Write the files of cell number ``cell``; their paths relative to the workspace, in order of the outputs."""
+        contents = [found for output in outputs if (found := _content(output)) is not None] if self._left else []
+        if not contents:
+            return ()
+        saved: list[str] = []
+        with suppress(OSError):
+            directory = self._open()
+            try:
+                for number, (extension, content) in enumerate(contents, 1):
+                    if len(content) <= self._left:
+                        self._left -= len(content)
+                        saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
+            finally:
+                os.close(directory)
+        return tuple(f"{DIRECTORY}/{name}" for name in saved)
+
+    def _open(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        workspace = os.open(self._workspace, flags)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(DIRECTORY, dir_fd=workspace)
+            return os.open(DIRECTORY, flags, dir_fd=workspace)
+        finally:
+            os.close(workspace)
+
+
+def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
+    for attempt in range(1000):
+        name = f"{stem}.{extension}" if not attempt else f"{stem}-{attempt}.{extension}"
+        try:
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory)
+        except FileExistsError:
+            continue
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+        return name
+    raise FileExistsError(stem)
+
+
+def _content(output: Output) -> tuple[str, bytes] | None:
+    if not isinstance(output, DisplayData | ExecuteResult):
+        return None
+    for mime, extension in _EXTENSIONS.items():
+        value: Any = output.data.get(mime)
+        if value is None:
+            continue
+        if mime in _TEXT and isinstance(value, str):
+            return extension, value.encode("utf-8", "replace")
+        if isinstance(value, str):
+            with suppress(binascii.Error, ValueError):
+                return extension, base64.b64decode(value)
+        elif isinstance(value, dict | list):
+            return extension, json.dumps(value).encode()
+    return None

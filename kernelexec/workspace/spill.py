@@ -1,0 +1,141 @@
+"""Stream text that does not fit into a result: written as it comes, up to a quota, read back in pages."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from kernelexec.errors import InvalidRequest
+from kernelexec.results import OutputPage
+from kernelexec.text import head_of, utf8_size
+
+_GREP_CHUNK_BYTES = 1024 * 1024
+_LINE_MAX_CHARS = 64 * 1024
+
+
+class SpillFile:
+    """One execution's stream text on disk, in a private directory. A full disk ends the writing, never the cell."""
+
+    def __init__(self, path: Path, quota_bytes: int) -> None:
+        self._path = path
+        self._quota = quota_bytes
+        self._fd: int | None = None
+        self.stored_bytes = 0
+        self.failed = False
+
+    def write(self, text: str) -> None:
+        """Append a piece, or as much of it as the quota and the disk allow."""
+        content = text.encode("utf-8", "replace")
+        left = self._quota - self.stored_bytes
+        if len(content) > left:
+            content = content[:left].decode("utf-8", "ignore").encode()
+            self._quota = self.stored_bytes + len(content)
+        if not content or self.failed:
+            return
+        try:
+            if self._fd is None:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            while content:
+                written = os.write(self._fd, content)
+                self.stored_bytes += written
+                content = content[written:]
+        except OSError:
+            self.failed = True
+
+    def close(self) -> None:
+        """No more is coming; what is there can be read on."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def remove(self) -> None:
+        """Close and delete."""
+        self.close()
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+    def page(self, offset: int, limit: int, total_bytes: int) -> OutputPage:
+        """The characters that begin within ``limit`` bytes from ``offset``."""
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            raw = file.read(limit + 4)
+        return page_of(raw, offset, limit, total_bytes, self.stored_bytes)
+
+    def grep(self, pattern: str, offset: int, limit: int, total_bytes: int) -> OutputPage:
+        """The lines from ``offset`` on that the regular expression finds something in, up to ``limit`` bytes of them."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        finder, position = Grep(pattern, offset, limit), offset
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            while not finder.full and (raw := file.read(_GREP_CHUNK_BYTES)):
+                finder.feed(decoder.decode(raw))
+                position += len(raw)
+        if not finder.full:
+            finder.finish()
+        return finder.result(total_bytes, self.stored_bytes)
+
+
+def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes: int) -> OutputPage:
+    """A page from raw bytes that begin at ``offset``; whole characters only."""
+    start = 0
+    while start < min(4, len(raw)) and offset and raw[start] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte
+        start += 1
+    text = raw[start : start + limit].decode("utf-8", "ignore")
+    end = offset + start + utf8_size(text)
+    if text == "" and raw[start:]:
+        end = offset + len(raw)
+    return OutputPage(text, offset + start, end if end < stored_bytes else None, total_bytes, stored_bytes)
+
+
+class Grep:
+    """Finds matching lines in text that comes in pieces; lines are cut at 64 Ki characters, so a huge one stays bounded."""
+
+    def __init__(self, pattern: str, offset: int, limit: int) -> None:
+        try:
+            self._pattern = re.compile(pattern)
+        except re.error as exc:
+            message = f"grep={pattern!r} is no regular expression: {exc}."
+            raise InvalidRequest(message) from exc
+        self._offset = self._position = offset
+        self._limit = limit
+        self._line = ""
+        self._found: list[str] = []
+        self._size = 0
+        self.full = False
+
+    def feed(self, text: str) -> None:
+        """Take the next piece."""
+        lines = (self._line + text).splitlines(keepends=True)
+        self._line = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        for line in lines:
+            self._take(line)
+        if len(self._line) > _LINE_MAX_CHARS:
+            self._take(self._line)
+            self._line = ""
+
+    def finish(self) -> None:
+        """No more is coming."""
+        if self._line:
+            self._take(self._line)
+            self._line = ""
+
+    def result(self, total_bytes: int, stored_bytes: int) -> OutputPage:
+        """What was found, and where to go on if there was more."""
+        following = self._position if self.full else None
+        return OutputPage("".join(self._found), self._offset, following, total_bytes, stored_bytes)
+
+    def _take(self, line: str) -> None:
+        if self.full:
+            return
+        size = utf8_size(line)
+        if self._pattern.search(line):
+            if self._size + size > self._limit and self._found:
+                self.full = True
+                return
+            self._found.append(line if size <= self._limit else head_of(line, self._limit))
+            self._size += size
+        self._position += size

@@ -1,0 +1,37 @@
+"""One executor a test module, in every way that a kernel can be had."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Executor, Session
+
+KINDS = ["local"]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A private directory with a path short enough for unix sockets."""
+    path = Path(tempfile.mkdtemp(prefix="kxt-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    with Executor(isolation=request.param, workspace=tmp_path_factory.mktemp("workspaces")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(executor: Executor, request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A fresh session of its own."""
+    name = f"t{abs(hash(request.node.nodeid)) % 10**8}"
+    opened = executor.session(name)
+    yield opened
+    opened.close()
