@@ -10,8 +10,9 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.hooks import DisplayUpdated, Event
 from kernelexec.recorder import notebook_output, write_atomically
-from kernelexec.results import ExecutionResult
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 
 _CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
 
@@ -21,6 +22,7 @@ class Document:
 
     def __init__(self, notebook: Any) -> None:  # noqa: ANN401 - nbformat's own type
         self._notebook = notebook
+        self._shown: dict[str, list[Any]] = {}
         self._cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
         for cell in notebook.cells:
             if cell.cell_type == "code":
@@ -75,12 +77,16 @@ class Document:
         cell = self._cells[number]
         cell.execution_count = result.execution_count
         cell.outputs = [nbformat.from_dict(notebook_output(output)) for output in result.outputs]
+        for output, recorded in zip(result.outputs, cell.outputs, strict=True):
+            if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
+                self._shown.setdefault(output.display_id, []).append(recorded)
 
-    def update_display(self, found: list[tuple[int, int]], data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Give displays of earlier cells, named by cell and output number, new content."""
-        for number, position in found:
-            output = self._cells[number].outputs[position]
-            output.data, output.metadata = nbformat.from_dict(data), nbformat.from_dict(metadata)
+    def on_event(self, event: Event, /) -> None:
+        """A hook: give displays of recorded cells their new content."""
+        if isinstance(event, DisplayUpdated):
+            for recorded in self._shown.get(event.display_id, ()):
+                recorded.data = nbformat.from_dict(dict(event.data))
+                recorded.metadata = nbformat.from_dict(dict(event.metadata))
 
     def write(self, path: Path) -> None:
         """Write the notebook, whole and atomically."""

@@ -17,8 +17,7 @@ from kernelexec.config import Config
 from kernelexec.documents import Document
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import AsyncExecutor
-from kernelexec.hooks import DisplayUpdated, Event
-from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
 
 _TIMED_OUT, _INTERRUPTED = 124, 130
@@ -75,10 +74,9 @@ class _Job:
         self._timeout = timeout
         self._allow_errors = allow_errors
         self._shower = shower
-        self._shown: dict[str, list[tuple[int, int]]] = {}
 
     async def run(self, config: Config, directory: Path) -> int:
-        async with AsyncExecutor(config=config, hooks=[self._on_event]) as executor:
+        async with AsyncExecutor(config=config, hooks=[self._document.on_event]) as executor:
             session = await executor.session("run", work_dir=directory)
             with _interrupts(session), self._shower.progress(len(self._document.sources)) as advance:
                 for number, source in enumerate(self._document.sources):
@@ -100,17 +98,9 @@ class _Job:
         return _TIMED_OUT if result.interrupted == "timeout" else 1
 
     def _record(self, number: int, result: ExecutionResult) -> None:
-        for position, output in enumerate(result.outputs):
-            if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
-                self._shown.setdefault(output.display_id, []).append((number, position))
         self._document.record(number, result)
         if self._target is not None:
             self._document.write(self._target)
-
-    def _on_event(self, event: Event, /) -> None:
-        if isinstance(event, DisplayUpdated):
-            found = self._shown.get(event.display_id, [])
-            self._document.update_display(found, dict(event.data), dict(event.metadata))
 
 
 @contextmanager

@@ -168,10 +168,14 @@ class Kernel:
             await self.died.wait()
         return self.death is not None
 
-    def request_interrupt(self) -> None:
-        """Ask for an interrupt on the control channel."""
-        if self._link is not None:
-            self._link.control("interrupt_request")
+    async def request_interrupt(self, patience: float) -> bool:
+        """Ask for an interrupt on the control channel; whether the kernel took notice within ``patience`` seconds."""
+        if self._link is None:
+            return False
+        self._link.control("interrupt_request")
+        with anyio.move_on_after(patience):
+            await self._link.control_answered.wait()
+        return self._link.control_answered.is_set()
 
     def request_cancel(self) -> None:
         """Ask the launcher to cancel a top-level await, whatever the cell made of the interrupt signal."""

@@ -33,6 +33,7 @@ class Link:
         self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None], *, uid: int
     ) -> None:
         self.hung_up = False
+        self.control_answered = asyncio.Event()
         self._wire = Wire(key)
         self._identity = identity
         self._limit = limit_bytes
@@ -106,6 +107,7 @@ class Link:
 
     def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
+        self.control_answered.clear()
         _, frames = self._wire.pack(msg_type, content)
         with suppress(KernelConnectionFailed, KeyError):
             self._channels["control"].send(frames)
@@ -158,7 +160,9 @@ class Link:
             execution.saw_reply(message.content, message.metadata)
 
     def _on_control(self, multipart: Multipart) -> None:
-        """Replies on control change nothing."""
+        """A reply on control says that the control thread runs, no more."""
+        if self._unpack(multipart) is not None:
+            self.control_answered.set()
 
     def _on_lost(self, _channel: Channel, _reason: str) -> None:
         if not self._closing and not self.hung_up:

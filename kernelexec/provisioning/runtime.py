@@ -86,7 +86,8 @@ class RuntimeDirectory:
     def launch_environment(self, token: str, limits: dict[str, int]) -> dict[str, str]:
         """What the launcher inside the kernel's process is told."""
         paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
-        return {"KERNELEXEC_LAUNCH": json.dumps({**paths, "token": token, "limits": limits})}
+        order = {**paths, "scratch": str(self.path), "token": token, "limits": limits}
+        return {"KERNELEXEC_LAUNCH": json.dumps(order)}
 
     async def wait_ready(self) -> dict[str, Any]:
         """What the launcher says once it serves. The caller bounds the wait."""

@@ -18,6 +18,9 @@ import anyio
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.results import Rung
 
+#: How long the kernel's control thread may take to notice a request: it cannot where a C loop holds the interpreter's lock.
+NOTICE_SECONDS = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Climbed:
@@ -30,29 +33,33 @@ class Climbed:
 async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Climbed:
     """End the execution. Each rung has ``grace`` seconds; whatever happens, it has ended when this returns."""
 
-    async def interrupt() -> None:
-        kernel.request_interrupt()
+    async def interrupt() -> bool:
+        return await kernel.request_interrupt(min(grace, NOTICE_SECONDS))
 
-    async def from_outside() -> None:
+    async def from_outside() -> bool:
         await kernel.signal(signal.SIGINT)
+        return True
 
-    async def cancel() -> None:
+    async def cancel() -> bool:
         kernel.request_cancel()
+        return True
 
-    async def command() -> None:
+    async def command() -> bool:
         await kernel.request_stacks()
         kernel.signal_children(signal.SIGKILL)
+        return True
 
-    rungs: list[tuple[Rung, Callable[[], Awaitable[None]]]] = [
+    rungs: list[tuple[Rung, Callable[[], Awaitable[bool]]]] = [
         ("interrupt", interrupt),
         ("signal", from_outside),
         ("cancel", cancel),
         ("command", command),
     ]
     for rung, step in rungs:
-        await step()
-        with anyio.move_on_after(grace):
+        noticed = await step()
+        with anyio.move_on_after(grace if noticed else 0):
             await execution.ended.wait()
+        if execution.ended.is_set():
             return Climbed(rung)
     stacks = kernel.stacks()
     await kernel.kill()

@@ -1,0 +1,209 @@
+"""Runs one command: its own session and process group, streams apart as they come, an end that leaves nothing of it."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+MARK = "KERNELEXEC_COMMAND"
+#: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
+PATIENCE = 0.5
+_READ_BYTES = 64 * 1024
+_SHELL_SIGNAL_BASE = 128
+
+#: Process groups of the commands that run now, for whoever must end them all.
+running: set[int] = set()
+
+
+class Command:
+    """One command on its way. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        *,
+        out: Callable[[str], Any],
+        err: Callable[[str], Any] | None,
+        stdin: str | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self._mark = secrets.token_hex(16)
+        self._argv = argv
+        self._sinks = {"stdout": out, "stderr": err}
+        self._input = memoryview(stdin.encode("utf-8", "surrogateescape")) if stdin else memoryview(b"")
+        self._cwd = cwd
+        self._env = {**(os.environ if env is None else env), MARK: self._mark}
+        self._selector = selectors.DefaultSelector()
+        self._decoders: dict[Any, Any] = {}
+
+    def run(self) -> int:
+        """Run to the end and return the exit code as a shell would say it: 128 + n after a death by signal n.
+
+        Raises:
+            OSError: the program cannot be started.
+            KeyboardInterrupt: passed on once the command and all of its processes are gone.
+        """
+        process = subprocess.Popen(
+            self._argv,
+            cwd=self._cwd,
+            env=self._env,
+            stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
+            start_new_session=True,
+            restore_signals=True,
+        )
+        running.add(process.pid)
+        try:
+            self._register(process)
+            self._pump(process, None)
+        except KeyboardInterrupt:
+            with _deaf():
+                self._end(process)
+            raise
+        finally:
+            running.discard(process.pid)
+            self._leave(process)
+        code = process.returncode
+        return code if code >= 0 else _SHELL_SIGNAL_BASE - code
+
+    def _register(self, process: subprocess.Popen[bytes]) -> None:
+        for name in ("stdout", "stderr"):
+            pipe = getattr(process, name)
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+                self._decoders[pipe] = codecs.getincrementaldecoder("utf-8")("replace")
+                self._selector.register(pipe, selectors.EVENT_READ, self._sinks[name])
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+            self._selector.register(process.stdin, selectors.EVENT_WRITE)
+        with suppress(AttributeError, OSError):
+            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, process)
+
+    def _pump(self, process: subprocess.Popen[bytes], seconds: float | None) -> bool:
+        """Move data until the process has ended (True), or the time is over (False)."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while process.poll() is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            if not hasattr(os, "pidfd_open"):
+                left = 0.05
+            self._move(left)
+        while self._move(0):
+            pass
+        return True
+
+    def _move(self, timeout: float | None) -> bool:
+        """Handle what is ready; whether any data moved."""
+        moved = False
+        for key, _ in self._selector.select(timeout):
+            if isinstance(key.data, subprocess.Popen):
+                continue
+            moved = (self._feed(key.fileobj) if key.data is None else self._read(key.fileobj, key.data)) or moved
+        return moved
+
+    def _feed(self, pipe: Any) -> bool:
+        try:
+            written = os.write(pipe.fileno(), self._input[:_READ_BYTES])
+        except BlockingIOError:
+            return False
+        except OSError:
+            written = len(self._input)
+        self._input = self._input[written:]
+        if not self._input:
+            self._close(pipe)
+        return True
+
+    def _read(self, pipe: Any, sink: Callable[[str], Any]) -> bool:
+        try:
+            found = os.read(pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            found = b""
+        if text := self._decoders[pipe].decode(found, final=not found):
+            sink(text)
+        if not found:
+            self._close(pipe)
+        return bool(found)
+
+    def _close(self, pipe: Any) -> None:
+        self._selector.unregister(pipe)
+        pipe.close()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with suppress(OSError):
+                os.killpg(process.pid, signum)
+            if self._pump(process, PATIENCE):
+                break
+        process.wait()
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        sweep(self._mark)
+        while self._move(0):
+            pass
+
+    def _leave(self, process: subprocess.Popen[bytes]) -> None:
+        """Pipes that a background child still holds are read on by a thread, under the cell that started the command."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, subprocess.Popen):
+                self._selector.unregister(key.fileobj)
+                os.close(key.fd)
+            elif key.data is None:
+                self._close(key.fileobj)
+        if not self._selector.get_map():
+            self._selector.close()
+            return
+        threading.Thread(target=self._read_on, name=f"output of {process.pid}", daemon=True).start()
+
+    def _read_on(self) -> None:
+        while self._selector.get_map():
+            self._move(None)
+        self._selector.close()
+
+
+def sweep(mark: str) -> None:
+    """Kill every process that carries a command's mark in its environment."""
+    needle = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, AttributeError):
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                fd = os.pidfd_open(int(entry.name))
+                try:
+                    if needle in (entry / "environ").read_bytes().split(b"\0"):
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                finally:
+                    os.close(fd)
+
+
+def kill_running() -> None:
+    """Kill the process groups of all running commands."""
+    for group in tuple(running):
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Further interrupts wait until the command is gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

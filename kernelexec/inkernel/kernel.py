@@ -1,0 +1,170 @@
+"""The kernel: ipykernel's, with interrupts that reach every cell, replies that always come, and a word about the state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+from traitlets import Type
+
+from .lifeline import Order, say_ready
+from .shell import Shell, bounded, bounded_traceback
+from .streams import Stream
+
+_NAMES = 1000
+_NAME_CHARS = 100
+
+
+class Kernel(IPythonKernel):
+    """Serves one owner. ``order`` is what it was started with."""
+
+    shell_class = Type(Shell)
+    order = Order()
+    _execute_sleep = 0
+    _supports_kernel_subshells = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
+        self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
+        self._known_names: set[str] = self._names()
+        self._cpu_before = 0.0
+        self._cell_task: asyncio.Future[Any] | None = None
+        self._cell_loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Serve, and say so once the loop turns."""
+        super().start()
+        self.io_loop.add_callback(say_ready, self.order)
+
+    def pre_handler_hook(self) -> None:
+        """Outside of a cell interrupts are ignored: one that came late must not cost a reply."""
+
+    def post_handler_hook(self) -> None:
+        """See pre_handler_hook."""
+
+    async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
+        """Run a cell; whatever happens, there is a reply."""
+        self._prepare()
+        try:
+            with _interruptible():
+                content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
+        except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
+            content = self._failure(exc)
+        for stream in self._own_streams[:2]:
+            if isinstance(stream, Stream):
+                stream.drain()
+        if content.get("status") == "error":
+            content["evalue"] = bounded(content.get("evalue", ""))
+            content["traceback"] = bounded_traceback(content.get("traceback") or [])
+        return content
+
+    def _prepare(self) -> None:
+        """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
+        sys.stdout, sys.stderr, sys.displayhook = self._own_streams
+        self._cpu_before = _cpu_seconds()
+        self.shell.last_exit_code = self.shell.last_work_dir = None
+
+    def _failure(self, exc: BaseException) -> dict[str, Any]:
+        error = {"status": "error", "ename": type(exc).__name__, "evalue": bounded(exc), "traceback": []}
+        count = max(0, (self.shell.execution_count or 1) - 1)
+        return {**error, "execution_count": count, "user_expressions": {}, "payload": []}
+
+    def finish_metadata(self, parent: Any, metadata: dict[str, Any], reply_content: dict[str, Any]) -> dict[str, Any]:
+        """Put beside the reply what the owner cannot know: that this very process answers, and what became of it."""
+        if reply_content.get("status") != "error":
+            metadata = super().finish_metadata(parent, metadata, reply_content)
+        names = self._names()
+        added, removed = sorted(names - self._known_names), sorted(self._known_names - names)
+        self._known_names = names
+        metadata["kernelexec"] = {
+            "token": self.order.token,
+            "pid": os.getpid(),
+            "names_added": added[:_NAMES],
+            "names_removed": removed[:_NAMES],
+            "cpu_seconds": _cpu_seconds() - self._cpu_before,
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "exit_code": self.shell.last_exit_code,
+            "work_dir": self.shell.last_work_dir,
+        }
+        return metadata
+
+    def _names(self) -> set[str]:
+        hidden = self.shell.user_ns_hidden
+        found = (name for name in list(self.shell.user_ns) if isinstance(name, str) and not name.startswith("_"))
+        return {name for name in found if name not in hidden and len(name) <= _NAME_CHARS}
+
+    async def cancel_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Cancel the top-level await of the running cell. Served by the control thread, so it works when nothing else does."""
+        task, loop = self._cell_task, self._cell_loop
+        waiting = task is not None and loop is not None and not task.done()
+        if waiting and task is not None and loop is not None:
+            loop.call_soon_threadsafe(task.cancel)
+        self.session.send(stream, "kernelexec_cancel_reply", {"status": "ok", "cancelled": waiting}, parent, ident)
+
+    @contextmanager
+    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
+        """Let SIGINT end an async cell wherever it is.
+
+        ipykernel 7.4 hands the signal to its loop without waking it, so that a stuck await sleeps on. Raising is right
+        only inside the cell's own task: in another task it would end the loop.
+        """
+        loop = asyncio.get_running_loop()
+        self._cell_task, self._cell_loop = future, loop
+
+        def on_signal(_signum: int, _frame: Any) -> None:
+            current = asyncio.current_task(loop)
+            if current is future:
+                raise KeyboardInterrupt
+            loop.call_soon_threadsafe(future.cancel)
+            if current is not None:
+                raise asyncio.CancelledError
+
+        before = signal.signal(signal.SIGINT, on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+            self._cell_task = None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt in here, and is ignored again after; the same for children that are started here."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _cpu_seconds() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def inherit_context() -> None:
+    """Run every new thread in a copy of its starter's context, as Python 3.14 does with ``thread_inherit_context``.
+
+    A thread's output belongs to the cell that started it, for ever; ipykernel finds the cell in the context, and without
+    this gives the output to whichever cell is the newest. There is no hook for it before 3.14.
+    """
+    if getattr(sys.flags, "thread_inherit_context", False):
+        return
+    start = threading.Thread.start
+
+    def start_in_context(self: threading.Thread) -> None:
+        run, context = self.run, copy_context()
+        self.run = lambda: context.run(run)  # type: ignore[method-assign]
+        start(self)
+
+    threading.Thread.start = start_in_context  # type: ignore[method-assign]

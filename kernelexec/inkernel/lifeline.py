@@ -1,0 +1,96 @@
+"""What ties a kernel to its owner: the order it was started with, the word that it serves, and its end when the owner dies."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ORDER = "KERNELEXEC_LAUNCH"
+_LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "core": resource.RLIMIT_CORE,
+    "fsize_bytes": resource.RLIMIT_FSIZE,
+    "nproc": resource.RLIMIT_NPROC,
+    "as_bytes": resource.RLIMIT_AS,
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the owner asked for; everything is optional, so that the launcher serves any Jupyter client."""
+
+    ready: str | None = None
+    owner: str | None = None
+    stacks: str | None = None
+    scratch: str | None = None
+    token: str = ""
+    limits: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls) -> Order:
+        """Read the order from the environment and remove it: user code has no use for it."""
+        said: dict[str, Any] = json.loads(os.environ.pop(ORDER, "{}"))
+        return cls(**{name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None})
+
+
+def apply_limits(limits: dict[str, int]) -> None:
+    """Lower resource limits for this process and its children; core dumps are off unless asked for."""
+    for name, value in {"core": 0, **limits}.items():
+        kind = _LIMITS.get(name)
+        if kind is None:
+            continue
+        _, hard = resource.getrlimit(kind)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(kind, (bound, bound))
+
+
+def write_stacks_to(path: str) -> None:
+    """Have every thread's stack written on a signal, and on a crash: from C, so also while the interpreter's lock is held."""
+    file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler needs it for the process's life
+    faulthandler.enable(file=file)
+    faulthandler.register(signal.SIGRTMIN + 3, file=file, all_threads=True, chain=False)
+
+
+def say_ready(order: Order) -> None:
+    """Tell the owner, through its pipe, that the kernel serves."""
+    if order.ready is None:
+        return
+    said = {"pid": os.getpid(), "token": order.token, "python": sys.version.split()[0], "executable": sys.executable}
+    with suppress(OSError):
+        fd = os.open(order.ready, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(fd, json.dumps(said).encode() + b"\n")
+        finally:
+            os.close(fd)
+
+
+def end_with_owner(path: str, before: Callable[[], None]) -> None:
+    """End this process, and its group, when nobody holds the owner's pipe open any more; ``before`` runs first.
+
+    A thread blocks in ``read``: no timer, and it works wherever the pipe can be seen, whatever the parent's id is.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(fd, True)
+
+    def watch() -> None:
+        with suppress(OSError):
+            while os.read(fd, 1):
+                pass
+        with suppress(Exception):
+            before()
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="owner", daemon=True).start()

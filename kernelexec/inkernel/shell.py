@@ -1,0 +1,212 @@
+"""The interactive shell of the kernel: every way to run a command goes through one runner, and errors stay within bounds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from subprocess import CalledProcessError
+from typing import Any
+
+from ipykernel.jsonutil import json_clean
+from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.magics.script import ScriptMagics
+from IPython.utils._process_common import arg_split
+from IPython.utils.text import LSString, SList
+
+from .command import MARK, Command
+
+_ARGUMENT_BYTES = 100_000
+_EVALUE_CHARS = 64 * 1024
+_TRACEBACK_CHARS = 256 * 1024
+_STATE = "KERNELEXEC_STATE"
+# Saves where the command ended and what it exported; on one line, so that the shell counts the command's lines from one.
+_SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; env -0; }} >{state} 2>/dev/null\' EXIT; {run}'
+_NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
+
+
+class Shell(ZMQInteractiveShell):
+    """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
+
+    scratch: str | None = None
+    last_exit_code: int | None = None
+    last_work_dir: str | None = None
+
+    def init_environment(self) -> None:
+        """No colours and no pagers: what commands print is read by programs."""
+        for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR"):
+            os.environ.pop(name, None)
+        os.environ |= {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
+
+    def init_magics(self) -> None:
+        """Route ``%%bash`` and ``%%sh`` to the runner."""
+        super().init_magics()
+        for name in ("bash", "sh"):
+            original = self.magics_manager.magics["cell"].get(name)
+            if original is not None:
+                magic: Any = _ScriptMagic(self, name, original)
+                self.register_magic_function(magic, "cell", name)
+
+    def system(self, cmd: str) -> None:
+        """Run ``!cmd``. A code other than 0 is in ``_exit_code`` and raises nothing, as in Jupyter."""
+        self.run_argv([*_shell(), "-c", self.var_expand(cmd, depth=1)])
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:  # noqa: FBT001, FBT002 - IPython's signature
+        """Run ``x = !cmd`` or ``%sx``: the output, stderr included, as a list of lines or a string."""
+        pieces: list[str] = []
+        self.run_argv([*_shell(), "-c", self.var_expand(cmd, depth=depth + 1)], out=pieces.append, merged=True)
+        text = "".join(pieces)
+        return SList(text.splitlines()) if split else LSString(text)
+
+    def run_command(self, command: str, work_dir: str | None = None, stdin: str | None = None) -> None:
+        """Run a command of the session's own shell: its ``cd`` and ``export`` last for the next one.
+
+        ``work_dir`` counts for this command only. The exit code goes into ``_exit_code`` and beside the cell's reply.
+        """
+        lasting = self.__dict__.setdefault("_lasting", _Lasting())
+        lasting.run(self, command, work_dir, stdin)
+
+    def run_argv(
+        self,
+        argv: list[str],
+        *,
+        out: Any = None,
+        err: Any = None,
+        merged: bool = False,
+        stdin: str | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> int:
+        """Run a program and note its exit code; output goes to this cell's streams unless told otherwise."""
+        self.user_ns["_exit_code"] = self.last_exit_code = None
+        self.last_work_dir = cwd or _kernel_directory()
+        sink = None if merged else (err or sys.stderr.write)
+        code = 130
+        try:
+            code = Command(argv, out=out or sys.stdout.write, err=sink, stdin=stdin, cwd=cwd, env=env).run()
+        except OSError as exc:
+            code = 127
+            sys.stderr.write(f"{argv[0]}: {exc.strerror or exc}\n")
+        finally:
+            self.user_ns["_exit_code"] = self.last_exit_code = code
+        return code
+
+    def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
+        """Publish an exception, cut to what a reader can use (ipykernel 7's own hook for that, with bounds)."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._last_traceback = bounded_traceback(stb)
+        content = {"ename": etype.__name__, "evalue": bounded(evalue), "traceback": self._last_traceback}
+        hook: Any = self.displayhook
+        topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
+        hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
+
+
+class _ScriptMagic:
+    """``%%bash`` and ``%%sh`` through the runner; what needs a process handle stays with IPython."""
+
+    def __init__(self, shell: Shell, program: str, original: Any) -> None:
+        self._shell = shell
+        self._program = program
+        self._original = original
+        self.__name__ = program
+        self.__doc__ = getattr(original, "__doc__", None)
+
+    def __call__(self, line: str, cell: str) -> Any:
+        """Run the cell as a script, with IPython's options; raise CalledProcessError as IPython does."""
+        args, rest = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
+        if args.bg or args.proc:
+            return self._original(line, cell)
+        names = {"out": args.out, "err": args.err}
+        pieces: dict[str, list[str]] = {"out": [], "err": []}
+        sinks = {which: pieces[which].append if name else None for which, name in names.items()}
+        argv, stdin = [self._program, *rest], None
+        if rest or len(cell.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+            stdin = cell
+        else:
+            argv += ["-c", cell]
+        code = self._shell.run_argv(argv, out=sinks["out"], err=sinks["err"], stdin=stdin)
+        for which, name in names.items():
+            if name:
+                self._shell.user_ns[name] = "".join(pieces[which])
+        if code and args.raise_error:
+            raise CalledProcessError(code, cell, None, None)
+        return None
+
+
+class _Lasting:
+    """What lasts between two commands: the directory, and how the environment differs from the kernel's own."""
+
+    def __init__(self) -> None:
+        self._directory: str | None = None
+        self._changes: dict[str, str | None] = {}
+
+    def run(self, shell: Shell, command: str, work_dir: str | None, stdin: str | None) -> None:
+        env = {name: value for name, value in {**os.environ, **self._changes}.items() if value is not None}
+        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as place:
+            state = Path(place) / "state"
+            argv = [*_shell(), "-c", _SAVING.format(state=f'"${_STATE}"', run='eval "$1"'), _shell()[0], command]
+            if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+                script = Path(place) / "command"
+                script.write_text(command, encoding="utf-8", errors="surrogateescape")
+                argv[2:] = [_SAVING.format(state=f'"${_STATE}"', run='. "$1"'), _shell()[0], str(script)]
+            directory = work_dir or self._place()
+            shell.run_argv(argv, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+            self._learn(state, env, keep_directory=work_dir is not None)
+
+    def _place(self) -> str | None:
+        if self._directory is not None and not Path(self._directory).is_dir():
+            sys.stderr.write(f"{self._directory} is gone: the command starts in {_kernel_directory()}\n")
+            self._directory = None
+        return self._directory
+
+    def _learn(self, state: Path, before: dict[str, str], *, keep_directory: bool) -> None:
+        """Take over what the command left; a command that saved nothing (it ran ``exec``) changes nothing."""
+        with suppress(OSError):
+            directory, *entries = os.fsdecode(state.read_bytes()).split("\0")
+            after = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+            if not after:
+                return
+            if not keep_directory:
+                self._directory = directory
+            for name in (before.keys() | after.keys()) - _NOT_SAVED:
+                if after.get(name) != before.get(name):
+                    self._changes[name] = after.get(name)
+
+
+def bounded(value: object) -> str:
+    """What a value says of itself, whatever its ``__str__`` does, within 64 Ki characters."""
+    try:
+        text = str(value)
+    except BaseException as exc:  # a stranger's __str__ may raise anything
+        text = f"<{type(value).__name__} whose __str__ raised {type(exc).__name__}>"
+    return _cut(text, _EVALUE_CHARS)
+
+
+def bounded_traceback(lines: list[str]) -> list[str]:
+    """The lines of a traceback, together within 256 Ki characters."""
+    total = sum(len(line) for line in lines)
+    if total <= _TRACEBACK_CHARS:
+        return list(lines)
+    return _cut("\n".join(lines), _TRACEBACK_CHARS).split("\n")
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"
+
+
+def _shell() -> list[str]:
+    return ["bash"] if shutil.which("bash") else ["sh"]
+
+
+def _kernel_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None

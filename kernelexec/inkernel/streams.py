@@ -1,0 +1,208 @@
+"""The kernel's way out: nothing honest is lost and nothing grows without bound.
+
+ipykernel publishes on a socket that drops what a slow reader does not take, from queues without an end. Here the socket
+blocks instead, the queues are bounded, and whoever writes too fast waits: a cell that floods runs at its reader's speed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import os
+import select
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+from ipykernel.iostream import IOPubThread, OutStream
+from ipykernel.thread import CONTROL_THREAD_NAME
+
+_QUEUE_BYTES = 8 * 1024 * 1024
+_MESSAGE_BYTES = 4096  # what a small message costs while it waits
+_SLICE_CHARS = 256 * 1024
+_FLUSH_CHARS = 64 * 1024
+_PENDING_CHARS = 1024 * 1024
+_READ_BYTES = 64 * 1024
+_DRAIN_SECONDS = 0.25
+
+
+def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
+    """Make an XPUB socket keep what its subscriber is too slow for. Call it before the socket is bound."""
+    socket.setsockopt(zmq.XPUB_NODROP, 1)
+    socket.setsockopt(zmq.SNDHWM, 1000)
+
+
+class Publisher(IOPubThread):
+    """ipykernel's iopub thread with a bounded queue. The control thread never waits for it: interrupts must get through."""
+
+    def __init__(self, socket: Any, pipe: bool = False, session: Any = False) -> None:  # noqa: FBT001, FBT002 - ipykernel's
+        self.room = threading.Condition()
+        self.pieces: list[tuple[Stream, Any, str]] = []
+        self.pending_chars = 0
+        self.flushing = False
+        self._queued_bytes = 0
+        self._woken = False
+        super().__init__(socket, pipe=pipe, session=session)
+
+    @property
+    def may_block(self) -> bool:
+        """Whether the calling thread may wait for this one."""
+        current = threading.current_thread()
+        return self.thread.is_alive() and current is not self.thread and current.name != CONTROL_THREAD_NAME
+
+    def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        """Send a message from this thread; from another one queue it, and wait while the queue is full."""
+        if threading.current_thread() is self.thread:
+            self._really_send(msg, *args, **kwargs)
+            self._mind_subscriptions()
+            return
+        size = _MESSAGE_BYTES + sum(len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes for frame in msg)
+        with self.room:
+            while self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES and self.may_block:
+                self.room.wait()
+            self._queued_bytes += size
+
+        def send() -> None:
+            try:
+                self._really_send(msg, *args, **kwargs)
+            finally:
+                with self.room:
+                    self._queued_bytes -= size
+                    self.room.notify_all()
+            self._mind_subscriptions()
+
+        self.schedule(send)
+
+    def schedule(self, f: Callable[[], Any]) -> None:
+        """Have a function called in this thread; one wake-up serves all that wait, so that the wake-up pipe never fills."""
+        if not self.thread.is_alive():
+            f()
+            return
+        self._events.append(f)
+        if not self._woken:
+            self._woken = True
+            self._event_pipe.send(b"")
+
+    def _handle_event(self, msg: Any) -> None:
+        self._woken = False
+        super()._handle_event(msg)
+
+    def _mind_subscriptions(self) -> None:
+        """Sending eats the edge that announces a subscription (ipykernel 7.4): look for one, or its welcome gets stuck."""
+        if self.socket is not None and self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._xpub_stream.flush(zmq.POLLIN)
+
+    def flush_text(self) -> None:
+        """Publish pending text, in the order of its writing whatever its stream. Runs in this thread."""
+        with self.room:
+            pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
+            self.room.notify_all()
+        start = 0
+        for end in range(1, len(pieces) + 1):
+            if end == len(pieces) or pieces[end][0] is not pieces[start][0] or pieces[end][1] is not pieces[start][1]:
+                stream, parent, _ = pieces[start]
+                stream.publish("".join(text for _, _, text in pieces[start:end]), parent)
+                start = end
+
+
+class Stream(OutStream):
+    """stdout or stderr of the kernel: text waits in one order with the other stream's, captured descriptors included."""
+
+    flush_timeout = 3600
+
+    def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
+        self._reader_idle = threading.Condition()
+        self._reading = False
+        super().__init__(session, pub_thread, name, **kwargs)
+
+    def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
+        """Queue text for publishing; wait while too much is pending.
+
+        Raises:
+            TypeError: not text.
+            ValueError: the stream is closed.
+        """
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string)}")
+        publisher = self.pub_thread
+        if publisher is None:
+            raise ValueError("I/O operation on closed file")
+        if not self._is_master_process():
+            return super().write(string)
+        text = string if string.isascii() else string.encode("utf-8", "backslashreplace").decode("utf-8")
+        parent = self.parent_header
+        for start in range(0, len(text), _SLICE_CHARS):
+            self._queue(publisher, parent, text[start : start + _SLICE_CHARS] if len(text) > _SLICE_CHARS else text)
+        return len(string)
+
+    def _queue(self, publisher: Publisher, parent: Any, text: str) -> None:
+        with publisher.room:
+            while publisher.pending_chars > _PENDING_CHARS and publisher.may_block:
+                publisher.room.wait()
+            publisher.pieces.append((self, parent, text))
+            publisher.pending_chars += len(text)
+            full = publisher.pending_chars >= _FLUSH_CHARS and not publisher.flushing
+            if full:
+                publisher.flushing = True
+        if full:
+            publisher.schedule(publisher.flush_text)
+        else:
+            self._schedule_flush()
+
+    def _flush(self) -> None:
+        self._flush_pending = False
+        if self._is_master_process() and self.pub_thread is not None:
+            self.pub_thread.flush_text()
+        else:
+            super()._flush()
+
+    def publish(self, text: str, parent: Any) -> None:
+        """Send text as stream messages of a bounded size. Runs in the publisher's thread."""
+        self.session.pid = os.getpid()
+        for start in range(0, len(text), _SLICE_CHARS):
+            content = {"name": self.name, "text": text[start : start + _SLICE_CHARS]}
+            self.session.send(self.pub_thread, "stream", content, parent=parent, ident=self.topic)
+
+    def _watch_pipe_fd(self) -> None:
+        """Read what is written to the descriptor itself, by C code and children, and write it here. A thread of its own."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        assert self._fid is not None
+        poller = select.poll()
+        poller.register(self._fid, select.POLLIN)
+        while self._should_watch:
+            poller.poll()
+            with self._reader_idle:
+                self._reading = True
+            try:
+                found = os.read(self._fid, _READ_BYTES)
+                if not found:
+                    return
+                if self._should_watch:
+                    self.write(decoder.decode(found))
+            except (OSError, ValueError):
+                return
+            finally:
+                with self._reader_idle:
+                    self._reading = False
+                    self._reader_idle.notify_all()
+
+    def drain(self) -> None:
+        """Wait, for a bounded time, until all that was written to the descriptor has been read."""
+        if self._fid is None or not self._should_watch:
+            return
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        with self._reader_idle:
+            while (self._reading or _unread(self._fid)) and (left := deadline - time.monotonic()) > 0:
+                self._reader_idle.wait(left)
+
+
+def _unread(fd: int) -> int:
+    try:
+        count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    except OSError:
+        return 0
+    return count

@@ -1,0 +1,31 @@
+"""The blocking names are the async names: same arguments, same defaults."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from kernelexec import AsyncExecutor, AsyncSession, Closed, Executor, Session
+
+PAIRS = [
+    *((Executor, AsyncExecutor, name) for name in ("__init__", "session", "sessions", "close_session")),
+    *(
+        (Session, AsyncSession, name)
+        for name in ("execute", "execute_command", "wait_for", "read_output", "interrupt", "restart", "close")
+    ),
+]
+
+
+@pytest.mark.parametrize(("blocking", "truth", "name"), PAIRS)
+def test_a_blocking_method_has_the_signature_of_its_async_twin(blocking: type, truth: type, name: str) -> None:
+    ours, theirs = inspect.signature(getattr(blocking, name)), inspect.signature(getattr(truth, name))
+    if name == "session":
+        assert list(ours.parameters.values()) == list(theirs.parameters.values())
+    else:
+        assert str(ours) == str(theirs)
+
+
+def test_an_executor_that_is_not_open_says_how_to_open_it() -> None:
+    with pytest.raises(Closed, match="with Executor"):
+        Executor(isolation="local").session()
