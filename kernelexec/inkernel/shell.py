@@ -117,6 +117,7 @@ class _ScriptMagic:
 
     def __call__(self, line: str, cell: str) -> Any:
         """Run the cell as a script, with IPython's options; raise CalledProcessError as IPython does."""
+        __tracebackhide__ = True  # a failed script is the user's, not ours
         args, rest = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
         if args.bg or args.proc:
             return self._original(line, cell)
@@ -133,7 +134,7 @@ class _ScriptMagic:
             if name:
                 self._shell.user_ns[name] = "".join(pieces[which])
         if code and args.raise_error:
-            raise CalledProcessError(code, cell, None, None)
+            raise CalledProcessError(code, cell.encode("utf-8", "replace"), None, None)
         return None
 
 
