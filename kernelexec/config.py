@@ -62,8 +62,15 @@ class OutputLimits(_Branch):
     """The largest message that is read at all; what is larger is counted and dropped as it arrives."""
     spill_bytes: int = Field(default=256 * MIB, ge=0)
     """How much of one cell's streams goes to the spill file when they are over ``stream_bytes``."""
+    late_bytes: int = Field(default=64 * 1024, ge=2)
+    """What is kept of each stream, and of all displays, that come after their cell has ended."""
     files_bytes: int = Field(default=256 * MIB, ge=0)
     """How much one cell's displays may write as files into the workspace."""
+
+    @property
+    def late(self) -> OutputLimits:
+        """The limits of what comes after the end of its cell."""
+        return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes})
 
 
 class Limits(_Branch):

@@ -18,13 +18,21 @@ _METADATA = {
 }
 
 
+#: What a session's notebook may hold, in bytes of JSON; over it the outputs of its oldest cells are left out.
+NOTEBOOK_BYTES = 64 * 1024 * 1024
+_LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
+
+
 class Recorder:
     """A hook that keeps the notebook. A failed write is tried again with the next cell: the file is always whole."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
         self.path = path
-        self._cells: list[dict[str, Any]] = []
+        self._limit = limit_bytes
         self._texts: list[str] = []
+        self._bytes = 0
+        self._thinned = 0
+        self._updatable: dict[int, dict[str, Any]] = {}
         self._shown: dict[str, list[tuple[int, dict[str, Any]]]] = {}
 
     def __call__(self, event: Event, /) -> None:
@@ -37,17 +45,33 @@ class Recorder:
                 self._update(event.display_id, event.data, event.metadata)
 
     def _add(self, event: CellExecuted) -> None:
-        cell = code_cell(event.cell.source, event.result)
+        number, cell = len(self._texts), code_cell(event.cell.source, event.result)
         for output, recorded in zip(event.result.outputs, cell["outputs"], strict=True):
             if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
-                self._shown.setdefault(output.display_id, []).append((len(self._cells), recorded))
-        self._cells.append(cell)
-        self._texts.append(_dump(cell))
+                self._shown.setdefault(output.display_id, []).append((number, recorded))
+                self._updatable[number] = cell
+        self._texts.append("")
+        self._set(number, cell)
 
     def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         for number, recorded in self._shown.get(display_id, ()):
-            recorded["data"], recorded["metadata"] = dict(data), dict(metadata)
-            self._texts[number] = _dump(self._cells[number])
+            if number in self._updatable:
+                recorded["data"], recorded["metadata"] = dict(data), dict(metadata)
+                self._set(number, self._updatable[number])
+
+    def _set(self, number: int, cell: dict[str, Any]) -> None:
+        text = _dump(cell)
+        self._bytes += len(text) - len(self._texts[number])
+        self._texts[number] = text
+        while self._bytes > self._limit and self._thinned < number:
+            thin = json.loads(self._texts[self._thinned])
+            if thin["outputs"]:
+                thin["outputs"] = [_LEFT_OUT]
+            short = _dump(thin)
+            self._bytes += len(short) - len(self._texts[self._thinned])
+            self._texts[self._thinned] = short
+            self._updatable.pop(self._thinned, None)
+            self._thinned += 1
 
     def _write(self) -> None:
         text = '{"cells": [' + ",\n".join(self._texts) + '],\n"metadata": ' + _dump(_METADATA)

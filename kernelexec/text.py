@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
+#: JSON that is nested deeper is cut there: readers of JSON give up at some 200 levels.
+NESTING_MAX = 100
 _OPEN_LINE_CHARS = 64 * 1024
+_PIECE_CHARS = 4096
+#: What a run costs beside its text, so that streams which alternate all the time stay bounded too.
+_RUN_BYTES = 64
 
 
 def utf8_size(text: str) -> int:
@@ -34,23 +40,32 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{head}\n[... {size - utf8_size(head) - utf8_size(tail)} bytes cut ...]\n{tail}"
 
 
-def clean(value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
-    """The same JSON value with every lone surrogate escaped, so that it can be encoded."""
+def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
+    """The same value as JSON that anybody can read: lone surrogates escaped, NaN and infinity null, the nesting bounded."""
     match value:
         case str():
-            if value.isascii():
-                return value
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError:
-                return value.encode("utf-8", "backslashreplace").decode("utf-8")
-            return value
+            return clean_text(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case dict() | list() | tuple() if depth >= NESTING_MAX:
+            return "[... nested deeper ...]"
         case dict():
-            return {clean(key): clean(item) for key, item in value.items()}
-        case list():
-            return [clean(item) for item in value]
+            return {clean_text(str(key)): clean(item, depth + 1) for key, item in value.items()}
+        case list() | tuple():
+            return [clean(item, depth + 1) for item in value]
         case _:
             return value
+
+
+def clean_text(text: str) -> str:
+    """The text with every lone surrogate escaped, so that it can be encoded."""
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text
 
 
 def apply_returns(text: str) -> str:
@@ -89,7 +104,7 @@ class TextBudget:
         self.limit = limit
         self.head_left = limit // 2
         self.tail_limit = limit - limit // 2
-        self.tail: deque[tuple[TextRun, str, int]] = deque()
+        self.tail: deque[TextRun] = deque()
         self.tail_bytes = 0
         self.seen_bytes = 0
         self.cut_bytes = 0
@@ -97,34 +112,36 @@ class TextBudget:
 
     def add(self, run: TextRun, text: str) -> None:
         """Keep a piece for a run: in the head while there is room, then in the tail, the oldest of which gives way."""
-        size = utf8_size(text)
+        if self.head_left > 0 and self.cut_run not in (None, run):
+            self.head_left = max(0, self.head_left - _RUN_BYTES)
         if self.head_left > 0:
-            head = text if size <= self.head_left else head_of(text, self.head_left)
-            run.head.append(head)
+            head = head_of(text, self.head_left)
+            add_piece(run.head, head)
             self.cut_run = run
-            if head == text:
-                self.head_left -= size
-                return
-            self.head_left = 0
             text = text[len(head) :]
-            size = utf8_size(text)
-        self.tail.append((run, text, size))
-        run.tail.append(text)
-        self.tail_bytes += size
+            self.head_left = 0 if text else self.head_left - utf8_size(head)
+        if not text:
+            return
+        if not self.tail or self.tail[-1] is not run:
+            self.tail.append(run)
+        add_piece(run.tail, text)
+        self.tail_bytes += utf8_size(text)
         self._give_way()
 
     def _give_way(self) -> None:
-        while self.tail_bytes > self.tail_limit:
-            run, text, size = self.tail.popleft()
-            run.tail.popleft()
-            over = self.tail_bytes - self.tail_limit
+        while (over := self.tail_bytes + _RUN_BYTES * (len(self.tail) - 1) - self.tail_limit) > 0:
+            run = self.tail[0]
+            if not run.tail:
+                self.tail.popleft()
+                continue
+            text = run.tail.pop(0)
+            size = utf8_size(text)
             kept = tail_of(text, size - over) if size > over else ""
-            kept_bytes = utf8_size(kept)
             if kept:
-                self.tail.appendleft((run, kept, kept_bytes))
-                run.tail.appendleft(kept)
-            self.tail_bytes -= size - kept_bytes
-            self.cut_bytes += size - kept_bytes
+                run.tail.insert(0, kept)
+            gone = size - utf8_size(kept)
+            self.tail_bytes -= gone
+            self.cut_bytes += gone
             if self.cut_run is None:
                 self.cut_run = run
 
@@ -138,7 +155,7 @@ class TextRun:
         self.name = name
         self.budget = budget
         self.head: list[str] = []
-        self.tail: deque[str] = deque()
+        self.tail: list[str] = []
         self.line = ""
 
     @property
@@ -151,11 +168,17 @@ class TextRun:
         self.budget.seen_bytes += utf8_size(text)
         text = apply_returns(self.line + text) if "\r" in text or "\x08" in text or "\r" in self.line else self.line + text
         end = text.rfind("\n") + 1
-        if len(text) - end > _OPEN_LINE_CHARS:
+        if len(text) - end > min(_OPEN_LINE_CHARS, self.budget.limit // 8):
             end = len(text)
         if end:
             self.budget.add(self, text[:end])
         self.line = text[end:]
+
+    def end(self) -> None:
+        """Nothing more follows without an interruption: what is held back can no longer change."""
+        if self.line:
+            self.budget.add(self, self.line)
+            self.line = ""
 
     def text(self) -> str:
         """What is kept, with a line in the place of what is not."""
@@ -164,3 +187,11 @@ class TextRun:
         if budget.cut_bytes and budget.cut_run is self:
             marker = f"\n[... {budget.cut_bytes} bytes of {self.name} cut: read_output has them ...]\n"
         return "".join((*self.head, marker, *self.tail, self.line))
+
+
+def add_piece(pieces: list[str], text: str) -> None:
+    """Append a piece; small ones grow together, so that many of them cost no more than their text."""
+    if pieces and len(pieces[-1]) < _PIECE_CHARS:
+        pieces[-1] += text
+    else:
+        pieces.append(text)

@@ -23,8 +23,8 @@ class Execution:
 
     def __init__(self, msg_id: str, collector: Collector, late: Collector) -> None:
         self.msg_id = msg_id
-        self.collector = collector
         self.late = late
+        self._collector = collector
         self.end: End | None = None
         self.reply: dict[str, Any] | None = None
         self.reply_metadata: dict[str, Any] = {}
@@ -46,7 +46,7 @@ class Execution:
 
     def saw_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
         """Take an iopub message; after the end it counts as late."""
-        target = self.late if self.ended.is_set() else self.collector
+        target = self._collector
         self._alive_at = asyncio.get_running_loop().time()
         if dropped_bytes:
             target.drop(dropped_bytes)
@@ -68,6 +68,7 @@ class Execution:
         if self.end is not None:
             return
         self.end = end
+        self._collector = self.late
         if self._patience is not None:
             self._patience.cancel()
         self.ended.set()

@@ -18,13 +18,13 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from kernelexec.collector import Collector
+from kernelexec.collector import Collector, Displays
 from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
 from kernelexec.provisioning import KernelProvisionerBase, RuntimeDirectory, create_provisioner, kernel_spec, scrubbed
-from kernelexec.results import Cause, Output
+from kernelexec.results import Cause
 
 _NAMES = 1000
 _STDERR_BYTES = 4096
@@ -56,7 +56,7 @@ class Kernel:
         self.names: set[str] = set()
         self.death: Death | None = None
         self.died = asyncio.Event()
-        self.displays: dict[str, list[list[Output]]] = {}
+        self.displays = Displays()
         self.token = secrets.token_hex(8)
         self.about: dict[str, Any] = {}
         self.on_death: Callable[[Death], None] | None = None

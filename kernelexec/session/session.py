@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,10 +262,9 @@ class AsyncSession:
         turn.clock.sent = time.monotonic()
         output = self._config.output
         turn.spill = SpillFile(self._runtime / "out" / turn.execution_id, output.spill_bytes)
-        turn.collector = Collector(
-            output, displays=kernel.displays, spill=turn.spill, on_output=turn.heard, on_update=self._display_updated
-        )
-        turn.execution = kernel.submit(turn.cell.request, turn.collector, Collector(output))
+        collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
+        turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
+        turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late))
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
         verdict = await self._keeper.mind(kernel, turn.execution, turn.timeout)

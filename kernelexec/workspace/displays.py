@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kernelexec.results import DisplayData, ExecuteResult, Output
+from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64
 
 DIRECTORY = "outputs"
 _EXTENSIONS = {
@@ -89,8 +87,8 @@ def _content(output: Output) -> tuple[str, bytes] | None:
         if mime in _TEXT and isinstance(value, str):
             return extension, value.encode("utf-8", "replace")
         if isinstance(value, str):
-            with suppress(binascii.Error, ValueError):
-                return extension, base64.b64decode(value)
+            if decoded := decode_base64(value):
+                return extension, decoded
         elif isinstance(value, dict | list):
             return extension, json.dumps(value).encode()
     return None

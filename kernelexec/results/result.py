@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import functools
 import json
-import re
-from collections.abc import Iterable, Mapping
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelexec.errors import ExecutionFailed
+from kernelexec.results.outputs import Error, Image, Output, image_of, output_text, stream_text
 
-#: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
-MimeBundle = dict[str, Any]
 Status = Literal["ok", "error", "aborted", "running"]
 State = Literal["kept", "lost", "unknown"]
 Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
 #: The steps of the ladder that ends a cell, gentlest first.
 Rung = Literal["interrupt", "signal", "cancel", "command", "kill"]
-
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Text that the cell wrote to stdout or stderr, carriage returns already applied."""
-
-    name: str
-    text: str
-    output_type: Literal["stream"] = "stream"
-
-
-@dataclass(frozen=True, slots=True)
-class DisplayData:
-    """Something the cell displayed; later updates of its ``display_id`` are applied."""
-
-    data: MimeBundle
-    metadata: dict[str, Any] = field(default_factory=dict)
-    display_id: str | None = None
-    output_type: Literal["display_data"] = "display_data"
-
-
-@dataclass(frozen=True, slots=True)
-class ExecuteResult:
-    """The value of the cell's last expression."""
-
-    data: MimeBundle
-    metadata: dict[str, Any] = field(default_factory=dict)
-    execution_count: int | None = None
-    display_id: str | None = None
-    output_type: Literal["execute_result"] = "execute_result"
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """An exception that ended the cell, with its traceback line by line."""
-
-    ename: str
-    evalue: str
-    traceback: tuple[str, ...] = ()
-    output_type: Literal["error"] = "error"
-
-
-Output = Stream | DisplayData | ExecuteResult | Error
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """One picture of a cell: its media type, its bytes."""
-
-    mime: str
-    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +127,12 @@ class ExecutionResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON types only."""
-        plain: dict[str, Any] = dataclasses.asdict(self)
+        plain: dict[str, Any] = _plain_json(self)
         return plain
 
     def to_json(self) -> str:
         """The result as JSON text; ``from_json`` gives back an equal result."""
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionResult:
@@ -247,53 +190,15 @@ def _adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is needed
     return TypeAdapter(ExecutionResult)
 
 
-def strip_ansi(text: str) -> str:
-    """Text without terminal escape sequences."""
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
-def stream_text(outputs: Iterable[Output], name: str) -> str:
-    """The text of one stream, exactly concatenated."""
-    return strip_ansi("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name))
-
-
-def output_text(outputs: Iterable[Output]) -> str:
-    """Outputs as a reader sees them: streams as they are, every other output on lines of its own."""
-    parts: list[str] = []
-    for output in outputs:
-        text, is_block = _plain(output)
-        if is_block and parts and not parts[-1].endswith("\n"):
-            parts.append("\n")
-        parts.append(text + "\n" if is_block and text else text)
-    return strip_ansi("".join(parts))
-
-
-def _plain(output: Output) -> tuple[str, bool]:
-    match output:
-        case Stream():
-            return output.text, False
-        case Error():
-            return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
+def _plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
+    match value:
+        case str() | bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _plain_json(item) for key, item in value.items()}
+        case tuple() | list():
+            return [_plain_json(item) for item in value]
         case _:
-            return _plain_of_bundle(output.data), True
-
-
-def _plain_of_bundle(data: Mapping[str, Any]) -> str:
-    for mime in ("text/plain", "text/markdown", "text/latex"):
-        if isinstance(data.get(mime), str):
-            return str(data[mime])
-    return f"<{', '.join(sorted(data))}>" if data else ""
-
-
-def image_of(output: Output) -> Image | None:
-    """The best picture that an output holds, decoded, or None."""
-    if not isinstance(output, DisplayData | ExecuteResult):
-        return None
-    for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"):
-        content = output.data.get(mime)
-        if isinstance(content, str):
-            try:
-                return Image(mime, content.encode() if mime == "image/svg+xml" else base64.b64decode(content))
-            except (binascii.Error, ValueError):
-                continue
-    return None
+            return {f.name: _plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}

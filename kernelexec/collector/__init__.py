@@ -1,0 +1,8 @@
+"""What one cell made, folded from the messages of its request, within fixed bounds. No await, socket, clock or logger."""
+
+from __future__ import annotations
+
+from kernelexec.collector.collector import Collector, Spill
+from kernelexec.collector.displays import Displays
+
+__all__ = ["Collector", "Displays", "Spill"]

@@ -1,0 +1,55 @@
+"""The words of an outcome: what a cell put out, and the one result that says what became of it."""
+
+from __future__ import annotations
+
+from kernelexec.results.outputs import (
+    DisplayData,
+    Error,
+    ExecuteResult,
+    Image,
+    MimeBundle,
+    Output,
+    Stream,
+    decode_base64,
+    image_of,
+    output_text,
+    stream_text,
+    strip_ansi,
+)
+from kernelexec.results.result import (
+    Cause,
+    Diagnosis,
+    ExecutionResult,
+    Interrupted,
+    OutputPage,
+    Progress,
+    Rung,
+    State,
+    Status,
+    Timing,
+)
+
+__all__ = [
+    "Cause",
+    "Diagnosis",
+    "DisplayData",
+    "Error",
+    "ExecuteResult",
+    "ExecutionResult",
+    "Image",
+    "Interrupted",
+    "MimeBundle",
+    "Output",
+    "OutputPage",
+    "Progress",
+    "Rung",
+    "State",
+    "Status",
+    "Stream",
+    "Timing",
+    "decode_base64",
+    "image_of",
+    "output_text",
+    "stream_text",
+    "strip_ansi",
+]

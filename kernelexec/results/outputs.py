@@ -1,0 +1,123 @@
+"""What a cell can put out, and how it reads: as text without codes or base64, as pictures."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
+MimeBundle = dict[str, Any]
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-~])")  # ECMA-48
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Text that the cell wrote to stdout or stderr, carriage returns already applied."""
+
+    name: str
+    text: str
+    output_type: Literal["stream"] = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayData:
+    """Something the cell displayed; later updates of its ``display_id`` are applied."""
+
+    data: MimeBundle
+    metadata: dict[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+    output_type: Literal["display_data"] = "display_data"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteResult:
+    """The value of the cell's last expression."""
+
+    data: MimeBundle
+    metadata: dict[str, Any] = field(default_factory=dict)
+    execution_count: int | None = None
+    display_id: str | None = None
+    output_type: Literal["execute_result"] = "execute_result"
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """An exception that ended the cell, with its traceback line by line."""
+
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...] = ()
+    output_type: Literal["error"] = "error"
+
+
+Output = Stream | DisplayData | ExecuteResult | Error
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One picture of a cell: its media type, its bytes."""
+
+    mime: str
+    content: bytes
+
+
+def strip_ansi(text: str) -> str:
+    """Text without terminal escape sequences."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def stream_text(outputs: Iterable[Output], name: str) -> str:
+    """The text of one stream, exactly concatenated."""
+    return strip_ansi("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name))
+
+
+def output_text(outputs: Iterable[Output]) -> str:
+    """Outputs as a reader sees them: streams as they are, every other output on lines of its own."""
+    parts: list[str] = []
+    for output in outputs:
+        text, is_block = _plain(output)
+        if is_block and parts and not parts[-1].endswith("\n"):
+            parts.append("\n")
+        parts.append(text + "\n" if is_block and text else text)
+    return strip_ansi("".join(parts))
+
+
+def _plain(output: Output) -> tuple[str, bool]:
+    match output:
+        case Stream():
+            return output.text, False
+        case Error():
+            return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
+        case _:
+            return _plain_of_bundle(output.data), True
+
+
+def _plain_of_bundle(data: Mapping[str, Any]) -> str:
+    for mime in ("text/plain", "text/markdown", "text/latex"):
+        if isinstance(data.get(mime), str):
+            return str(data[mime])
+    return f"<{', '.join(sorted(data))}>" if data else ""
+
+
+def image_of(output: Output) -> Image | None:
+    """The best picture that an output holds, decoded, or None."""
+    if not isinstance(output, DisplayData | ExecuteResult):
+        return None
+    for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"):
+        content = output.data.get(mime)
+        if isinstance(content, str) and (decoded := content.encode() if mime == "image/svg+xml" else decode_base64(content)):
+            return Image(mime, decoded)
+    return None
+
+
+def decode_base64(text: str) -> bytes | None:
+    """What a binary representation holds, or None where it is no base64."""
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None

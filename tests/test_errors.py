@@ -1,0 +1,74 @@
+"""The tree of errors is what its docstring draws."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import cast
+
+import pytest
+
+from kernelexec import errors
+from kernelexec.errors import ExecutionFailed, InvalidRequest, KernelexecError, nearest
+from kernelexec.results import ExecutionResult
+
+CLASSES: dict[str, type[KernelexecError]] = {
+    name: cast("type[KernelexecError]", found)
+    for name, found in vars(errors).items()
+    if inspect.isclass(found) and issubclass(found, Exception)
+}
+
+
+def drawn() -> dict[str, str]:
+    """Every name in the docstring's tree with the name above it."""
+    above: list[str] = []
+    parents: dict[str, str] = {}
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"^(?P<bars>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \(|  |$)", line):
+            depth = len(found["bars"]) // 4
+            del above[depth:]
+            parents[found["name"]] = above[-1] if above else ""
+            above.append(found["name"])
+    return parents
+
+
+def test_the_docstring_draws_every_error_under_its_parent() -> None:
+    truth = {
+        name: next((base.__name__ for base in found.__bases__ if base.__name__ in CLASSES), "")
+        for name, found in CLASSES.items()
+    }
+    assert drawn() == truth
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_every_error_has_the_one_root(name: str) -> None:
+    assert issubclass(CLASSES[name], KernelexecError)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_only_a_failed_execution_may_have_run(name: str) -> None:
+    assert CLASSES[name].may_have_run is (name == "ExecutionFailed")
+
+
+def test_a_request_that_makes_no_sense_is_a_value_error() -> None:
+    assert issubclass(InvalidRequest, ValueError)
+
+
+def test_a_failed_execution_carries_its_result() -> None:
+    result = ExecutionResult("e", "s", "error")
+    failure = ExecutionFailed("said", result)
+    assert failure.result is result
+    assert str(failure) == "said"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "said"),
+    [
+        ("isolatoin", ["isolation", "workspace"], " (did you mean 'isolation'?)"),
+        ("zzz", ["isolation"], ""),
+        ("anything", [], ""),
+        ("", ["isolation"], ""),
+    ],
+)
+def test_nearest_names_the_closest_or_nothing(name: str, known: list[str], said: str) -> None:
+    assert nearest(name, known) == said
