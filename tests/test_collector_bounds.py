@@ -11,7 +11,7 @@ import pytest
 from kernelexec.collector import Collector, Displays
 from kernelexec.config import OutputLimits
 from kernelexec.results import DisplayData, ExecutionResult, Output, Stream
-from tests.hostile import feeds
+from tests.hostile.messages import feeds
 
 KIB = 1024
 LINE = {"name": "stdout", "text": "\u65e5" * 10 + "\n"}

@@ -17,7 +17,7 @@ from typing import Any
 
 MARK = "KERNELEXEC_COMMAND"
 #: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
-PATIENCE = 0.5
+PATIENCE = 0.4
 _READ_BYTES = 64 * 1024
 _SHELL_SIGNAL_BASE = 128
 

@@ -60,6 +60,7 @@ class Kernel(IPythonKernel):
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             content = self._failure(exc)
+        self._restore_streams()
         for stream in self._own_streams[:2]:
             if isinstance(stream, Stream):
                 stream.drain()
@@ -70,9 +71,12 @@ class Kernel(IPythonKernel):
 
     def _prepare(self) -> None:
         """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
-        sys.stdout, sys.stderr, sys.displayhook = self._own_streams
+        self._restore_streams()
         self._cpu_before = _cpu_seconds()
         self.shell.last_exit_code = self.shell.last_work_dir = None
+
+    def _restore_streams(self) -> None:
+        sys.stdout, sys.stderr, sys.displayhook = self._own_streams
 
     def _failure(self, exc: BaseException) -> dict[str, Any]:
         error = {"status": "error", "ename": type(exc).__name__, "evalue": bounded(exc), "traceback": []}

@@ -96,8 +96,9 @@ class Shell(ZMQInteractiveShell):
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
         """Publish an exception, cut to what a reader can use (ipykernel 7's own hook for that, with bounds)."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):  # the cell may have put anything there
+            with suppress(Exception):
+                stream.flush()
         self._last_traceback = bounded_traceback(stb)
         content = {"ename": etype.__name__, "evalue": bounded(evalue), "traceback": self._last_traceback}
         hook: Any = self.displayhook

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import fcntl
+import json
 import os
 import select
 import struct
@@ -20,7 +21,9 @@ from typing import Any
 import zmq
 from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
+from jupyter_client.jsonutil import json_clean, json_default
 
+_SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
 _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # what a small message costs while it waits
 _SLICE_CHARS = 256 * 1024
@@ -33,7 +36,20 @@ _DRAIN_SECONDS = 0.25
 def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
     """Make an XPUB socket keep what its subscriber is too slow for. Call it before the socket is bound."""
     socket.setsockopt(zmq.XPUB_NODROP, 1)
-    socket.setsockopt(zmq.SNDHWM, 1000)
+    socket.setsockopt(zmq.SNDHWM, _SENDING_MAX)
+
+
+def pack(value: Any) -> bytes:
+    """JSON as Jupyter's own packer makes it, but a lone surrogate is escaped, where that one drops the whole message.
+
+    Raises:
+        TypeError, ValueError: no JSON can be made of the value.
+    """
+    try:
+        text = json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(json_clean(value), default=json_default, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
 
 
 class Publisher(IOPubThread):
@@ -44,6 +60,7 @@ class Publisher(IOPubThread):
         self.pieces: list[tuple[Stream, Any, str]] = []
         self.pending_chars = 0
         self.flushing = False
+        self.publishing = False
         self._queued_bytes = 0
         self._woken = False
         super().__init__(socket, pipe=pipe, session=session)
@@ -100,6 +117,7 @@ class Publisher(IOPubThread):
         """Publish pending text, in the order of its writing whatever its stream. Runs in this thread."""
         with self.room:
             pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
+            self.publishing = bool(pieces)
             self.room.notify_all()
         start = 0
         for end in range(1, len(pieces) + 1):
@@ -107,6 +125,7 @@ class Publisher(IOPubThread):
                 stream, parent, _ = pieces[start]
                 stream.publish("".join(text for _, _, text in pieces[start:end]), parent)
                 start = end
+        self.publishing = False
 
 
 class Stream(OutStream):
@@ -152,6 +171,12 @@ class Stream(OutStream):
             publisher.schedule(publisher.flush_text)
         else:
             self._schedule_flush()
+
+    def flush(self) -> None:
+        """Wait until what was written is on its way; where nothing is pending, cost nothing."""
+        publisher = self.pub_thread
+        if publisher is None or publisher.pieces or publisher.publishing or not self._is_master_process():
+            super().flush()
 
     def _flush(self) -> None:
         self._flush_pending = False

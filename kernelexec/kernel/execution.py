@@ -58,8 +58,8 @@ class Execution:
         self._half_ended()
 
     def saw_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Take the shell half of the end."""
-        if self.reply is None:
+        """Take the shell half of the end; the last reply before it counts: the true one comes after any forged one."""
+        if self.end is None:
             self.reply, self.reply_metadata = content, metadata
             self._half_ended()
 

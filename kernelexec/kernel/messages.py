@@ -72,12 +72,12 @@ class Wire:
         frames = multipart.frames
         try:
             start = frames.index(_DELIMITER) + 1
+            signature, *parts = frames[start : start + 1 + _SIGNED_FRAMES]
+            header_part, parent_part, metadata_part, content_part = parts
         except ValueError as exc:
             raise Malformed from exc
-        signature, *parts = frames[start : start + 1 + _SIGNED_FRAMES]
-        if len(parts) < _SIGNED_FRAMES or signature is None:
+        if signature is None:
             raise Malformed
-        header_part, parent_part, metadata_part, content_part = parts
         whole = metadata_part is not None and content_part is not None
         if whole and not hmac.compare_digest(self._sign([part or b"" for part in parts]), signature):
             raise Malformed

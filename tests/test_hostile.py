@@ -1,0 +1,100 @@
+"""Hostile, broken and merely loud cells: each ends with the right verdict inside its budgets, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor, DisplayData, Executor, Session
+from tests.hostile.cells import CELLS, MEANS, Hostile
+
+GRACE = 0.4
+RUNGS = 5
+#: What a machine with other work on it may add to a budget, in seconds.
+SLACK = 10.0
+MIB = 1024 * 1024
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process since ``forget_peak``."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+
+
+def forget_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
+
+
+@pytest.fixture(scope="module")
+def own_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    workspace = tmp_path_factory.mktemp("hostile")
+    with Executor(isolation="local", workspace=workspace, config={"budgets": {"grace": GRACE}}) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def bystander(own_executor: Executor) -> Session:
+    """A session that must not notice anything."""
+    session = own_executor.session("bystander")
+    session.execute("count = 0")
+    return session
+
+
+def test_there_are_enough_hostile_cells() -> None:
+    assert len(CELLS) >= 40
+
+
+@pytest.mark.parametrize(("name", "cell"), CELLS.items(), ids=CELLS)
+def test_a_hostile_cell_gets_its_verdict(own_executor: Executor, bystander: Session, name: str, cell: Hostile) -> None:
+    session = own_executor.session(f"h{list(CELLS).index(name)}")
+    assert session.execute(MEANS + "\nkeepsake = 1").ok
+    before = forget_peak()
+    started = time.monotonic()
+
+    result = session.execute(cell.code, timeout=cell.timeout)
+
+    assert time.monotonic() - started < cell.timeout + GRACE * RUNGS + SLACK
+    assert peak_bytes() - before < 50 * MIB
+    found = (result.status, result.state, result.interrupted)
+    assert found == (cell.status, cell.state, cell.interrupted), result.text[-2000:]
+    if cell.cause is not None:
+        assert result.cause == cell.cause
+    if cell.exit_code is not None:
+        assert result.exit_code == cell.exit_code
+    assert cell.says in result.text
+    if cell.state == "lost":
+        assert "keepsake" in result.lost_names
+
+    following = session.execute("'keepsake' in globals()", timeout=SLACK)
+    if cell.then:
+        assert following.state == cell.then
+    else:
+        assert following.text == f"{cell.state == 'kept'}\n"
+    session.close()
+    seen = bystander.execute("count += 1; count")
+    assert (seen.status, seen.state, seen.kernel_epoch) == ("ok", "kept", 1)
+
+
+def test_every_display_arrives_though_the_driver_was_held_up(tmp_path: Path) -> None:
+    count = 30_000
+
+    async def run() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session = await executor.session()
+            begun = asyncio.Event()
+            code = f"print('begun', flush=True)\nfor n in range({count}): display({{'text/plain': str(n)}}, raw=True)"
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(session.execute(code, on_output=lambda _: begun.set()))
+                await begun.wait()
+                time.sleep(4)  # noqa: ASYNC251 - the loop itself is held up: nothing is read meanwhile
+            result = running.result()
+            assert (result.status, result.truncated) == ("ok", False)
+            shown = [output.data["text/plain"] for output in result.outputs if isinstance(output, DisplayData)]
+            assert shown == [str(n) for n in range(count)]
+
+    asyncio.run(run())
