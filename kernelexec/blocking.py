@@ -66,6 +66,10 @@ class Session:
         call = partial(self._session.execute_command, command, timeout=timeout, work_dir=work_dir)
         return self._portal.call(partial(call, stdin=stdin, wait=wait, on_output=on_output))
 
+    def executions(self) -> tuple[str, ...]:
+        """See ``AsyncSession.executions``."""
+        return self._session.executions()
+
     def wait_for(self, execution_id: str, *, cursor: int = 0, wait: float | None = None) -> Progress:
         """See ``AsyncSession.wait_for``."""
         return self._portal.call(partial(self._session.wait_for, execution_id, cursor=cursor, wait=wait))

@@ -12,7 +12,7 @@ PAIRS = [
     *((Executor, AsyncExecutor, name) for name in ("__init__", "session", "sessions", "close_session")),
     *(
         (Session, AsyncSession, name)
-        for name in ("execute", "execute_command", "wait_for", "read_output", "interrupt", "restart", "close")
+        for name in ("execute", "execute_command", "executions", "wait_for", "read_output", "interrupt", "restart", "close")
     ),
 ]
 

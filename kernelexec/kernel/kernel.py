@@ -90,7 +90,7 @@ class Kernel:
         except TimeoutError as exc:
             raise KernelStartFailed(await self._give_up(f"The kernel did not serve within {budget} s.")) from exc
         except KernelConnectionFailed as exc:
-            raise KernelStartFailed(await self._give_up(str(exc))) from exc
+            raise KernelStartFailed(await self._give_up(f"The kernel's sockets cannot be used: {exc}.")) from exc
         except BaseException:
             await self.kill()
             raise

@@ -28,6 +28,10 @@ class Memory:
             _, oldest = self._turns.popitem(last=False)
             self._drop(oldest)
 
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the remembered executions, the oldest first."""
+        return tuple(self._turns)
+
     def find(self, execution_id: str, running: Iterable[Turn]) -> Turn:
         """A remembered or running turn.
 

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec import cells
 from kernelexec.cells import Cell
-from kernelexec.collector import Collector
 from kernelexec.config import Config, seconds
 from kernelexec.errors import Closed, InvalidRequest, QueueFull
-from kernelexec.hooks import CellExecuted, DisplayUpdated, Event, Hook, SessionClosed, SessionOpened
+from kernelexec.hooks import CellExecuted, Hook, SessionClosed, SessionOpened
 from kernelexec.results import ExecutionResult, OutputPage, Progress
-from kernelexec.session.keeper import Keeper, loss_told
+from kernelexec.session.keeper import Keeper
 from kernelexec.session.memory import Memory
-from kernelexec.session.turn import OnOutput, Turn, conclude, never_ran, snapshot
-from kernelexec.workspace import DisplayFiles, SpillFile, Watch, Workspace
-
-logger = logging.getLogger("kernelexec")
+from kernelexec.session.runner import Runner, teller
+from kernelexec.session.turn import OnOutput, Turn, never_ran, snapshot
+from kernelexec.workspace import Workspace
 
 #: How much of a cell's stream output one page of ``read_output`` gives, in bytes.
 PAGE_BYTES = 64 * 1024
@@ -54,12 +49,12 @@ class AsyncSession:
         self._runtime = runtime
         self._config = config
         self._tasks = tasks
-        self._hooks = tuple(hooks)
+        self._tell = teller(name, hooks)
         self._order = asyncio.Lock()
         self._turns: list[Turn] = []
         self._memory = Memory(config.capacity.results)
         self._keeper = Keeper(config, name, runtime, str(workspace.path), tasks, self._tell)
-        self._watch = Watch(workspace.path, ignore=frozenset({f"{name}.ipynb"}))
+        self._runner = Runner(name, config, self._keeper, workspace=workspace.path, spills=runtime / "out", tell=self._tell)
         self._on_close = on_close
         self._closed = False
 
@@ -131,6 +126,10 @@ class AsyncSession:
         limit = self._config.capacity.code_bytes
         cell = cells.command(command, work_dir=place, stdin=stdin, limit_bytes=limit)
         return await self._submit(cell, timeout, wait, on_output)
+
+    def executions(self) -> tuple[str, ...]:
+        """The ids of all executions that can be had by ``wait_for``: remembered, running, waiting; the oldest first."""
+        return (*self._memory.ids(), *(turn.execution_id for turn in self._turns))
 
     async def wait_for(self, execution_id: str, *, cursor: int = 0, wait: float | None = None) -> Progress:
         """What is new of an execution since ``cursor``; blocks until it has ended, ``wait`` seconds at most.
@@ -247,7 +246,7 @@ class AsyncSession:
                     why = "The session was closed." if self._closed else "Cancelled while it waited for its turn."
                     result = never_ran(turn, self.name, self._keeper.epoch, why)
                 else:
-                    result = await self._execute(turn)
+                    result = await self._runner.run(turn)
                     self._tell(CellExecuted(self.name, turn.cell, result))
         except Exception as exc:  # noqa: BLE001 - given to who asked
             turn.failure = exc
@@ -257,40 +256,11 @@ class AsyncSession:
             turn.finish(result or never_ran(turn, self.name, self._keeper.epoch, "The executor was closed."))
             self._memory.keep(turn)
 
-    async def _execute(self, turn: Turn) -> ExecutionResult:
-        kernel, loss = await self._keeper.ready()
-        turn.clock.sent = time.monotonic()
-        output = self._config.output
-        turn.spill = SpillFile(self._runtime / "out" / turn.execution_id, output.spill_bytes)
-        collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
-        turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
-        turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late))
-        if turn.interrupt_asked:
-            turn.execution.ask_interrupt()
-        verdict = await self._keeper.mind(kernel, turn.execution, turn.timeout)
-        turn.clock.ended = time.monotonic()
-        loss_told(verdict, loss, self._keeper.epoch)
-        result = conclude(turn, verdict, session=self.name, epoch=self._keeper.epoch, files=())
-        saver = DisplayFiles(self.workspace, output.files_bytes if self._config.save_displays else 0)
-        saved = saver.save(result.execution_count or 0, result.outputs)
-        files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))
-        return dataclasses.replace(result, files=files, timing=turn.clock.timing(turn.said()))
-
     def _with_late(self, turn: Turn) -> ExecutionResult | None:
         late = turn.execution.late.outputs() if turn.execution else ()
         if turn.result is not None and late != turn.result.late:
             turn.result = dataclasses.replace(turn.result, late=late)
         return turn.result
-
-    def _display_updated(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        self._tell(DisplayUpdated(self.name, display_id, data, metadata))
-
-    def _tell(self, event: Event) -> None:
-        for hook in self._hooks:
-            try:
-                hook(event)
-            except Exception:
-                logger.exception("kernelexec.hook_failed", extra={"session": self.name, "event": type(event).__name__})
 
     def _check_open(self) -> None:
         if self._closed:

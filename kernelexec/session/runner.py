@@ -1,0 +1,77 @@
+"""One turn at its place in the kernel: from its submission to its finished result, with all that is kept of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kernelexec.collector import Collector
+from kernelexec.config import Config
+from kernelexec.hooks import DisplayUpdated, Event, Hook
+from kernelexec.results import ExecutionResult
+from kernelexec.session.keeper import Keeper, loss_told
+from kernelexec.session.turn import Turn, conclude
+from kernelexec.workspace import DisplayFiles, SpillFile, Watch
+
+logger = logging.getLogger("kernelexec")
+
+
+class Runner:
+    """Runs the turns of one session, one at a time."""
+
+    def __init__(
+        self, session: str, config: Config, keeper: Keeper, *, workspace: Path, spills: Path, tell: Callable[[Event], None]
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._keeper = keeper
+        self._workspace = workspace
+        self._spills = spills
+        self._tell = tell
+        self._watch = Watch(workspace, ignore=frozenset({f"{session}.ipynb"}))
+
+    async def run(self, turn: Turn) -> ExecutionResult:
+        """Run a turn to its end, whatever that is.
+
+        Raises:
+            KernelStartFailed, KernelConnectionFailed: nothing ran.
+        """
+        kernel, loss = await self._keeper.ready()
+        turn.clock.sent = time.monotonic()
+        output = self._config.output
+        turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
+        collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
+        turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
+        turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late))
+        if turn.interrupt_asked:
+            turn.execution.ask_interrupt()
+        verdict = await self._keeper.mind(kernel, turn.execution, turn.timeout)
+        turn.clock.ended = time.monotonic()
+        loss_told(verdict, loss, self._keeper.epoch)
+        result = conclude(turn, verdict, session=self._session, epoch=self._keeper.epoch, files=())
+        saver = DisplayFiles(self._workspace, output.files_bytes if self._config.save_displays else 0)
+        saved = saver.save(result.execution_count or 0, result.outputs)
+        files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))
+        return dataclasses.replace(result, files=files, timing=turn.clock.timing(turn.said()))
+
+    def _display_updated(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        self._tell(DisplayUpdated(self._session, display_id, data, metadata))
+
+
+def teller(session: str, hooks: Iterable[Hook]) -> Callable[[Event], None]:
+    """What tells all hooks of an event; a hook that raises is logged and harms nobody."""
+    told = tuple(hooks)
+
+    def tell(event: Event) -> None:
+        for hook in told:
+            try:
+                hook(event)
+            except Exception:
+                logger.exception("kernelexec.hook_failed", extra={"session": session, "event": type(event).__name__})
+
+    return tell

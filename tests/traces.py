@@ -1,0 +1,45 @@
+"""What is left behind: processes, descriptors, directories, as the machine itself tells."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import psutil
+
+
+def processes_of(owner: int) -> list[psutil.Process]:
+    """The living descendants of a process."""
+    return [process for process in psutil.Process(owner).children(recursive=True) if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def marked_processes() -> dict[int, str]:
+    """Every process that carries a kernel's mark in its environment, with its command line."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"KERNELEXEC_KERNEL=" in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found
+
+
+def descriptors() -> dict[str, int]:
+    """What this process holds open, by kind: how many sockets, pipes, files."""
+    found: dict[str, int] = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink()).partition(":")[0]
+        except OSError:
+            continue
+        kind = "file" if target.startswith("/") else target
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def runtime_directories() -> set[Path]:
+    """The executors' private directories that are there."""
+    bases = {os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"} - {""}
+    return {path for base in bases for path in Path(base).glob("kx-*")}
