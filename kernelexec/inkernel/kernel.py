@@ -18,7 +18,8 @@ from traitlets import Type
 
 from .lifeline import Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
-from .streams import Stream
+from .streams import Publisher, Stream
+from .words import LastWords
 
 _NAMES = 1000
 _NAME_CHARS = 100
@@ -44,6 +45,9 @@ class Kernel(IPythonKernel):
     def start(self) -> None:
         """Serve, and say so once the loop turns."""
         super().start()
+        self._words = LastWords(self.order.words)
+        if isinstance(self.iopub_thread, Publisher):
+            self.iopub_thread.words = self._words
         self.io_loop.add_callback(say_ready, self.order)
 
     def pre_handler_hook(self) -> None:
@@ -72,6 +76,7 @@ class Kernel(IPythonKernel):
     def _prepare(self) -> None:
         """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
         self._restore_streams()
+        self._words.begin(self.get_parent("shell").get("header", {}).get("msg_id", ""))
         self._cpu_before = _cpu_seconds()
         self.shell.last_exit_code = self.shell.last_work_dir = None
 

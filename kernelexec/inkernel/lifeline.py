@@ -32,6 +32,7 @@ class Order:
     ready: str | None = None
     owner: str | None = None
     stacks: str | None = None
+    words: str | None = None
     scratch: str | None = None
     token: str = ""
     limits: dict[str, int] = field(default_factory=dict)

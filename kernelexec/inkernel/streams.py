@@ -23,6 +23,8 @@ from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
 from jupyter_client.jsonutil import json_clean, json_default
 
+from .words import LastWords
+
 _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
 _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # what a small message costs while it waits
@@ -61,6 +63,7 @@ class Publisher(IOPubThread):
         self.pending_chars = 0
         self.flushing = False
         self.publishing = False
+        self.words = LastWords(None)
         self._queued_bytes = 0
         self._woken = False
         super().__init__(socket, pipe=pipe, session=session)
@@ -163,6 +166,8 @@ class Stream(OutStream):
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block:
                 publisher.room.wait()
             publisher.pieces.append((self, parent, text))
+            if parent.get("msg_id") == publisher.words.msg_id:
+                publisher.words.add(stderr=self.name == "stderr", text=text)
             publisher.pending_chars += len(text)
             full = publisher.pending_chars >= _FLUSH_CHARS and not publisher.flushing
             if full:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Literal
 
 from kernelexec.collector import Collector
+from kernelexec.kernel.lastwords import unsent
 
 #: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
 End = Literal["complete", "incomplete", "died", "disconnected"]
@@ -51,6 +52,12 @@ class Execution:
         if dropped_bytes:
             target.drop(dropped_bytes)
         target.feed(msg_type, content)
+
+    def saw_last_words(self, content: bytes) -> None:
+        """Take what the launcher had written down before its process died, as far as it did not arrive."""
+        if self.end is None:
+            for name, text in unsent(content, self.msg_id, self._collector.stream_bytes):
+                self._collector.feed("stream", {"name": name, "text": text})
 
     def saw_idle(self) -> None:
         """Take the iopub half of the end."""

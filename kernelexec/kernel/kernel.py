@@ -29,6 +29,7 @@ from kernelexec.results import Cause
 _NAMES = 1000
 _STDERR_BYTES = 4096
 _STACKS_BYTES = 64 * 1024
+_WORDS_BYTES = 128 * 1024
 #: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
@@ -143,7 +144,7 @@ class Kernel:
             raise failure
 
     def _complaint(self) -> str:
-        text = self._runtime.read("stderr", _STDERR_BYTES).strip()
+        text = self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace").strip()
         if "No module named 'ipykernel'" in text or "No module named ipykernel" in text:
             return f" {self._config.python} has no ipykernel: install it there with `pip install ipykernel`."
         return f" Its stderr ended with:\n{text}" if text else ""
@@ -200,7 +201,7 @@ class Kernel:
 
     def stacks(self) -> str:
         """What the launcher wrote of its threads' stacks so far."""
-        return self._runtime.read("stacks", _STACKS_BYTES)
+        return self._runtime.read("stacks", _STACKS_BYTES).decode("utf-8", "replace")
 
     async def kill(self) -> None:
         """Kill the process and all its descendants, and wait until it is gone."""
@@ -208,7 +209,10 @@ class Kernel:
             provisioner = self._provisioner
             if provisioner is not None and self.death is None:
                 await provisioner.kill()
-                self._set_death(Death.of(await provisioner.wait()))
+                status = await provisioner.wait()
+                if self._link is not None:
+                    await self._link.drained()
+                self._set_death(Death.of(status))
             if self._link is not None:
                 self._link.close()
             if provisioner is not None:
@@ -236,6 +240,7 @@ class Kernel:
         self.death = death
         self.died.set()
         if self._link is not None:
+            self._link.hear_last_words(self._runtime.read("words", _WORDS_BYTES))
             self._link.finish("died")
         if self.on_death is not None:
             self.on_death(death)

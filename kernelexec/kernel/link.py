@@ -112,6 +112,11 @@ class Link:
         with suppress(KernelConnectionFailed, KeyError):
             self._channels["control"].send(frames)
 
+    def hear_last_words(self, content: bytes) -> None:
+        """Give what a dead kernel had left to say to the executions that had not ended."""
+        for execution in self._executions.values():
+            execution.saw_last_words(content)
+
     def finish(self, end: End) -> None:
         """End every execution that has not ended."""
         for execution in self._executions.values():

@@ -85,7 +85,7 @@ class RuntimeDirectory:
 
     def launch_environment(self, token: str, limits: dict[str, int]) -> dict[str, str]:
         """What the launcher inside the kernel's process is told."""
-        paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
+        paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
         order = {**paths, "scratch": str(self.path), "token": token, "limits": limits}
         return {"KERNELEXEC_LAUNCH": json.dumps(order)}
 
@@ -114,17 +114,17 @@ class RuntimeDirectory:
             return value if isinstance(value, dict) else {}
         return {}
 
-    def read(self, name: str, limit_bytes: int) -> str:
+    def read(self, name: str, limit_bytes: int) -> bytes:
         """The tail of a small file that the kernel may have made; empty where it is not a plain file."""
         try:
             fd = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return ""
+            return b""
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                return ""
-            return os.pread(fd, limit_bytes, max(0, found.st_size - limit_bytes)).decode("utf-8", "replace")
+                return b""
+            return os.pread(fd, limit_bytes, max(0, found.st_size - limit_bytes))
         finally:
             os.close(fd)
 

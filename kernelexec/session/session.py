@@ -22,7 +22,7 @@ from kernelexec.results import ExecutionResult, OutputPage, Progress
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.memory import Memory
 from kernelexec.session.runner import Runner, teller
-from kernelexec.session.turn import OnOutput, Turn, never_ran, snapshot
+from kernelexec.session.turn import OnOutput, Turn, broke_off, never_ran, snapshot
 from kernelexec.workspace import Workspace
 
 #: How much of a cell's stream output one page of ``read_output`` gives, in bytes.
@@ -204,7 +204,7 @@ class AsyncSession:
         self._closed = True
         with anyio.CancelScope(shield=True):
             for turn in self._turns:
-                turn.interrupt_asked = True
+                turn.waiting.cancel()
             await self._keeper.stop(0.0 if self.busy else self._config.budgets.stop)
             for turn in list(self._turns):
                 await turn.done.wait()
@@ -240,17 +240,21 @@ class AsyncSession:
         """The turn's task: wait for the order, run, conclude. Never raises: a failure belongs to who asked."""
         result = None
         try:
-            async with self._order:
+            with turn.waiting:
+                await self._order.acquire()
+            if turn.waiting.cancelled_caught:
+                why = "The session was closed." if self._closed else "Cancelled while it waited for its turn."
+                result = never_ran(turn, self.name, self._keeper.epoch, why)
+                return
+            try:
                 turn.clock.turn = time.monotonic()
-                if self._closed or turn.interrupt_asked:
-                    why = "The session was closed." if self._closed else "Cancelled while it waited for its turn."
-                    result = never_ran(turn, self.name, self._keeper.epoch, why)
-                else:
-                    result = await self._runner.run(turn)
-                    self._tell(CellExecuted(self.name, turn.cell, result))
+                result = await self._runner.run(turn)
+            finally:
+                self._order.release()
+            self._tell(CellExecuted(self.name, turn.cell, result))
         except Exception as exc:  # noqa: BLE001 - given to who asked
             turn.failure = exc
-            result = never_ran(turn, self.name, self._keeper.epoch, str(exc))
+            result = (never_ran if turn.execution is None else broke_off)(turn, self.name, self._keeper.epoch, str(exc))
         finally:
             self._turns.remove(turn)
             turn.finish(result or never_ran(turn, self.name, self._keeper.epoch, "The executor was closed."))

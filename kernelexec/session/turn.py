@@ -6,8 +6,10 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import anyio
 
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.collector import Collector
@@ -84,6 +86,7 @@ class Turn:
         self.result: ExecutionResult | None = None
         self.failure: BaseException | None = None
         self.interrupt_asked = False
+        self.waiting = anyio.CancelScope()
         self.execution: Execution | None = None
         self.spill: SpillFile | None = None
         self.collector: Collector | None = None
@@ -92,6 +95,7 @@ class Turn:
     def ask_interrupt(self) -> None:
         """Have the cell interrupted, or never run if it still waits."""
         self.interrupt_asked = True
+        self.waiting.cancel()
         if self.execution is not None:
             self.execution.ask_interrupt()
 
@@ -165,6 +169,11 @@ def never_ran(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
         timing=turn.clock.timing({}),
         notes=(why,),
     )
+
+
+def broke_off(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult:
+    """The result of a cell that was sent to a kernel and of whose end nothing is known."""
+    return replace(snapshot(turn, session, epoch), status="error", exit_code=1, notes=(why,))
 
 
 def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: tuple[str, ...]) -> ExecutionResult:

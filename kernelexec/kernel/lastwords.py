@@ -1,0 +1,45 @@
+"""What a kernel had written before it died and could no longer send: read from the file that its launcher left.
+
+The format stands in ``kernelexec/inkernel/words.py``. The file is the kernel's own: whatever it holds, this only yields text.
+"""
+
+from __future__ import annotations
+
+import struct
+
+HALF_BYTES = 64 * 1024
+_HALF = struct.Struct("<64sI")
+_RECORD = struct.Struct("<BIQ")
+
+
+def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[str, str]]:
+    """Stream name and text of what a cell wrote after the ``received_bytes`` that arrived, in order."""
+    records = sorted(
+        record
+        for start in range(0, len(content) - HALF_BYTES + 1, HALF_BYTES)
+        for record in _records(content[start : start + HALF_BYTES], msg_id)
+    )
+    found = []
+    for offset, name, text in records:
+        missing = text[max(0, received_bytes - offset) :].decode("utf-8", "ignore")
+        received_bytes = max(received_bytes, offset + len(text))
+        if missing:
+            found.append((name, missing))
+    return found
+
+
+def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
+    key, used = _HALF.unpack_from(half)
+    found: list[tuple[int, str, bytes]] = []
+    if key.rstrip(b"\0") != msg_id.encode()[:64]:
+        return found
+    position, end = _HALF.size, min(used, len(half))
+    while position + _RECORD.size <= end:
+        stderr, length, offset = _RECORD.unpack_from(half, position)
+        position += _RECORD.size
+        text = half[position : position + length]
+        if position + length > end:
+            break
+        found.append((offset, "stderr" if stderr else "stdout", text))
+        position += length
+    return found

@@ -1,0 +1,104 @@
+"""What a kernel wrote and could not send any more: noted by the launcher, read by the driver."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Session
+from kernelexec.inkernel.words import HALF_BYTES, LastWords
+from kernelexec.kernel.lastwords import unsent
+
+ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "\n"]
+
+
+def heard(path: Path, received: int, msg_id: str = "m_1") -> str:
+    return "".join(text for _, text in unsent(path.read_bytes(), msg_id, received))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "words"
+
+
+def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> None:
+    words = LastWords(str(path))
+    words.begin("m_1")
+    words.add(stderr=False, text="one ")
+    words.add(stderr=True, text="two ")
+    words.add(stderr=False, text="\u65e5")
+    content = path.read_bytes()
+    assert unsent(content, "m_1", 0) == [("stdout", "one "), ("stderr", "two "), ("stdout", "\u65e5")]
+    assert unsent(content, "m_1", 4) == [("stderr", "two "), ("stdout", "\u65e5")]
+    assert unsent(content, "m_1", 6) == [("stderr", "o "), ("stdout", "\u65e5")]
+    assert unsent(content, "m_1", 11) == []
+    assert unsent(content, "m_1", 99) == []
+
+
+def test_another_cell_hears_nothing(path: Path) -> None:
+    words = LastWords(str(path))
+    words.begin("m_1")
+    words.add(stderr=False, text="x" * 100_000)
+    assert heard(path, 0, "m_2") == ""
+    words.begin("m_2")
+    assert heard(path, 0, "m_1") == heard(path, 0, "m_2") == ""
+
+
+def test_any_pieces_are_heard_to_their_last_byte(path: Path) -> None:
+    rng = random.Random(1)  # noqa: S311 - a reproducible test, no secret
+    words = LastWords(str(path))
+    for cell in range(30):
+        words.begin(f"m_{cell}")
+        whole = ""
+        for _ in range(rng.randrange(60)):
+            text = "".join(rng.choices(ALPHABET, k=rng.choice([1, 50, 3000, 30_000])))
+            words.add(stderr=rng.random() < 0.3, text=text)
+            whole += text
+        size = len(whole.encode())
+        received = max(0, size - rng.randrange(HALF_BYTES - 1000))
+        assert heard(path, received, f"m_{cell}") == whole.encode()[received:].decode("utf-8", "ignore")
+
+
+def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
+    rng = random.Random(2)  # noqa: S311 - a reproducible test, no secret
+    for _ in range(300):
+        head = b"m_1".ljust(64, b"\0") + rng.randbytes(4)
+        content = (head + rng.randbytes(rng.randrange(HALF_BYTES))).ljust(HALF_BYTES, rng.choice([b"\0", b"\xff", b"\x01"]))
+        found = unsent(content + rng.randbytes(rng.randrange(3 * HALF_BYTES)), "m_1", rng.randrange(5))
+        assert all(name in ("stdout", "stderr") and text for name, text in found)
+    assert unsent(b"", "m_1", 0) == unsent(b"\0" * 100, "m_1", 0) == []
+
+
+def test_without_a_path_nothing_is_noted() -> None:
+    words = LastWords(None)
+    words.begin("m_1")
+    words.add(stderr=False, text="x")
+
+
+def test_a_link_in_the_place_of_the_file_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    path.symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        LastWords(str(path))
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(3)", f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "import ctypes; ctypes.string_at(0)"]
+)
+def test_what_was_printed_before_a_death_is_in_the_result(session: Session, end: str) -> None:
+    session.execute("import os, sys")
+    result = session.execute(f"print('out'); print('err', file=sys.stderr)\nfor n in range(1000): print(n)\n{end}")
+    assert result.state == "lost"
+    assert result.stdout == "out\n" + "".join(f"{n}\n" for n in range(1000))
+    assert result.stderr == "err\n"
+
+
+def test_what_was_printed_before_a_kill_is_in_the_result(session: Session) -> None:
+    code = "while True:\n    try:\n        print('stubborn'); time.sleep(60)\n    except BaseException: pass"
+    session.execute("import time")
+    result = session.execute(code, timeout=0.2)
+    assert (result.rung, result.state) == ("kill", "lost")
+    assert result.stdout.startswith("stubborn\n")
