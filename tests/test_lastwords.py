@@ -12,6 +12,7 @@ from kernelexec import Session
 from kernelexec.inkernel.words import HALF_BYTES, LastWords
 from kernelexec.kernel.lastwords import unsent
 
+OUT, ERR = False, True
 ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "\n"]
 
 
@@ -27,9 +28,9 @@ def path(tmp_path: Path) -> Path:
 def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> None:
     words = LastWords(str(path))
     words.begin("m_1")
-    words.add(stderr=False, text="one ")
-    words.add(stderr=True, text="two ")
-    words.add(stderr=False, text="\u65e5")
+    words.add(OUT, b"one ")
+    words.add(ERR, b"two ")
+    words.add(OUT, "\u65e5".encode())
     content = path.read_bytes()
     assert unsent(content, "m_1", 0) == [("stdout", "one "), ("stderr", "two "), ("stdout", "\u65e5")]
     assert unsent(content, "m_1", 4) == [("stderr", "two "), ("stdout", "\u65e5")]
@@ -41,7 +42,7 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
 def test_another_cell_hears_nothing(path: Path) -> None:
     words = LastWords(str(path))
     words.begin("m_1")
-    words.add(stderr=False, text="x" * 100_000)
+    words.add(OUT, b"x" * 100_000)
     assert heard(path, 0, "m_2") == ""
     words.begin("m_2")
     assert heard(path, 0, "m_1") == heard(path, 0, "m_2") == ""
@@ -55,7 +56,7 @@ def test_any_pieces_are_heard_to_their_last_byte(path: Path) -> None:
         whole = ""
         for _ in range(rng.randrange(60)):
             text = "".join(rng.choices(ALPHABET, k=rng.choice([1, 50, 3000, 30_000])))
-            words.add(stderr=rng.random() < 0.3, text=text)
+            words.add(rng.random() < 0.3, text.encode())
             whole += text
         size = len(whole.encode())
         received = max(0, size - rng.randrange(HALF_BYTES - 1000))
@@ -75,7 +76,7 @@ def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
 def test_without_a_path_nothing_is_noted() -> None:
     words = LastWords(None)
     words.begin("m_1")
-    words.add(stderr=False, text="x")
+    words.add(OUT, b"x")
 
 
 def test_a_link_in_the_place_of_the_file_is_refused(path: Path, tmp_path: Path) -> None:

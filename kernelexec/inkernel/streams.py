@@ -58,8 +58,9 @@ class Publisher(IOPubThread):
     """ipykernel's iopub thread with a bounded queue. The control thread never waits for it: interrupts must get through."""
 
     def __init__(self, socket: Any, pipe: bool = False, session: Any = False) -> None:  # noqa: FBT001, FBT002 - ipykernel's
-        self.room = threading.Condition()
-        self.pieces: list[tuple[Stream, Any, str]] = []
+        self.lock = threading.RLock()  # a signal handler may print while its thread holds it
+        self.room = threading.Condition(self.lock)
+        self.pieces: list[tuple[Stream, Any, list[str]]] = []
         self.pending_chars = 0
         self.flushing = False
         self.publishing = False
@@ -122,12 +123,8 @@ class Publisher(IOPubThread):
             pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
             self.publishing = bool(pieces)
             self.room.notify_all()
-        start = 0
-        for end in range(1, len(pieces) + 1):
-            if end == len(pieces) or pieces[end][0] is not pieces[start][0] or pieces[end][1] is not pieces[start][1]:
-                stream, parent, _ = pieces[start]
-                stream.publish("".join(text for _, _, text in pieces[start:end]), parent)
-                start = end
+        for stream, parent, texts in pieces:
+            stream.publish("".join(texts), parent)
         self.publishing = False
 
 
@@ -139,6 +136,7 @@ class Stream(OutStream):
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
         self._reader_idle = threading.Condition()
         self._reading = False
+        self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
 
     def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
@@ -153,28 +151,37 @@ class Stream(OutStream):
         publisher = self.pub_thread
         if publisher is None:
             raise ValueError("I/O operation on closed file")
-        if not self._is_master_process():
+        if os.getpid() != self._master_pid:
             return super().write(string)
-        text = string if string.isascii() else string.encode("utf-8", "backslashreplace").decode("utf-8")
-        parent = self.parent_header
-        for start in range(0, len(text), _SLICE_CHARS):
-            self._queue(publisher, parent, text[start : start + _SLICE_CHARS] if len(text) > _SLICE_CHARS else text)
+        if len(string) > _SLICE_CHARS:
+            return sum(self.write(string[start : start + _SLICE_CHARS]) or 0 for start in range(0, len(string), _SLICE_CHARS))
+        try:
+            content, text = string.encode(), string
+        except UnicodeEncodeError:
+            content = string.encode("utf-8", "backslashreplace")
+            text = content.decode()
+        self._queue(publisher, text, content)
         return len(string)
 
-    def _queue(self, publisher: Publisher, parent: Any, text: str) -> None:
-        with publisher.room:
+    def _queue(self, publisher: Publisher, text: str, content: bytes) -> None:
+        parent = self.parent_header
+        with publisher.lock:
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block:
                 publisher.room.wait()
-            publisher.pieces.append((self, parent, text))
-            if parent.get("msg_id") == publisher.words.msg_id:
-                publisher.words.add(stderr=self.name == "stderr", text=text)
+            last = publisher.pieces[-1] if publisher.pieces else None
+            if last is not None and last[0] is self and last[1] is parent:
+                last[2].append(text)
+            else:
+                publisher.pieces.append((self, parent, [text]))
             publisher.pending_chars += len(text)
+            if parent.get("msg_id") == publisher.words.msg_id:
+                publisher.words.add(self._is_stderr, content)
             full = publisher.pending_chars >= _FLUSH_CHARS and not publisher.flushing
             if full:
                 publisher.flushing = True
         if full:
             publisher.schedule(publisher.flush_text)
-        else:
+        elif not self._flush_pending:
             self._schedule_flush()
 
     def flush(self) -> None:

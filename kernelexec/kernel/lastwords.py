@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 HALF_BYTES = 64 * 1024
-_HALF = struct.Struct("<64sI")
+_KEY_BYTES = 64
 _RECORD = struct.Struct("<BIQ")
 
 
@@ -29,17 +29,15 @@ def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[str, 
 
 
 def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
-    key, used = _HALF.unpack_from(half)
     found: list[tuple[int, str, bytes]] = []
-    if key.rstrip(b"\0") != msg_id.encode()[:64]:
+    if half[:_KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:_KEY_BYTES]:
         return found
-    position, end = _HALF.size, min(used, len(half))
-    while position + _RECORD.size <= end:
+    position = _KEY_BYTES
+    while position + _RECORD.size <= len(half):
         stderr, length, offset = _RECORD.unpack_from(half, position)
         position += _RECORD.size
-        text = half[position : position + length]
-        if position + length > end:
+        if not length or position + length > len(half):
             break
-        found.append((offset, "stderr" if stderr else "stdout", text))
+        found.append((offset, "stderr" if stderr else "stdout", half[position : position + length]))
         position += length
     return found

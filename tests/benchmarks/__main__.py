@@ -1,56 +1,141 @@
-"""``python -m tests.benchmarks [--smoke]``: kernelexec beside plain jupyter_client, in one run, as a table of medians."""
+"""``python -m tests.benchmarks [--smoke] [--rounds N]``: kernelexec beside its peers, in one run, as medians and ratios.
+
+Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
+ratios; absolute figures are those of the machine. ``--ladder`` times how fast cells over their timeout are ended instead.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
-import tempfile
 import time
+import warnings
 from collections.abc import Callable
+from typing import Any
 
-from jupyter_client.manager import start_new_kernel
+import psutil
+from rich.console import Console
+from rich.table import Table
 
-from kernelexec import Executor
+from tests.benchmarks.ladder import show_ladder
+from tests.benchmarks.peers import PEERS, missing
+
+ONE_LINE = "print('x' * 10_000_000)"
+MANY_LINES = "for _ in range(100_000): print('x' * 99)"
+MEASURES = {
+    "cold": "cold start to first result, s",
+    "second": "second session, s",
+    "p50": "cell p50, ms",
+    "p95": "cell p95, ms",
+    "one": "10 MB in one print, s",
+    "lines": "100k lines of 100 B, s",
+    "lost": "of these lost, %",
+    "many": "20 sessions x 5 cells, s",
+    "memory": "MiB PSS a session",
+}
 
 
-def measure(execute: Callable[[], object], cells: int) -> list[float]:
-    times = []
-    for _ in range(cells):
-        start = time.perf_counter()
-        execute()
-        times.append((time.perf_counter() - start) * 1000)
-    return sorted(times)
+async def call(execute: Callable[[str], Any], code: str) -> int:
+    """Run a cell as its peer's users would: awaited, or blocking this thread."""
+    found = execute(code)
+    size: int = await found if asyncio.iscoroutine(found) else found
+    return size
 
 
-def ours(cells: int) -> tuple[float, list[float]]:
-    with tempfile.TemporaryDirectory() as directory, Executor(isolation="local", workspace=directory) as executor:
-        start = time.perf_counter()
-        session = executor.session()
-        session.execute("1+1")
-        cold = time.perf_counter() - start
-        return cold, measure(lambda: session.execute("1+1"), cells)
-
-
-def plain(cells: int) -> tuple[float, list[float]]:
+async def timed(execute: Callable[[str], Any], code: str) -> float:
     start = time.perf_counter()
-    manager, client = start_new_kernel()
+    await call(execute, code)
+    return time.perf_counter() - start
+
+
+async def measure(make: Callable[[], Any], cells: int, sessions: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    start = time.perf_counter()
+    peer = make()
+    await peer.open()
     try:
-        client.execute_interactive("1+1", output_hook=lambda _: None)
-        cold = time.perf_counter() - start
-        return cold, measure(lambda: client.execute_interactive("1+1", output_hook=lambda _: None), cells)
+        execute = await peer.session()
+        await call(execute, "1+1")
+        found["cold"] = time.perf_counter() - start
+        start = time.perf_counter()
+        await call(await peer.session(), "1+1")
+        found["second"] = time.perf_counter() - start
+        times = sorted([await timed(execute, "1+1") * 1000 for _ in range(cells)])
+        found["p50"], found["p95"] = statistics.median(times), times[int(len(times) * 0.95)]
+        sizes = []
+        for name, code in (("one", ONE_LINE), ("lines", MANY_LINES)):
+            start = time.perf_counter()
+            sizes.append(await call(execute, code))
+            found[name] = time.perf_counter() - start
+        found["lost"] = 100 * (1 - min(1.0, sum(sizes) / 20_000_001))
     finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+        await peer.close()
+    return found | await many(make, sessions)
+
+
+async def many(make: Callable[[], Any], sessions: int) -> dict[str, float]:
+    peer = make()
+    await peer.open()
+    start = time.perf_counter()
+
+    async def agent() -> None:
+        execute = await peer.session()
+        for _ in range(5):
+            found = execute if asyncio.iscoroutinefunction(execute) else lambda code: asyncio.to_thread(execute, code)
+            await found("1+1")
+
+    try:
+        await asyncio.gather(*(agent() for _ in range(sessions)))
+        seconds = time.perf_counter() - start
+        kernels = psutil.Process().children(recursive=True)
+        memory = sum(kernel.memory_full_info().pss for kernel in kernels) / sessions / 2**20
+    finally:
+        await peer.close()
+    return {"many": seconds, "memory": memory}
+
+
+def run(rounds: int, cells: int, sessions: int) -> dict[str, dict[str, list[float]]]:
+    absent = missing()
+    names = [name for name in PEERS if name not in absent]
+    found: dict[str, dict[str, list[float]]] = {name: {key: [] for key in MEASURES} for name in names}
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            for key, value in asyncio.run(measure(PEERS[name], cells, sessions)).items():
+                found[name][key].append(value)
+            print(f"round {number + 1}: {name} done", flush=True)
+    for name in absent:
+        print(f"not installed, so not measured: {name} (pip install '.[benchmarks]')")
+    return found
+
+
+def show(found: dict[str, dict[str, list[float]]]) -> None:
+    table = Table(title="medians, and in brackets the ratio to the first column")
+    table.add_column("")
+    for name in found:
+        table.add_column(name, justify="right")
+    base = next(iter(found.values()))
+    for key, title in MEASURES.items():
+        row = []
+        for values in found.values():
+            middle, first = statistics.median(values[key]), statistics.median(base[key])
+            ratio = f" ({middle / first:.2f})" if first > 0 and key != "lost" else ""
+            row.append(f"{middle:.3g}{ratio}" if key != "lost" else f"{middle:.1f}")
+        table.add_row(title, *row)
+    Console(width=170).print(table)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="few rounds: shows that it runs")
-    cells = 20 if parser.parse_args().smoke else 200
-    print(f"{'':30} {'cold start s':>12} {'cell p50 ms':>12} {'cell p95 ms':>12}")
-    for name, run in (("kernelexec local", ours), ("jupyter_client, blocking", plain)):
-        cold, times = run(cells)
-        print(f"{name:30} {cold:12.2f} {statistics.median(times):12.2f} {times[int(len(times) * 0.95)]:12.2f}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="one short round: shows that everything runs")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ladder", action="store_true", help="how fast, and by which rung, overruns are ended")
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if chosen.ladder or chosen.smoke:
+        show_ladder(rounds=1 if chosen.smoke else chosen.rounds)
+    if not chosen.ladder:
+        show(run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,32 @@
+"""How long it takes from the timeout of a cell to control over its kernel, by which rung, and whether the state is kept."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+
+from rich.console import Console
+from rich.table import Table
+
+from kernelexec import Executor
+from tests.ladder_cells import OVERRUNS
+
+TIMEOUT = 0.5
+
+
+def show_ladder(rounds: int) -> None:
+    table = Table(title=f"cells over a timeout of {TIMEOUT} s, grace 1 s: medians of {rounds}")
+    for name in ("cell", "s from timeout to result", "rung", "state"):
+        table.add_column(name)
+    with tempfile.TemporaryDirectory() as directory, Executor("local", workspace=directory) as executor:
+        for name, overrun in OVERRUNS.items():
+            session = executor.session()
+            results = []
+            for _ in range(rounds):
+                session.execute(overrun.prepared)
+                results.append(session.execute(overrun.code, timeout=TIMEOUT))
+            session.close()
+            late = statistics.median(result.timing.run - TIMEOUT for result in results)
+            rungs, states = {str(result.rung) for result in results}, {result.state for result in results}
+            table.add_row(name, f"{late:.3f}", " ".join(sorted(rungs)), " ".join(sorted(states)))
+    Console(width=120).print(table)
