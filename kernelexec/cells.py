@@ -97,7 +97,7 @@ def check(source: object, *, limit_bytes: int, what: str = "code") -> None:
         message = f"{what} holds a lone surrogate at position {exc.start}: it is no valid Unicode text."
         raise InvalidCode(message) from exc
     if size > limit_bytes:
-        message = f"{what} is {size} bytes, the limit is {limit_bytes}: put it into a file of the workspace and run that."
+        message = f"{what} is {size} bytes, the limit is {limit_bytes}: put it into a file of the workspace and use that."
         raise InvalidCode(message)
 
 

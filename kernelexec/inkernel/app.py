@@ -11,7 +11,7 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
 from . import streams
-from .command import kill_running
+from .command import kill_descendants
 from .kernel import Kernel, inherit_context
 from .lifeline import Order, apply_limits, end_with_owner, write_stacks_to
 from .shell import Shell
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
     if order.stacks is not None:
         write_stacks_to(order.stacks)
     if order.owner is not None:
-        end_with_owner(order.owner, kill_running)
+        end_with_owner(order.owner, kill_descendants)
     Kernel.order = order
     Shell.scratch = order.scratch
     app = App.instance(config=settings())

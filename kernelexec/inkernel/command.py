@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 MARK = "KERNELEXEC_COMMAND"
+#: The owner's mark on a kernel and on all that it starts.
+KERNEL_MARK = "KERNELEXEC_KERNEL"
 #: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
 PATIENCE = 0.4
 _READ_BYTES = 64 * 1024
@@ -152,7 +154,7 @@ class Command:
         process.wait()
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        sweep(self._mark)
+        sweep(MARK, self._mark)
         while self._move(0):
             pass
 
@@ -175,10 +177,12 @@ class Command:
         self._selector.close()
 
 
-def sweep(mark: str) -> None:
-    """Kill every process that carries a command's mark in its environment."""
-    needle = f"{MARK}={mark}".encode()
+def sweep(name: str, mark: str) -> None:
+    """Kill every process but this one that carries a mark in its environment."""
+    needle = f"{name}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
+        if entry.name == str(os.getpid()):
+            continue
         with suppress(OSError, AttributeError):
             if needle in (entry / "environ").read_bytes().split(b"\0"):
                 fd = os.pidfd_open(int(entry.name))
@@ -189,11 +193,13 @@ def sweep(mark: str) -> None:
                     os.close(fd)
 
 
-def kill_running() -> None:
-    """Kill the process groups of all running commands."""
+def kill_descendants() -> None:
+    """Kill the process groups of all running commands, and whatever else this kernel started."""
     for group in tuple(running):
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+    if mark := os.environ.get(KERNEL_MARK):
+        sweep(KERNEL_MARK, mark)
 
 
 @contextmanager

@@ -7,14 +7,9 @@ blocks instead, the queues are bounded, and whoever writes too fast waits: a cel
 from __future__ import annotations
 
 import codecs
-import fcntl
 import json
 import os
-import select
-import struct
-import termios
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +18,7 @@ from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
 from jupyter_client.jsonutil import json_clean, json_default
 
+from .inlet import Children, Inlet
 from .words import LastWords
 
 _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
@@ -31,7 +27,6 @@ _MESSAGE_BYTES = 4096  # what a small message costs while it waits
 _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
 _PENDING_CHARS = 1024 * 1024
-_READ_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.25
 
 
@@ -65,6 +60,8 @@ class Publisher(IOPubThread):
         self.flushing = False
         self.publishing = False
         self.words = LastWords(None)
+        self.streams: dict[str, Stream] = {}
+        self.children = Children(self._take_from_child)
         self._queued_bytes = 0
         self._woken = False
         super().__init__(socket, pipe=pipe, session=session)
@@ -77,6 +74,9 @@ class Publisher(IOPubThread):
 
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Send a message from this thread; from another one queue it, and wait while the queue is full."""
+        if os.getpid() != self._master_pid:  # a forked child: none of the locks may be taken there
+            self._really_send(msg, *args, **kwargs)
+            return
         if threading.current_thread() is self.thread:
             self._really_send(msg, *args, **kwargs)
             self._mind_subscriptions()
@@ -112,6 +112,10 @@ class Publisher(IOPubThread):
         self._woken = False
         super()._handle_event(msg)
 
+    def _take_from_child(self, stream: str, parent: Any, text: str) -> None:
+        if stream in self.streams:
+            self.streams[stream].queue(self, parent, text, text.encode("utf-8", "backslashreplace"))
+
     def _mind_subscriptions(self) -> None:
         """Sending eats the edge that announces a subscription (ipykernel 7.4): look for one, or its welcome gets stuck."""
         if self.socket is not None and self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
@@ -134,10 +138,10 @@ class Stream(OutStream):
     flush_timeout = 3600
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
-        self._reader_idle = threading.Condition()
-        self._reading = False
+        self._inlet: Inlet | None = None
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
+        pub_thread.streams[name] = self
 
     def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
         """Queue text for publishing; wait while too much is pending.
@@ -152,7 +156,8 @@ class Stream(OutStream):
         if publisher is None:
             raise ValueError("I/O operation on closed file")
         if os.getpid() != self._master_pid:
-            return super().write(string)
+            publisher.children.write(self.name, self.parent_header, string)
+            return len(string)
         if len(string) > _SLICE_CHARS:
             return sum(self.write(string[start : start + _SLICE_CHARS]) or 0 for start in range(0, len(string), _SLICE_CHARS))
         try:
@@ -160,11 +165,11 @@ class Stream(OutStream):
         except UnicodeEncodeError:
             content = string.encode("utf-8", "backslashreplace")
             text = content.decode()
-        self._queue(publisher, text, content)
+        self.queue(publisher, self.parent_header, text, content)
         return len(string)
 
-    def _queue(self, publisher: Publisher, text: str, content: bytes) -> None:
-        parent = self.parent_header
+    def queue(self, publisher: Publisher, parent: Any, text: str, content: bytes) -> None:
+        """Put text, given as UTF-8 too, behind all that was written before; wait while too much is pending."""
         with publisher.lock:
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block:
                 publisher.room.wait()
@@ -187,15 +192,13 @@ class Stream(OutStream):
     def flush(self) -> None:
         """Wait until what was written is on its way; where nothing is pending, cost nothing."""
         publisher = self.pub_thread
-        if publisher is None or publisher.pieces or publisher.publishing or not self._is_master_process():
+        if publisher is not None and (publisher.pieces or publisher.publishing) and os.getpid() == self._master_pid:
             super().flush()
 
     def _flush(self) -> None:
         self._flush_pending = False
-        if self._is_master_process() and self.pub_thread is not None:
+        if self.pub_thread is not None:
             self.pub_thread.flush_text()
-        else:
-            super()._flush()
 
     def publish(self, text: str, parent: Any) -> None:
         """Send text as stream messages of a bounded size. Runs in the publisher's thread."""
@@ -208,38 +211,17 @@ class Stream(OutStream):
         """Read what is written to the descriptor itself, by C code and children, and write it here. A thread of its own."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         assert self._fid is not None
-        poller = select.poll()
-        poller.register(self._fid, select.POLLIN)
-        while self._should_watch:
-            poller.poll()
-            with self._reader_idle:
-                self._reading = True
-            try:
-                found = os.read(self._fid, _READ_BYTES)
-                if not found:
-                    return
-                if self._should_watch:
-                    self.write(decoder.decode(found))
-            except (OSError, ValueError):
-                return
-            finally:
-                with self._reader_idle:
-                    self._reading = False
-                    self._reader_idle.notify_all()
+        self._inlet = Inlet(self._fid, lambda found: self.write(decoder.decode(found)))
+        self._inlet.run()
+
+    def close(self) -> None:
+        """Close the stream; what comes through the descriptor later is nobody's."""
+        if self._inlet is not None:
+            self._inlet.open = False
+        super().close()
 
     def drain(self) -> None:
-        """Wait, for a bounded time, until all that was written to the descriptor has been read."""
-        if self._fid is None or not self._should_watch:
-            return
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        with self._reader_idle:
-            while (self._reading or _unread(self._fid)) and (left := deadline - time.monotonic()) > 0:
-                self._reader_idle.wait(left)
-
-
-def _unread(fd: int) -> int:
-    try:
-        count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
-    except OSError:
-        return 0
-    return count
+        """Wait, for a bounded time, until all that was written to the descriptor, or by children, has been read."""
+        for inlet in (self._inlet, self.pub_thread.children.inlet if self.pub_thread else None):
+            if inlet is not None:
+                inlet.drain(_DRAIN_SECONDS)

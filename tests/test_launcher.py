@@ -1,0 +1,157 @@
+"""The launcher inside the kernel's process: output that stays with its cell, streams, names, threads; any client may use it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+
+import kernelexec
+from kernelexec import DisplayData, Session, Stream
+
+LAUNCHER = Path(kernelexec.__file__).parent / "inkernel"
+
+OWN_CELL = {
+    "C code": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.printf(b'from C\\n'); libc.fflush(None);",
+    "os.write": "import os\nos.write(1, b'from C\\n');",
+    "os.system": "import os\nos.system('echo from C');",
+    "a child": "import subprocess\nsubprocess.run('echo from C', shell=True);",
+    "a forked worker": (
+        "import multiprocessing as m\np = m.get_context('fork').Process(target=print, args=('from C',))\np.start(); p.join()"
+    ),
+    "a thread": "from threading import Thread\nt = Thread(target=print, args=('from C',)); t.start(); t.join()",
+    "a pool of threads": "from concurrent.futures import *\nwith ThreadPoolExecutor() as p: p.submit(print, 'from C').result()",
+    "a task": "import asyncio\nasync def say(): print('from C')\nawait asyncio.create_task(say())",
+    "a logger": (
+        "import logging, sys\nlogging.basicConfig(stream=sys.stdout, format='%(message)s')\nlogging.warning('from C')"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", OWN_CELL.values(), ids=OWN_CELL)
+def test_output_by_every_way_is_in_its_own_cell(session: Session, code: str) -> None:
+    for _ in range(10):
+        result = session.execute(code)
+        assert (result.stdout, result.late) == ("from C\n", ())
+        following = session.execute("print('next')")
+        assert following.stdout == "next\n"
+
+
+def test_what_a_thread_prints_after_its_cell_is_late_and_in_no_other_cell(session: Session) -> None:
+    code = "import threading\ngate = threading.Event()\n"
+    code += "def speak():\n    gate.wait(); print('late'); display({'text/plain': 'shown late'}, raw=True)\n"
+    code += "threading.Thread(target=speak).start(); print('now')"
+    first = session.execute(code)
+    assert (first.stdout, first.late) == ("now\n", ())
+    second = session.execute("gate.set(); import time; time.sleep(0.5); print('second')")
+    assert second.text == "second\n"
+    found = session.wait_for(first.execution_id).result
+    assert found is not None
+    assert found.stdout == "now\n"
+    assert found.late == (Stream("stdout", "late\n"), DisplayData({"text/plain": "shown late"}))
+
+
+def test_an_update_by_a_thread_reaches_the_notebook_of_the_cell(session: Session) -> None:
+    code = "import threading\ngate = threading.Event()\nh = display('before', display_id=True)\n"
+    code += "t = threading.Thread(target=lambda: (gate.wait(), h.update('after'))); t.start();"
+    session.execute(code)
+    session.execute("gate.set(); t.join()")
+    session.execute("1")
+    notebook = (session.workspace / f"{session.name}.ipynb").read_text()
+    assert "'after'" in notebook
+    assert "'before'" not in notebook.replace("display('before'", "")
+
+
+def test_displays_and_prints_keep_their_order(session: Session) -> None:
+    code = "for n in range(50):\n    print(n)\n    display({'text/plain': f'd{n}'}, raw=True)\n"
+    expected = "".join(f"{n}\nd{n}\n" for n in range(50))
+    assert session.execute(code).text == expected
+
+
+def test_stdout_and_stderr_keep_their_order(session: Session) -> None:
+    result = session.execute("import sys\nfor n in range(100): print(n, file=(sys.stdout, sys.stderr)[n % 2])")
+    assert result.text == "".join(f"{n}\n" for n in range(100))
+
+
+def test_names_of_the_users_own_are_known_when_they_are_lost(session: Session) -> None:
+    session.execute("a = 1\nb = 2\n_hidden = 3\nimport os\ndef f(): pass\nfor loop in range(2): pass")
+    session.execute("del b")
+    assert session.execute("os._exit(0)").lost_names == ("a", "f", "loop", "os")
+
+
+def test_figures_are_shown_without_being_asked_for_and_saved(session: Session) -> None:
+    result = session.execute("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.title('t');")
+    (image,) = result.images
+    assert image.mime == "image/png"
+    saved = [name for name in result.files if name.endswith(".png")]
+    assert [(session.workspace / name).read_bytes() for name in saved] == [image.content]
+    assert session.execute("1").images == ()
+
+
+def test_a_cell_that_catches_its_interrupt_ends_in_order(session: Session) -> None:
+    code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('caught')\nprint('cleaned up')"
+    result = session.execute(code, timeout=0.3)
+    assert (result.status, result.interrupted, result.exit_code, result.state) == ("error", "timeout", 124, "kept")
+    assert result.stdout == "caught\ncleaned up\n"
+
+
+def test_cpu_time_and_memory_are_the_kernels(session: Session) -> None:
+    result = session.execute("import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
+    assert result.timing.cpu_seconds is not None
+    assert 0.2 < result.timing.cpu_seconds < 5
+    assert result.timing.peak_memory_bytes is not None
+    assert result.timing.peak_memory_bytes > 10 * 2**20
+
+
+def test_a_kernel_ends_with_all_its_commands_when_its_owner_is_killed(tmp_path: Path) -> None:
+    code = (
+        "from kernelexec import Executor\n"
+        f"with Executor('local', workspace={str(tmp_path)!r}) as executor:\n"
+        "    session = executor.session()\n"
+        "    print(session.execute('import os; os.getpid()').text, end='', flush=True)\n"
+        "    print(session.execute_command('setsid sleep 600 & echo $!').stdout, end='', flush=True)\n"
+        "    print(session.execute('!sleep 601 & echo $!; sleep 602', wait=0.5).stdout, end='', flush=True)\n"
+        "    input()\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pids = [int(owner.stdout.readline()) for _ in range(3)]
+    owner.kill()
+    owner.communicate()
+    deadline = time.monotonic() + 20
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left == []
+
+
+def test_any_jupyter_client_can_use_the_launcher(short_path: Path) -> None:
+    connection = short_path / "c.json"
+    process = subprocess.Popen([sys.executable, str(LAUNCHER), "-f", str(connection), "--transport=ipc"], cwd=short_path)
+    try:
+        while not connection.exists() or not connection.read_text().endswith("}"):
+            assert process.poll() is None
+            time.sleep(0.01)
+        client = BlockingKernelClient()
+        client.load_connection_file(str(connection))
+        client.start_channels()
+        client.wait_for_ready(timeout=30)
+        texts: list[str] = []
+        reply = client.execute_interactive("print(6 * 7)", output_hook=lambda m: texts.append(m["content"].get("text", "")))
+        assert reply["content"]["status"] == "ok"
+        assert "42\n" in texts
+        client.stop_channels()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_launcher_imports_none_of_ours() -> None:
+    code = f"import sys; sys.argv = ['x', '--version']; sys.path.insert(0, {str(LAUNCHER.parent)!r})\n"
+    code += "import inkernel.app\nassert not [name for name in sys.modules if name.startswith('kernelexec')]"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
