@@ -93,6 +93,13 @@ def test_figures_are_shown_without_being_asked_for_and_saved(session: Session) -
     assert session.execute("1").images == ()
 
 
+@pytest.mark.parametrize("code", ["len?", "%pinfo len", "import json\njson.dumps??"])
+def test_help_is_shown_where_nobody_pages(session: Session, code: str) -> None:
+    result = session.execute(code)
+    assert result.status == "ok"
+    assert "Docstring" in result.text or "Source" in result.text
+
+
 def test_a_cell_that_catches_its_interrupt_ends_in_order(session: Session) -> None:
     code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('caught')\nprint('cleaned up')"
     result = session.execute(code, timeout=0.3)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,32 @@ def test_the_kernel_dies(session: Session, code: str, exit_code: int, cause: str
     assert "x" in result.lost_names
     following = runs_in_step(session, kept=False)
     assert following.notes
+
+
+@pytest.fixture
+def tight_group() -> Iterator[Path]:
+    """A control group that holds 200 MB."""
+    base = Path("/sys/fs/cgroup/memory") if Path("/sys/fs/cgroup/memory").exists() else Path("/sys/fs/cgroup")
+    group = base / f"kernelexec-test-{os.getpid()}"
+    group.mkdir()
+    limits = {"memory.limit_in_bytes": 200_000_000, "memory.memsw.limit_in_bytes": 200_000_000, "memory.max": 200_000_000}
+    for name, value in limits.items():
+        if (group / name).exists():
+            (group / name).write_text(str(value))
+    yield group / "cgroup.procs"
+    group.rmdir()
+
+
+@row("out of memory")
+@pytest.mark.skipif(not os.access("/sys/fs/cgroup", os.W_OK), reason="needs a control group of its own, so root")
+def test_out_of_memory(session: Session, tight_group: Path) -> None:
+    session.execute("x = 1")
+    session.execute(f"import os; open({str(tight_group)!r}, 'w').write(str(os.getpid()))")
+    result = session.execute("print('before')\ny = bytearray(b'x') * 400_000_000")
+    assert verdict(result) == ("error", 137, "lost", None, "oom")
+    assert result.stdout == "before\n"
+    assert result.lost_names == ("os", "x")
+    runs_in_step(session, kept=False)
 
 
 @row("fork burst, endless output, 1 GB line, full disk")

@@ -14,6 +14,7 @@ from typing import Any
 from ipykernel.jsonutil import json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.magics.script import ScriptMagics
+from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
@@ -40,6 +41,11 @@ class Shell(ZMQInteractiveShell):
         for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR"):
             os.environ.pop(name, None)
         os.environ |= {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
+
+    def init_hooks(self) -> None:
+        """What would go to a pager (``name?``) is shown: there is nobody to page it."""
+        super().init_hooks()
+        self.set_hook("show_in_pager", _show, 0)
 
     def init_magics(self) -> None:
         """Route ``%%bash`` and ``%%sh`` to the runner."""
@@ -177,6 +183,10 @@ class _Lasting:
             for name in (before.keys() | after.keys()) - _NOT_SAVED:
                 if after.get(name) != before.get(name):
                     self._changes[name] = after.get(name)
+
+
+def _show(_shell: Shell, text: Any, *_args: Any, **_options: Any) -> None:
+    publish_display_data(data=text if isinstance(text, dict) else {"text/plain": str(text)})
 
 
 def bounded(value: object) -> str:

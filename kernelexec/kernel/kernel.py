@@ -43,8 +43,10 @@ class Death:
     exit_code: int
 
     @classmethod
-    def of(cls, status: int | None) -> Death:
+    def of(cls, status: int | None, *, out_of_memory: bool = False) -> Death:
         """From a wait status as ``subprocess`` gives it."""
+        if out_of_memory:
+            return cls("oom", 137)
         if status is None or status >= 0:
             return cls("exited", status or 0)
         return cls("crashed" if -status in _CRASHES else "killed", 128 - status)
@@ -232,7 +234,7 @@ class Kernel:
         status = await provisioner.wait()
         if self._link is not None:
             await self._link.drained()
-        self._set_death(Death.of(status))
+        self._set_death(Death.of(status, out_of_memory=getattr(provisioner, "out_of_memory", False)))
 
     def _set_death(self, death: Death) -> None:
         if self.death is not None:

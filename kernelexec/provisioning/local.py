@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from kernelexec.provisioning.processes import NAME, Mark
+from kernelexec.provisioning.processes import NAME, Mark, oom_kills
 
 
 class Provisioner(LocalProvisioner):
@@ -19,11 +19,13 @@ class Provisioner(LocalProvisioner):
     isolation = "local"
     mark: Mark | None = None
     _left: int | None = None
+    _oom_kills = 0
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
         self.mark = Mark(env.setdefault(NAME, Mark().value))
+        self._oom_kills = oom_kills()
         return await super().launch_kernel(cmd, **kwargs)
 
     async def poll(self) -> int | None:
@@ -50,6 +52,11 @@ class Provisioner(LocalProvisioner):
         self._left = process.wait()
         self.process = None
         return self._left
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel was killed while the machine killed something for want of memory: as close as it can be known."""
+        return self._left == -signal.SIGKILL and oom_kills() > self._oom_kills
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel's process group; its leader alone for anything but interrupt, terminate and kill."""

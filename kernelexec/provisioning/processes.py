@@ -69,6 +69,15 @@ class Mark:
             return False
 
 
+def oom_kills() -> int:
+    """How many processes this machine has killed for want of memory since it started, in any control group; 0 if unknown."""
+    try:
+        lines = (_PROC / "vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
 def _processes() -> Iterator[int]:
     if not _PROC.is_dir():
         return
