@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,46 +19,77 @@ class Shower:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._console = Console(stderr=True)
-        self._at_line_start = True
+        self._bar = False
+        self._held = ""
+        self._unfinished: set[str] = set()
 
     def output(self, output: Output) -> None:
         """Show one output of the running cell."""
-        if self._as_json:
-            return
-        text = output_text((output,))
-        if not isinstance(output, Stream) and not self._at_line_start:
-            text = "\n" + text
-        aside = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
-        target = sys.stderr if aside else sys.stdout
-        if target.isatty():
-            self._console.out(text, end="", highlight=False)
-        else:
-            target.write(text)
-            target.flush()
-        self._at_line_start = text.endswith("\n") if text else self._at_line_start
+        if not self._as_json:
+            aside = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
+            block = not isinstance(output, Stream)
+            self._write("stderr" if aside else "stdout", output_text((output,)), own_line=block)
 
     def result(self, result: ExecutionResult) -> None:
         """Say what the outputs do not: a timeout, a lost state, what was cut."""
         if self._as_json:
-            sys.stdout.write(result.to_json() + "\n")
-            sys.stdout.flush()
+            self._write("stdout", result.to_json() + "\n")
             return
-        if not self._at_line_start:
-            self._write("\n")
-            self._at_line_start = True
+        if self._held:
+            self._write("stderr", "\n")
         for line in remarks(result):
-            self._write(f"kernelexec: {line}\n")
+            self._write("stderr", f"kernelexec: {line}\n", own_line=True)
 
-    def _write(self, text: str) -> None:
-        self._console.out(text, end="", highlight=False) if sys.stderr.isatty() else sys.stderr.write(text)
+    def _write(self, name: str, text: str, *, own_line: bool = False) -> None:
+        """Write to stdout or stderr, or above the bar where both are the same terminal."""
+        stream = sys.stdout if name == "stdout" else sys.stderr
+        shared = sys.stderr.isatty() and stream.isatty()
+        place = "terminal" if shared else name
+        if not text:
+            return
+        if own_line and place in self._unfinished:
+            text = "\n" + text
+        self._unfinished.discard(place)
+        if not text.endswith("\n"):
+            self._unfinished.add(place)
+        if shared:
+            self._write_above_bar(text)
+        else:
+            write_any(stream, text)
+
+    def _write_above_bar(self, text: str) -> None:
+        """The bar is drawn over a line that is not finished: hold that back."""
+        text = self._held + text
+        end = text.rfind("\n") + 1 if self._bar else len(text)
+        self._held = text[end:]
+        self._console.out(text[:end], end="", highlight=False)
 
     @contextmanager
     def progress(self, cells: int) -> Iterator[Callable[[], None]]:
         """A bar over the cells on a terminal; nothing elsewhere. Yields what to call after each cell."""
         columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        self._bar = sys.stderr.isatty() and not self._as_json
+        with Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            disable=not sys.stderr.isatty(),
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as bar:
             task = bar.add_task("cells", total=cells)
             yield lambda: bar.advance(task)
+        self._bar = False
+
+
+def write_any(stream: TextIO, text: str) -> None:
+    """Write and flush; what the stream's encoding cannot say is escaped."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def remarks(result: ExecutionResult) -> list[str]:

@@ -13,6 +13,7 @@ import socket
 import stat
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from kernelexec.errors import KernelConnectionFailed
@@ -33,20 +34,18 @@ def open_pinned(path: Path, *, uid: int, pid: int | None = None) -> socket.socke
         pin = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as exc:
         raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _check_file(pin, path, uid)
-        sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
-        sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
-        _check_peer(sock, path, uid, pid)
-    except OSError as exc:
-        sock.close()
-        raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
-    except KernelConnectionFailed:
-        sock.close()
-        raise
-    finally:
-        os.close(pin)
+    with ExitStack() as unless_done:
+        try:
+            _check_file(pin, path, uid)
+            sock = unless_done.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+            sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
+            _check_peer(sock, path, uid, pid)
+        except OSError as exc:
+            raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
+        finally:
+            os.close(pin)
+        unless_done.pop_all()
     return sock
 
 

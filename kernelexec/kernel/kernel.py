@@ -191,10 +191,11 @@ class Kernel:
             with suppress(OSError):
                 await self._provisioner.send_signal(signum)
 
-    def signal_children(self, signum: int) -> int:
-        """Signal every descendant of the kernel, not the kernel itself; how many there were."""
-        interrupt = getattr(self._provisioner, "interrupt_children", None)
-        return int(interrupt(signum)) if interrupt is not None and self.death is None else 0
+    async def signal_children(self, signum: int) -> None:
+        """Signal every descendant of the kernel, not the kernel itself."""
+        signal_children = getattr(self._provisioner, "signal_children", None)
+        if signal_children is not None and self.death is None:
+            await signal_children(signum)
 
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher listens for it (else the signal would kill)."""

@@ -1,7 +1,7 @@
 """ZMTP 3.0, the wire protocol of ZeroMQ, as the connecting side with the NULL mechanism: bytes in, messages out, no socket.
 
 Source: https://rfc.zeromq.org/spec/23/. Written out here because the peer is untrusted: a frame over the limit is skipped as
-it arrives instead of being allocated, a message keeps its other frames, and nothing is sent before the peer has proven to
+it arrives instead of being allocated, a message keeps its other frames, and no message is sent before the peer has proven to
 speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to whatever answers).
 """
 

@@ -20,7 +20,7 @@ _SECRET_VALUE = re.compile(
 )
 # Handles into this process's own world, worth nothing or too much to a kernel.
 _OURS = frozenset({"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"})
-_OURS |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COV_CORE_SOURCE", "COV_CORE_CONFIG", "COV_CORE_DATAFILE"}
+_OURS |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
 
 
 def looks_secret(name: str, value: str) -> bool:

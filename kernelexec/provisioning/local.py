@@ -69,18 +69,20 @@ class Provisioner(LocalProvisioner):
         """Kill the kernel, its process group, and every descendant that left it."""
         with suppress(OSError, ValueError):
             await super().kill(restart=restart)
-        self.sweep()
+        await self._sweep()
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
         """Called when the kernel has ended: what it left behind ends too."""
         await super().cleanup(restart=restart)
-        self.sweep()
+        await self._sweep()
 
-    def interrupt_children(self, signum: int) -> int:
+    async def signal_children(self, signum: int) -> int:
         """Signal every descendant but the kernel itself; how many there were."""
-        return self.mark.signal(signum, session_id=self.pid, spare=self.pid) if self.mark else 0
+        if self.mark is None:
+            return 0
+        return await asyncio.to_thread(self.mark.signal, signum, session_id=self.pid, spare=self.pid)
 
-    def sweep(self) -> None:
-        """Kill whatever of this kernel still lives."""
+    async def _sweep(self) -> None:
+        """Kill whatever of this kernel still lives. In a thread: a machine's list of processes may be long."""
         if self.mark is not None:
-            self.mark.sweep(self.pid)
+            await asyncio.to_thread(self.mark.sweep, self.pid)

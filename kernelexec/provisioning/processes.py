@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 NAME = "KERNELEXEC_KERNEL"
 _PROC = Path("/proc")
 _SWEEPS = 5
+_DEATH_MILLISECONDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +38,39 @@ class Mark:
 
     def signal(self, signum: int, *, session_id: int | None = None, spare: int | None = None) -> int:
         """Signal every holder but ``spare``, each through a pidfd so that a reused id is never hit; how many were."""
-        hit = 0
-        for pid in self.holders(session_id):
-            if pid == spare:
-                continue
-            with suppress(OSError):
-                fd = os.pidfd_open(pid)
-                try:
-                    if self._marks(pid) or (session_id and _session_of(pid) == session_id):
-                        signal.pidfd_send_signal(fd, signum)
-                        hit += 1
-                finally:
-                    os.close(fd)
-        return hit
+        return sum(self._signal(pid, signum, session_id, 0) for pid in self.holders(session_id) if pid != spare)
 
     def sweep(self, session_id: int | None = None) -> int:
         """Kill until nobody is left (bounded, for what forks faster than it dies); how many were killed."""
         if not hasattr(os, "pidfd_open"):
             return 0
-        killed = 0
+        killed: set[int] = set()
         for _ in range(_SWEEPS):
-            hit = self.signal(signal.SIGKILL, session_id=session_id)
-            killed += hit
-            if not hit:
+            found = self.holders(session_id)
+            killed.update(pid for pid in found if self._signal(pid, signal.SIGKILL, session_id, _DEATH_MILLISECONDS))
+            if not found:
                 break
-        return killed
+        return len(killed)
+
+    def _signal(self, pid: int, signum: int, session_id: int | None, wait_milliseconds: int) -> bool:
+        """Signal one process if it is still a holder, and wait for its end if told to; whether it was signalled."""
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        try:
+            if not (self._marks(pid) or (session_id and _session_of(pid) == session_id)):
+                return False
+            signal.pidfd_send_signal(fd, signum)
+            if wait_milliseconds:
+                ended = select.poll()
+                ended.register(fd, select.POLLIN)
+                ended.poll(wait_milliseconds)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     def _marks(self, pid: int) -> bool:
         try:
@@ -82,17 +92,18 @@ def _processes() -> Iterator[int]:
     if not _PROC.is_dir():
         return
     uid, own = os.getuid(), os.getpid()
-    for entry in os.scandir(_PROC):
-        if entry.name.isdigit() and int(entry.name) != own:
-            with suppress(OSError):
-                if entry.stat().st_uid == uid:
-                    yield int(entry.name)
+    with os.scandir(_PROC) as entries:
+        for entry in entries:
+            if entry.name.isdigit() and int(entry.name) != own:
+                with suppress(OSError):
+                    if entry.stat().st_uid == uid:
+                        yield int(entry.name)
 
 
 def _session_of(pid: int) -> int | None:
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        text = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
-    return int(fields[3]) if fields[0] not in "ZX" else None
+    fields = text.rpartition(b")")[2].split()
+    return int(fields[3]) if fields[0] not in (b"Z", b"X") else None

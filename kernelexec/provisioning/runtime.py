@@ -45,10 +45,16 @@ def new_root() -> Path:
         KernelStartFailed: the machine's runtime directory is too deep for unix sockets.
     """
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - private by mkdtemp
-        if base and os.access(base, os.W_OK | os.X_OK) and len(os.fsencode(base)) < SOCKET_PATH_BYTES - 40:
+        if base and _is_fit(Path(base)):
             return Path(tempfile.mkdtemp(prefix="kx-", dir=base))
     message = f"No directory for unix sockets: TMPDIR is not writable or too long (a path ends at {SOCKET_PATH_BYTES} bytes)."
     raise KernelStartFailed(message)
+
+
+def _is_fit(base: Path) -> bool:
+    """Whether a directory takes sockets: absolute, writable, and with room for a session's name in their paths."""
+    room = len(os.fsencode(base)) < SOCKET_PATH_BYTES - 40
+    return room and base.is_absolute() and base.is_dir() and os.access(base, os.W_OK | os.X_OK)
 
 
 class RuntimeDirectory:
@@ -109,7 +115,7 @@ class RuntimeDirectory:
             await said.wait()
         finally:
             loop.remove_reader(self._ready)
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             value = json.loads(bytes(line))
             return value if isinstance(value, dict) else {}
         return {}

@@ -46,7 +46,7 @@ async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Cli
 
     async def command() -> bool:
         await kernel.request_stacks()
-        kernel.signal_children(signal.SIGKILL)
+        await kernel.signal_children(signal.SIGKILL)
         return True
 
     rungs: list[tuple[Rung, Callable[[], Awaitable[bool]]]] = [

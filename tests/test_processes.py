@@ -1,0 +1,242 @@
+"""Every process of a kernel is found and ended, wherever it went, and nobody else is."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kernelexec.provisioning.processes import NAME, Mark
+
+PATIENCE_MS = 30_000
+#: Says its id and stays; says every signal of two that it gets.
+STAYS = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+print(os.getpid(), flush=True)
+while True:
+    print(int(signal.sigwait({signal.SIGUSR1, signal.SIGUSR2})), flush=True)
+"""
+#: Has the first process of a session start the given one without any environment.
+BARE = 'env -i "$0" -c "$1"; :'
+#: Leaves a process behind in a session of its own, and ends.
+ORPHAN = 'setsid "$0" -c "$1" &'
+
+
+def named(name: bytes) -> str:
+    """Calls itself something, then stays."""
+    return f"with open('/proc/self/comm', 'wb') as comm: comm.write({name!r})\n{STAYS}"
+
+
+class Started:
+    """A process that a test started, or had started, by its descriptor."""
+
+    def __init__(self, parent: subprocess.Popen[str], pid: int) -> None:
+        self.parent, self.pid = parent, pid
+        self.pidfd = os.pidfd_open(pid)
+
+    def says(self) -> str:
+        assert self.parent.stdout is not None
+        return self.parent.stdout.readline().strip()
+
+    def gone(self) -> bool:
+        """Whether the process ends, within a generous bound."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(PATIENCE_MS))
+
+    def lives(self) -> bool:
+        """Whether it still answers: a process that was killed never does."""
+        signal.pidfd_send_signal(self.pidfd, signal.SIGUSR2)
+        return self.says() == str(int(signal.SIGUSR2))
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        os.close(self.pidfd)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def start(stack: ExitStack, mark: Mark | None, *, shell: str = "", code: str = STAYS, session: bool = True) -> Started:
+    """A python that runs the code, started by a shell or directly, with the mark or without."""
+    argv = ["sh", "-c", shell] if shell else []
+    environ = {**os.environ, **(mark.environ if mark else {})}
+    python = [sys.executable, *([] if shell else ["-c"]), code]
+    parent = stack.enter_context(
+        subprocess.Popen([*argv, *python], env=environ, stdout=subprocess.PIPE, text=True, start_new_session=session)
+    )
+    stack.callback(parent.kill)
+    assert parent.stdout is not None
+    started = Started(parent, int(parent.stdout.readline()))
+    stack.callback(started.end)
+    return started
+
+
+@contextmanager
+def zombie(mark: Mark) -> Iterator[int]:
+    """A process that has ended and that nobody has asked about."""
+    with subprocess.Popen(["true"], env={**os.environ, **mark.environ}, start_new_session=True) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        yield ended.pid
+
+
+def test_a_marked_child_is_found_and_its_unmarked_neighbour_is_not(stack: ExitStack) -> None:
+    mark = Mark()
+    child, _ = start(stack, mark), start(stack, None)
+    assert mark.holders() == [child.pid]
+
+
+def test_a_child_of_the_same_session_and_group_is_found_by_its_mark(stack: ExitStack) -> None:
+    mark = Mark()
+    child = start(stack, mark, session=False)
+    assert os.getsid(child.pid) == os.getsid(0)
+    assert mark.holders() == [child.pid]
+
+
+def test_a_grandchild_that_left_its_session_and_lost_its_parent_is_found(stack: ExitStack) -> None:
+    mark = Mark()
+    orphan = start(stack, mark, shell=ORPHAN)
+    assert orphan.parent.wait() == 0
+    assert os.getsid(orphan.pid) == orphan.pid != orphan.parent.pid
+    assert mark.holders() == mark.holders(orphan.parent.pid) == [orphan.pid]
+
+
+def test_a_process_that_dropped_its_mark_is_found_by_its_session(stack: ExitStack) -> None:
+    mark = Mark()
+    bare = start(stack, mark, shell=BARE)
+    leader = bare.parent.pid
+    assert mark.holders() == [leader]
+    assert sorted(mark.holders(leader)) == sorted([leader, bare.pid])
+
+
+def test_a_process_that_dropped_its_mark_is_found_after_the_first_of_its_session_ended(stack: ExitStack) -> None:
+    mark = Mark()
+    bare = start(stack, mark, shell=BARE)
+    bare.parent.kill()
+    bare.parent.wait()
+    assert mark.holders() == []
+    assert mark.holders(bare.parent.pid) == [bare.pid]
+    assert mark.sweep(bare.parent.pid) >= 1
+    assert bare.gone()
+
+
+@pytest.mark.parametrize("near", ["{value}x", "x{value}", "", "{value} "])
+def test_a_mark_that_is_nearly_the_same_is_another(stack: ExitStack, near: str) -> None:
+    mark = Mark()
+    start(stack, Mark(near.format(value=mark.value)))
+    assert mark.holders() == []
+
+
+def test_no_two_marks_are_the_same() -> None:
+    marks = [Mark() for _ in range(100)]
+    assert len({mark.value for mark in marks}) == 100
+    assert all(len(mark.value) == 32 for mark in marks)
+    assert marks[0].environ == {NAME: marks[0].value}
+
+
+def test_a_sweep_kills_all_wherever_they_went_and_spares_the_unrelated(stack: ExitStack) -> None:
+    mark = Mark()
+    bare = start(stack, mark, shell=BARE)
+    orphan, child = start(stack, mark, shell=ORPHAN), start(stack, mark)
+    unmarked, neighbour, ours = start(stack, None), start(stack, Mark()), start(stack, None, session=False)
+    assert mark.sweep(bare.parent.pid) >= 4
+    assert bare.gone()
+    assert orphan.gone()
+    assert child.gone()
+    assert bare.parent.wait() == -signal.SIGKILL
+    assert unmarked.lives()
+    assert neighbour.lives()
+    assert ours.lives()
+
+
+def test_a_sweep_without_a_session_leaves_what_dropped_its_mark(stack: ExitStack) -> None:
+    mark = Mark()
+    bare = start(stack, mark, shell=BARE)
+    assert mark.sweep() >= 1
+    assert bare.parent.wait() == -signal.SIGKILL
+    assert bare.lives()
+
+
+def test_a_stopped_process_is_swept(stack: ExitStack) -> None:
+    mark = Mark()
+    child = start(stack, mark)
+    signal.pidfd_send_signal(child.pidfd, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    assert mark.sweep() >= 1
+    assert child.gone()
+
+
+def test_a_sweep_of_nobody_kills_nobody() -> None:
+    assert Mark().sweep() == 0
+    assert Mark().sweep(2**22 + 1) == 0  # no process can have this id
+
+
+def test_a_process_that_takes_long_to_die_is_counted_once(stack: ExitStack) -> None:
+    mark = Mark()
+    child = start(stack, mark, code="held = b'x' * 300_000_000\n" + STAYS)
+    killed = mark.sweep(child.pid)
+    assert child.gone()
+    assert killed == 1
+
+
+def test_a_zombie_is_nobody() -> None:
+    mark = Mark()
+    with zombie(mark) as pid:
+        assert mark.holders(pid) == []
+        assert mark.signal(signal.SIGTERM, session_id=pid) == 0
+        assert mark.sweep(pid) == 0
+
+
+def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
+    mark = Mark()
+    child = start(stack, mark)
+    with zombie(mark):
+        assert mark.sweep() >= 1
+        assert child.gone()
+
+
+def test_a_signal_reaches_every_holder_but_the_spared_one(stack: ExitStack) -> None:
+    mark = Mark()
+    spared, child, orphan = start(stack, mark), start(stack, mark), start(stack, mark, shell=ORPHAN)
+    assert mark.signal(signal.SIGUSR1, session_id=spared.pid, spare=spared.pid) == 2
+    assert child.says() == orphan.says() == str(int(signal.SIGUSR1))
+    assert spared.lives()
+
+
+def test_a_signal_leaves_no_descriptor(stack: ExitStack) -> None:
+    mark = Mark()
+    start(stack, mark)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert mark.signal(signal.SIGUSR1) == 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("name", [b") Z 0 0 0 (", b"a b\n) S 1", b"()", b"\xff\xfe"])
+def test_what_a_process_calls_itself_does_not_hide_it(stack: ExitStack, name: bytes) -> None:
+    mark = Mark()
+    bare = start(stack, mark, shell=BARE, code=named(name))
+    assert sorted(mark.holders(bare.parent.pid)) == sorted([bare.parent.pid, bare.pid])
+    assert mark.sweep(bare.parent.pid) >= 2
+    assert bare.gone()
+
+
+def test_what_an_unrelated_process_calls_itself_hides_nobody(stack: ExitStack) -> None:
+    mark = Mark()
+    stranger = start(stack, None, code=named(b"\xff"))
+    child = start(stack, mark)
+    assert mark.holders(child.pid) == [child.pid]
+    assert mark.sweep(child.pid) >= 1
+    assert child.gone()
+    assert stranger.lives()

@@ -1,0 +1,274 @@
+"""A kernel's private directory: what is in it, what is read back from it, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import RuntimeDirectory
+
+PATIENCE = 30
+PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
+
+
+@pytest.fixture
+def runtime(short_path: Path) -> Iterator[RuntimeDirectory]:
+    directory = RuntimeDirectory(short_path / "session" / "1")
+    yield directory
+    directory.remove()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_nobody_else_can_read_the_directory_or_what_is_in_it(runtime: RuntimeDirectory, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        runtime.create()
+    finally:
+        os.umask(before)
+    assert mode(runtime.path) == 0o700
+    assert {path.name: oct(mode(path)) for path in runtime.path.iterdir()} == dict.fromkeys(
+        ("connection.json", "ready", "owner"), "0o600"
+    )
+    assert stat.S_ISREG(runtime.connection_file.lstat().st_mode)
+    assert (runtime.path / "ready").is_fifo()
+    assert (runtime.path / "owner").is_fifo()
+
+
+def test_the_connection_file_says_what_the_connection_is(runtime: RuntimeDirectory) -> None:
+    connection = runtime.create()
+    assert json.loads(runtime.connection_file.read_text()) == {
+        "transport": "ipc",
+        "ip": str(runtime.path / "s"),
+        "key": connection.key.decode(),
+        "signature_scheme": "hmac-sha256",
+        "kernel_name": "kernelexec",
+        **{f"{channel}_port": port for channel, port in PORTS.items()},
+    }
+    for channel, port in PORTS.items():
+        assert connection.path(channel) == runtime.path / f"s-{port}"
+
+
+def test_every_kernel_has_a_key_of_its_own(short_path: Path) -> None:
+    directories = [RuntimeDirectory(short_path / str(n)) for n in range(10)]
+    keys = {directory.create().key for directory in directories}
+    assert len(keys) == 10
+    assert {len(key) for key in keys} == {64}
+    for directory in directories:
+        directory.remove()
+
+
+def test_a_directory_that_is_there_already_is_not_taken_over(runtime: RuntimeDirectory) -> None:
+    runtime.path.mkdir(parents=True)
+    before = descriptors()
+    with pytest.raises(FileExistsError):
+        runtime.create()
+    assert descriptors() == before
+
+
+def test_the_launcher_is_told_its_paths_its_token_and_its_limits(runtime: RuntimeDirectory) -> None:
+    order = json.loads(runtime.launch_environment("token", {"memory": 5})["KERNELEXEC_LAUNCH"])
+    assert (order["token"], order["limits"], order["scratch"]) == ("token", {"memory": 5}, str(runtime.path))
+    assert {order[name] for name in ("ready", "owner", "stacks")} == {
+        str(runtime.path / name) for name in ("ready", "owner", "stacks")
+    }
+
+
+def of_length(base: Path, length: int) -> RuntimeDirectory:
+    """A directory whose sockets have paths of this many bytes."""
+    return RuntimeDirectory(base / ("d" * (length - len(f"{base}//s-1"))))
+
+
+def test_the_longest_path_that_a_socket_can_have_is_taken(short_path: Path) -> None:
+    directory = of_length(short_path, 107)
+    path = directory.create().path("shell")
+    assert len(str(path)) == 107
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+    directory.remove()
+
+
+@pytest.mark.parametrize("length", [108, 150])
+def test_a_path_that_no_socket_can_have_is_a_clear_error(short_path: Path, length: int) -> None:
+    with pytest.raises(KernelStartFailed, match=r"107 bytes; set XDG_RUNTIME_DIR or TMPDIR shorter"):
+        of_length(short_path, length).create()
+    assert list(short_path.iterdir()) == []
+
+
+def test_a_path_is_measured_in_bytes(short_path: Path) -> None:
+    with pytest.raises(KernelStartFailed, match="107 bytes"):
+        RuntimeDirectory(short_path / ("\u65e5" * 30)).create()
+
+
+def write(runtime: RuntimeDirectory, data: bytes) -> None:
+    fd = os.open(runtime.path / "ready", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        assert os.write(fd, data) == len(data)
+    finally:
+        os.close(fd)
+
+
+def wait_ready(runtime: RuntimeDirectory) -> dict[str, Any]:
+    return asyncio.run(asyncio.wait_for(runtime.wait_ready(), PATIENCE))
+
+
+SAID: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "a line": (b'{"pid": 5, "python": "\\u65e5"}\n', {"pid": 5, "python": "\u65e5"}),
+    "UTF-8": ('{"a": "\u65e5"}\n'.encode(), {"a": "\u65e5"}),
+    "an empty object": (b"{}\n", {}),
+    "a line without an end": (b'{"a": 1}', {"a": 1}),
+    "a cut line": (b'{"pid": 5, "pyth', {}),
+    "an empty line": (b"\n", {}),
+    "garbage": (b"hello\n", {}),
+    "bytes that are no text": (b'{"a": "\xff"}\n', {}),
+    "NUL": (b"\x00\x00\x00\n", {}),
+    "a list": (b"[1]\n", {}),
+    "a string": (b'"ready"\n', {}),
+    "null": (b"null\n", {}),
+    "a number of 4000 digits": (b"9" * 4000 + b"\n", {}),
+    "depth without an end": (b"[" * 4000 + b"\n", {}),
+    "a line that is too long": (b'{"a": "' + b"x" * 10_000 + b'"}\n', {}),
+    "a long line that is within bounds": (b'{"a": "' + b"x" * 4000 + b'"}\n', {"a": "x" * 4000}),
+}
+
+
+@pytest.mark.parametrize(("said", "heard"), SAID.values(), ids=SAID)
+def test_readiness_is_what_a_line_says_or_nothing(runtime: RuntimeDirectory, said: bytes, heard: dict[str, Any]) -> None:
+    runtime.create()
+    write(runtime, said)
+    assert wait_ready(runtime) == heard
+
+
+def test_readiness_in_pieces_is_put_together(runtime: RuntimeDirectory) -> None:
+    runtime.create()
+    line = b'{"pid": 5}\n'
+
+    async def run() -> dict[str, Any]:
+        waiting = asyncio.ensure_future(runtime.wait_ready())
+        with (runtime.path / "ready").open("wb", buffering=0) as pipe:
+            for at in range(len(line)):
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not waiting.done()
+                pipe.write(line[at : at + 1])
+            return await waiting
+
+    assert asyncio.run(asyncio.wait_for(run(), PATIENCE)) == {"pid": 5}
+
+
+def test_a_writer_that_leaves_without_a_word_is_heard(runtime: RuntimeDirectory) -> None:
+    runtime.create()
+
+    async def run() -> dict[str, Any]:
+        waiting = asyncio.ensure_future(runtime.wait_ready())
+        await asyncio.sleep(0)
+        write(runtime, b"")
+        return await waiting
+
+    assert asyncio.run(asyncio.wait_for(run(), PATIENCE)) == {}
+
+
+def test_a_wait_for_readiness_can_be_given_up_and_taken_up_again(runtime: RuntimeDirectory) -> None:
+    runtime.create()
+
+    async def run() -> dict[str, Any]:
+        waiting = asyncio.ensure_future(runtime.wait_ready())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        write(runtime, b'{"a": 1}\n')
+        return await runtime.wait_ready()
+
+    assert asyncio.run(asyncio.wait_for(run(), PATIENCE)) == {"a": 1}
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "missing": Path.is_file,
+    "a link to a file": lambda path: path.symlink_to("/etc/passwd"),
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a fifo": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+}
+
+
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+def test_what_is_no_plain_file_is_read_as_nothing(runtime: RuntimeDirectory, make: Callable[[Path], object]) -> None:
+    runtime.create()
+    make(runtime.path / "stderr")
+    before = descriptors()
+    assert runtime.read("stderr", 1000) == b""
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "limit", "tail"),
+    [
+        (b"", 10, b""),
+        (b"abc", 10, b"abc"),
+        (b"abc", 3, b"abc"),
+        (b"abc", 2, b"bc"),
+        (b"\xff\x00\n" * 100_000, 4, b"\n\xff\x00\n"),
+    ],
+)
+def test_the_tail_of_a_plain_file_is_read(runtime: RuntimeDirectory, content: bytes, limit: int, tail: bytes) -> None:
+    runtime.create()
+    runtime.stderr_file.write_bytes(content)
+    before = descriptors()
+    assert runtime.read("stderr", limit) == tail
+    assert descriptors() == before
+
+
+def test_a_file_of_many_gigabytes_costs_no_more_than_its_tail(runtime: RuntimeDirectory) -> None:
+    runtime.create()
+    with runtime.stderr_file.open("wb") as file:
+        file.truncate(2**40)
+        file.seek(0, os.SEEK_END)
+        file.write(b"end")
+    assert runtime.read("stderr", 5) == b"\0\0end"
+
+
+def test_nothing_stays_after_the_removal(runtime: RuntimeDirectory, short_path: Path) -> None:
+    before = descriptors()
+    runtime.create()
+    outside = short_path / "outside"
+    outside.write_text("kept")
+    (runtime.path / "deep" / "er").mkdir(parents=True)
+    (runtime.path / "deep" / "file").touch(mode=0o000)
+    (runtime.path / "link").symlink_to(outside)
+    (runtime.path / "up").symlink_to(short_path)
+    runtime.remove()
+    assert descriptors() == before
+    assert list(runtime.path.parent.iterdir()) == []
+    assert outside.read_text() == "kept"
+    runtime.remove()
+    assert descriptors() == before
+
+
+def test_the_owners_pipe_is_held_open_until_the_removal(runtime: RuntimeDirectory) -> None:
+    runtime.create()
+    watched = os.open(runtime.path / "owner", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(BlockingIOError):
+            os.read(watched, 1)
+        runtime.remove()
+        assert os.read(watched, 1) == b""
+    finally:
+        os.close(watched)

@@ -1,0 +1,80 @@
+"""Where an executor's private directory is made, whatever the machine says about its directories."""
+
+from __future__ import annotations
+
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelexec.provisioning import new_root
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def an_executable_file(base: Path) -> Path:
+    (base / "file").touch(mode=0o700)
+    return base / "file"
+
+
+def a_long_path(base: Path) -> Path:
+    path = base / ("d" * 100)
+    path.mkdir()
+    return path
+
+
+USELESS: dict[str, Callable[[Path], object]] = {
+    "empty": lambda _: "",
+    "missing": lambda base: base / "missing",
+    "too long": a_long_path,
+    "a plain file": an_executable_file,
+    "relative": lambda _: "run",
+}
+
+
+@pytest.fixture
+def bases(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to work in with a usable ``run`` and ``tmp`` in it; TMPDIR is ``tmp`` and XDG_RUNTIME_DIR is not set."""
+    for name in ("run", "tmp"):
+        (short_path / name).mkdir()
+    monkeypatch.chdir(short_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(short_path / "tmp"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return short_path
+
+
+def test_the_runtime_directory_of_the_user_comes_first(bases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(bases / "run"))
+    root, other = new_root(), new_root()
+    assert (root.parent, other.parent) == (bases / "run", bases / "run")
+    assert root != other
+    assert mode(root) == 0o700
+
+
+def test_the_temporary_directory_comes_next(bases: Path) -> None:
+    assert new_root().parent == bases / "tmp"
+
+
+@pytest.mark.parametrize("useless", USELESS.values(), ids=USELESS)
+def test_a_useless_runtime_directory_is_passed_over(
+    bases: Path, monkeypatch: pytest.MonkeyPatch, useless: Callable[[Path], object]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(useless(bases)))
+    root = new_root()
+    assert root.is_absolute()
+    assert root.parent == bases / "tmp"
+
+
+def test_where_all_are_too_long_a_short_one_is_found(bases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = str(a_long_path(bases))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", long)
+    monkeypatch.setenv("TMPDIR", long)
+    root = new_root()
+    assert root.parent == Path("/tmp")
+    assert mode(root) == 0o700
+    root.rmdir()
