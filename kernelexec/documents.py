@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any, Self
 
 import nbformat
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import DisplayUpdated, Event
@@ -15,6 +16,11 @@ from kernelexec.recorder import notebook_output, write_atomically
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 
 _CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
+_PROSE = re.compile(r"\[(?:markdown|md)\]")
+_COMMENT = re.compile(r"^# ?", re.MULTILINE)
+_QUOTED = re.compile(r"(?P<quotes>\"{3}|'{3})(?P<text>.*)(?P=quotes)", re.DOTALL)
+#: What nbformat raises, beside errors of value and type, for notebooks that are none.
+_BROKEN = (AttributeError, AssertionError, RecursionError)
 
 
 class Document:
@@ -36,7 +42,7 @@ class Document:
             InvalidRequest: missing, not UTF-8, or no valid notebook.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
             raise InvalidRequest(message) from exc
@@ -50,18 +56,23 @@ class Document:
             InvalidRequest: no valid notebook; the message says where.
         """
         try:
-            found = nbformat.reads(text, as_version=4)
-            nbformat.validate(found)
-        except (nbformat.ValidationError, ValueError, AttributeError, KeyError, TypeError) as exc:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of cells without ids, which are given some here
+                _, found = nbformat.validator.normalize(nbformat.reads(text, as_version=4))
+                nbformat.validate(found)
+        except (nbformat.ValidationError, ValueError, LookupError, TypeError, *_BROKEN) as exc:
             message = f"{name} is no valid notebook: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}."
             raise InvalidRequest(message) from exc
         return cls(found)
 
     @classmethod
     def script(cls, text: str) -> Self:
-        """A script; lines that begin with ``# %%`` part it into cells."""
-        pieces = [piece.strip("\n") for piece in _CELL_MARK.split(text)]
-        return cls(new_notebook(cells=[new_code_cell(piece) for piece in pieces if piece.strip()]))
+        """A script; lines that begin with ``# %%`` part it into cells, ``# %% [markdown]`` begins one of prose."""
+        marks, pieces = ["", *_CELL_MARK.findall(text)], _CELL_MARK.split(text)
+        found = [(mark, piece.strip("\n")) for mark, piece in zip(marks, pieces, strict=True) if piece.strip()]
+        return cls(
+            new_notebook(cells=[_prose(piece) if _PROSE.search(mark) else new_code_cell(piece) for mark, piece in found])
+        )
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -90,4 +101,11 @@ class Document:
 
     def write(self, path: Path) -> None:
         """Write the notebook, whole and atomically."""
-        write_atomically(path, nbformat.writes(self._notebook) + "\n")
+        text = nbformat.writes(self._notebook) + "\n"
+        write_atomically(path, text.encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
+
+
+def _prose(text: str) -> Any:  # noqa: ANN401 - nbformat's own type
+    """A markdown cell from comments, or from one string in triple quotes."""
+    quoted = _QUOTED.fullmatch(text.strip())
+    return new_markdown_cell(quoted["text"].strip("\n") if quoted else _COMMENT.sub("", text))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ _METADATA = {
 
 #: What a session's notebook may hold, in bytes of JSON; over it the outputs of its oldest cells are left out.
 NOTEBOOK_BYTES = 64 * 1024 * 1024
+_JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
 
 
@@ -29,11 +32,11 @@ class Recorder:
     def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
         self.path = path
         self._limit = limit_bytes
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         self._bytes = 0
         self._thinned = 0
         self._updatable: dict[int, dict[str, Any]] = {}
-        self._shown: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        self._shown: dict[str, deque[tuple[int, dict[str, Any]]]] = {}
 
     def __call__(self, event: Event, /) -> None:
         """Record a finished cell, or new content of an earlier display."""
@@ -48,34 +51,39 @@ class Recorder:
         number, cell = len(self._texts), code_cell(event.cell.source, event.result)
         for output, recorded in zip(event.result.outputs, cell["outputs"], strict=True):
             if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
-                self._shown.setdefault(output.display_id, []).append((number, recorded))
+                self._shown.setdefault(output.display_id, deque()).append((number, recorded))
                 self._updatable[number] = cell
-        self._texts.append("")
-        self._set(number, cell)
+        self._texts.append(b"")
+        self._set(number, _dump(cell))
+        while self._bytes > self._limit and self._thinned < number:
+            self._thin(self._thinned)
+            self._thinned += 1
 
     def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         for number, recorded in self._shown.get(display_id, ()):
-            if number in self._updatable:
-                recorded["data"], recorded["metadata"] = dict(data), dict(metadata)
-                self._set(number, self._updatable[number])
+            recorded["data"], recorded["metadata"] = _bundle(data), dict(metadata)
+            self._set(number, _dump(self._updatable[number]))
 
-    def _set(self, number: int, cell: dict[str, Any]) -> None:
-        text = _dump(cell)
+    def _set(self, number: int, text: bytes) -> None:
         self._bytes += len(text) - len(self._texts[number])
         self._texts[number] = text
-        while self._bytes > self._limit and self._thinned < number:
-            thin = json.loads(self._texts[self._thinned])
-            if thin["outputs"]:
-                thin["outputs"] = [_LEFT_OUT]
-            short = _dump(thin)
-            self._bytes += len(short) - len(self._texts[self._thinned])
-            self._texts[self._thinned] = short
-            self._updatable.pop(self._thinned, None)
-            self._thinned += 1
+
+    def _thin(self, number: int) -> None:
+        """Leave the outputs of a cell out, and forget its displays."""
+        cell = json.loads(self._texts[number])
+        if cell["outputs"]:
+            self._set(number, _dump({**cell, "outputs": [_LEFT_OUT]}))
+        if self._updatable.pop(number, None) is None:
+            return
+        for display_id, shown in list(self._shown.items()):
+            while shown and shown[0][0] <= number:
+                shown.popleft()
+            if not shown:
+                del self._shown[display_id]
 
     def _write(self) -> None:
-        text = '{"cells": [' + ",\n".join(self._texts) + '],\n"metadata": ' + _dump(_METADATA)
-        write_atomically(self.path, text + ',\n"nbformat": 4,\n"nbformat_minor": 5}\n')
+        head, middle = b'{"cells": [' + b",\n".join(self._texts), b'],\n"metadata": ' + _dump(_METADATA)
+        write_atomically(self.path, head + middle + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n')
 
 
 def code_cell(source: str, result: ExecutionResult) -> dict[str, Any]:
@@ -96,11 +104,11 @@ def notebook_output(output: Output) -> dict[str, Any]:
         case Stream():
             return {"output_type": "stream", "name": output.name, "text": output.text}
         case DisplayData():
-            return {"output_type": "display_data", "data": output.data, "metadata": output.metadata}
+            return {"output_type": "display_data", "data": _bundle(output.data), "metadata": output.metadata}
         case ExecuteResult():
             return {
                 "output_type": "execute_result",
-                "data": output.data,
+                "data": _bundle(output.data),
                 "metadata": output.metadata,
                 "execution_count": output.execution_count,
             }
@@ -113,20 +121,28 @@ def notebook_output(output: Output) -> dict[str, Any]:
             }
 
 
-def write_atomically(path: Path, text: str) -> None:
+def _bundle(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A mime bundle as the format has it: JSON where the media type says so, text everywhere else."""
+    return {
+        mime: value if isinstance(value, str) or _JSON_TYPE.fullmatch(mime) else json.dumps(value, ensure_ascii=False)
+        for mime, value in data.items()
+    }
+
+
+def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file as a whole: a reader sees the old one or the new one; a link in its place is replaced, not followed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with suppress(FileNotFoundError):
         temporary.unlink()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1)
+def _dump(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=1).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +31,21 @@ TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, one object a line, for programs.")]
 WorkDirOption = Annotated[Path | None, typer.Option("--work-dir", help="The directory that the code runs in.")]
 PythonOption = Annotated[str | None, typer.Option("--python", help="The interpreter of the kernel; it needs ipykernel.")]
+
+
+def _tell_version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"kernelexec {importlib.metadata.version('kernelexec')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -96,3 +113,6 @@ def main() -> None:
     except KernelexecError as exc:
         sys.stderr.write(f"kernelexec: {exc}\n")
         sys.exit(FAILED_OURSELVES)
+    except BrokenPipeError:  # nobody reads stdout any more; what Python has yet to flush must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

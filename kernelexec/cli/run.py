@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import anyio
 
+from kernelexec import cells
 from kernelexec.cli.show import Shower
-from kernelexec.config import Config
+from kernelexec.cli.signals import Signals
+from kernelexec.config import Config, seconds
 from kernelexec.documents import Document
-from kernelexec.errors import InvalidRequest
+from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
@@ -33,32 +31,42 @@ def run_file(
     allow_errors: bool,
     as_json: bool,
 ) -> int:
-    """Run a file's cells; the exit status: 0, or 1 after a failed cell, 124 after a timeout, 130 after Ctrl+C."""
+    """Run a file's cells; the exit status: 0, or 1 after a failed cell, 124 after a timeout, 130 after Ctrl+C.
+
+    Raises:
+        InvalidRequest: what is wrong with the file, a cell of it, or an option; nothing ran.
+    """
     path = None if file == "-" else Path(file)
-    document = Document.script(sys.stdin.read()) if path is None else Document.read(path)
-    if not document.sources:
-        message = f"{file} holds no code cell: there is nothing to run."
-        raise InvalidRequest(message)
+    document = Document.script(_stdin()) if path is None else Document.read(path)
+    _check(document, file, config)
+    if timeout is not None:
+        seconds(timeout, "timeout")
     target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
+    if target is not None:
+        _check_target(target)
     directory = work_dir or (path.parent if path else Path.cwd())
     job = _Job(document, target, timeout=timeout, allow_errors=allow_errors, shower=Shower(as_json=as_json))
     status = anyio.run(job.run, config, directory)
-    if target is not None:
+    if target is not None and job.recorded:
         sys.stderr.write(f"kernelexec: wrote {target}\n")
     return status
 
 
 def run_code(code: str, *, config: Config, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
     """Run one cell; the exit status is the cell's own, 1 at least if it failed."""
-    shower = Shower(as_json=as_json)
+    shower, signals = Shower(as_json=as_json), Signals()
 
-    async def once() -> ExecutionResult:
-        async with AsyncExecutor(config=config) as executor:
-            session = await executor.session("exec", work_dir=work_dir or Path.cwd())
-            with _interrupts(session):
-                return await session.execute(code, timeout=timeout, on_output=shower.output)
+    async def once() -> ExecutionResult | None:
+        found = None
+        with signals.listening():
+            async with AsyncExecutor(config=config) as executor:
+                signals.session = await executor.session("exec", work_dir=work_dir or Path.cwd())
+                found = await signals.session.execute(code, timeout=timeout, on_output=shower.output)
+        return found
 
     result = anyio.run(once)
+    if result is None:
+        return signals.status or _INTERRUPTED
     shower.result(result)
     return 0 if result.ok else (result.exit_code or 1) & 0xFF or 1
 
@@ -69,6 +77,7 @@ class _Job:
     def __init__(
         self, document: Document, target: Path | None, *, timeout: float | None, allow_errors: bool, shower: Shower
     ) -> None:
+        self.recorded = False
         self._document = document
         self._target = target
         self._timeout = timeout
@@ -76,16 +85,22 @@ class _Job:
         self._shower = shower
 
     async def run(self, config: Config, directory: Path) -> int:
-        async with AsyncExecutor(config=config, hooks=[self._document.on_event]) as executor:
-            session = await executor.session("run", work_dir=directory)
-            with _interrupts(session), self._shower.progress(len(self._document.sources)) as advance:
-                for number, source in enumerate(self._document.sources):
-                    result = await session.execute(source, timeout=self._timeout, on_output=self._shower.output)
-                    self._record(number, result)
-                    advance()
-                    self._shower.result(result)
-                    if status := self._verdict(number, result):
-                        return status
+        signals, status = Signals(), _INTERRUPTED
+        with signals.listening():
+            async with AsyncExecutor(config=config, hooks=[self._document.on_event]) as executor:
+                signals.session = await executor.session("run", work_dir=directory)
+                status = await self._run_cells(signals.session)
+        return signals.status or status
+
+    async def _run_cells(self, session: AsyncSession) -> int:
+        with self._shower.progress(len(self._document.sources)) as advance:
+            for number, source in enumerate(self._document.sources):
+                result = await session.execute(source, timeout=self._timeout, on_output=self._shower.output)
+                self._record(number, result)
+                advance()
+                self._shower.result(result)
+                if status := self._verdict(number, result):
+                    return status
         return 0
 
     def _verdict(self, number: int, result: ExecutionResult) -> int:
@@ -101,23 +116,33 @@ class _Job:
         self._document.record(number, result)
         if self._target is not None:
             self._document.write(self._target)
+            self.recorded = True
 
 
-@contextmanager
-def _interrupts(session: AsyncSession) -> Iterator[None]:
-    """Ctrl+C interrupts the running cell, so that its state, output and the notebook are kept; a second one kills."""
-    asked: list[int] = []
-
-    def on_signal(signum: int, _frame: FrameType | None) -> None:
-        asked.append(signum)
-        if len(asked) > 1:
-            raise KeyboardInterrupt
-        sys.stderr.write("kernelexec: interrupting the cell\n")
-        loop.call_soon_threadsafe(session.request_interrupt)
-
-    loop = asyncio.get_running_loop()
-    before = signal.signal(signal.SIGINT, on_signal)
+def _stdin() -> str:
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        message = f"stdin is not UTF-8 (byte {exc.start})."
+        raise InvalidRequest(message) from exc
+
+
+def _check(document: Document, file: str, config: Config) -> None:
+    if not document.sources:
+        message = f"{file} holds no code cell: there is nothing to run."
+        raise InvalidRequest(message)
+    for number, source in enumerate(document.sources, 1):
+        try:
+            cells.check(source, limit_bytes=config.capacity.code_bytes)
+        except InvalidCode as exc:
+            message = f"{file}, cell {number}: {exc}"
+            raise InvalidRequest(message) from exc
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir():
+        message = f"{target} is a directory: --output names the notebook itself."
+        raise InvalidRequest(message)
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        message = f"{target} cannot be written: {target.parent} is no directory to write in; choose another by --output."
+        raise InvalidRequest(message)

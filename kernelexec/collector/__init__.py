@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.collector.collector import Collector, Spill
+from kernelexec.collector.collector import Collector, Spill, execution_count
 from kernelexec.collector.displays import Displays
 
-__all__ = ["Collector", "Displays", "Spill"]
+__all__ = ["Collector", "Displays", "Spill", "execution_count"]

@@ -160,8 +160,8 @@ class Collector:
             self._show_again(display_id, bundle)
         output: DisplayData | ExecuteResult
         if msg_type == "execute_result":
-            count = content.get("execution_count")
-            output = ExecuteResult(bundle.data, bundle.metadata, count if isinstance(count, int) else None, display_id)
+            count = execution_count(content)
+            output = ExecuteResult(bundle.data, bundle.metadata, count, display_id)
         else:
             output = DisplayData(bundle.data, bundle.metadata, display_id)
         self.total_bytes += bundle.size
@@ -221,6 +221,12 @@ class Collector:
         self._tape.add(output, size)
         if self._on_output is not None:
             self._on_output(output)
+
+
+def execution_count(content: Mapping[str, Any]) -> int | None:
+    """The number of a cell as a message says it, if it is one."""
+    count = content.get("execution_count")
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def _text(value: object) -> str:

@@ -95,7 +95,8 @@ class AsyncSession:
             code: the cell's source.
             timeout: seconds that the cell may run from its start, whatever it prints; the configuration's by default.
             wait: seconds that this call blocks at most; then the result so far comes back with status ``running``.
-            on_output: called in the event loop with every output as it comes; what it raises is raised here.
+            on_output: called in the event loop with every output as it comes; what it raises is raised here at once,
+                while the cell goes on.
 
         Raises:
             InvalidCode, InvalidTimeout, QueueFull, Closed: before anything ran.
@@ -176,7 +177,8 @@ class AsyncSession:
         if turn is None:
             return None
         turn.ask_interrupt()
-        return await self._outcome(turn, None)
+        await turn.done.wait()
+        return self._with_late(turn)
 
     def request_interrupt(self) -> None:
         """Ask for the end of the running cell without waiting for it. Call it in the event loop's thread."""
@@ -230,7 +232,7 @@ class AsyncSession:
 
     async def _outcome(self, turn: Turn, patience: float | None) -> ExecutionResult:
         with anyio.move_on_after(patience):
-            await turn.done.wait()
+            await turn.answered.wait()
         if turn.failure is not None:
             failure, turn.failure = turn.failure, None
             raise failure

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.collector import Collector
+from kernelexec.collector import Collector, execution_count
 from kernelexec.diagnosis import diagnose
 from kernelexec.kernel import Execution
 from kernelexec.results import (
@@ -83,6 +83,7 @@ class Turn:
         self.timeout = timeout
         self.clock = Clock()
         self.done = asyncio.Event()
+        self.answered = asyncio.Event()
         self.result: ExecutionResult | None = None
         self.failure: BaseException | None = None
         self.interrupt_asked = False
@@ -108,6 +109,7 @@ class Turn:
         except Exception as exc:  # noqa: BLE001 - the caller's own, given back to it
             self.failure = exc
             self._on_output = None
+            self.answered.set()
 
     def finish(self, result: ExecutionResult) -> None:
         """Set the outcome and let go of what only a running cell needs."""
@@ -115,6 +117,7 @@ class Turn:
         if self.spill is not None:
             self.spill.close()
         self.done.set()
+        self.answered.set()
 
     @property
     def held_bytes(self) -> int:
@@ -188,13 +191,12 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
     status, exit_code = _status(turn.cell, reply, verdict, said)
     if status == "error" and verdict.cause is None and not any(isinstance(o, Error) for o in outputs):
         outputs = (*outputs, *_error_of_reply(turn.cell, reply))
-    count = reply.get("execution_count")
     work_dir = said.get("work_dir")
     return ExecutionResult(
         execution_id=turn.execution_id,
         session=session,
         status=status,
-        execution_count=count if isinstance(count, int) else None,
+        execution_count=execution_count(reply),
         outputs=outputs,
         exit_code=exit_code,
         interrupted=verdict.interrupted,

@@ -1,0 +1,7 @@
+"""``python -m kernelexec`` is the command ``kernelexec``."""
+
+from __future__ import annotations
+
+from kernelexec.cli import main
+
+main()

@@ -1,0 +1,261 @@
+"""The command as it is installed, in a process of its own: output, files, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from kernelexec import ExecutionResult
+
+COMMAND = str(Path(sys.executable).with_name("kernelexec"))
+LOCAL = ("--isolation", "local")
+BOUND = 120.0
+SWALLOW = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.endswith("_USE_DOCKER")} | more
+
+
+def kernelexec(cwd: Path, *args: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [COMMAND, *args], cwd=cwd, input=stdin, env=environment(**env), capture_output=True, check=False, timeout=BOUND
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def cells_of(path: Path) -> Any:
+    """The code cells of a notebook that is valid."""
+    text = path.read_text(encoding="utf-8")
+    nbformat.validate(json.loads(text))
+    return [cell for cell in nbformat.reads(text, as_version=nbformat.NO_CONVERT).cells if cell.cell_type == "code"]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def script(cwd: Path, *sources: str) -> str:
+    (cwd / "given.py").write_text("\n# %%\n".join(sources))
+    return "given.py"
+
+
+def notebook(cwd: Path, *sources: str, tags: Sequence[str] = ()) -> str:
+    cells = [nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)}) for source in sources]
+    found = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# T"), *cells])
+    (cwd / "given.ipynb").write_text(nbformat.writes(found))
+    return "given.ipynb"
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """What the command said as it refused: one line of its own beside the one about isolation."""
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = [line for line in done.stderr.splitlines() if "isolation=local: code runs" not in line]
+    assert line.startswith("kernelexec: ")
+    return line
+
+
+def test_a_script_runs_in_one_session(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "run", script(tmp_path, "x = 40", "print('a')\nx + 2", "!echo b"), *LOCAL)
+    assert (done.returncode, done.stdout) == (0, "a\n42\nb\n")
+    assert done.stderr.splitlines()[-1] == "kernelexec: wrote given.executed.ipynb"
+    assert [cell.source for cell in cells_of(tmp_path / "given.executed.ipynb")] == ["x = 40", "print('a')\nx + 2", "!echo b"]
+    assert names(tmp_path) == ["given.executed.ipynb", "given.py"]
+
+
+def test_a_notebook_runs_and_stays_as_it_was(tmp_path: Path) -> None:
+    name = notebook(tmp_path, "x = 1", "%%bash\necho b", "x")
+    before = (tmp_path / name).read_bytes()
+    done = kernelexec(tmp_path, "run", name, *LOCAL)
+    assert (done.returncode, done.stdout) == (0, "b\n1\n")
+    assert (tmp_path / name).read_bytes() == before
+    written = json.loads((tmp_path / "given.executed.ipynb").read_text())
+    assert [cell["cell_type"] for cell in written["cells"]] == ["markdown", "code", "code", "code"]
+    assert [cell.execution_count for cell in cells_of(tmp_path / "given.executed.ipynb")] == [1, 2, 3]
+
+
+def test_stdin_runs_and_is_written_only_where_it_is_told(tmp_path: Path) -> None:
+    text = "print('\u65e5')\n# %%\nimport os\nos.getcwd()".encode()
+    done = kernelexec(tmp_path, "run", "-", *LOCAL, stdin=text)
+    assert (done.returncode, done.stdout) == (0, f"\u65e5\n'{tmp_path}'\n")
+    assert names(tmp_path) == []
+    kernelexec(tmp_path, "run", "-", *LOCAL, "--output", "out.ipynb", stdin=text)
+    assert len(cells_of(tmp_path / "out.ipynb")) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "status", "stdout"),
+    [
+        ("print('a')", (), 0, "a\nend\n"),
+        ("print('a')\n1/0", (), 1, "a\n"),
+        ("!exit 7", (), 1, ""),
+        ("import os; os._exit(0)", (), 1, ""),
+        ("import time\nprint('a')\ntime.sleep(60)", ("--timeout", "0.5"), 124, "a\n"),
+        (f"import time\nprint('a')\n{SWALLOW}", ("--timeout", "0.5"), 124, "a\n"),
+        ("print('a')\n1/0", ("--allow-errors",), 0, "a\nend\n"),
+        ("import os; os._exit(3)", ("--allow-errors",), 0, "end\n"),
+        ("import time; time.sleep(60)", ("--timeout", "0.5", "--allow-errors"), 0, "end\n"),
+    ],
+)
+def test_the_exit_status_says_how_the_cells_ended(
+    source: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path
+) -> None:
+    done = kernelexec(tmp_path, "run", script(tmp_path, source, "print('end')"), *LOCAL, *args)
+    assert (done.returncode, done.stdout) == (status, stdout)
+    _, last = cells_of(tmp_path / "given.executed.ipynb")
+    assert bool(last.outputs) is ("end" in stdout)
+
+
+def test_a_cell_may_be_tagged_to_fail(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "run", notebook(tmp_path, "1/0", "print('end')", tags=["raises-exception"]), *LOCAL)
+    assert (done.returncode, done.stdout) == (0, "end\n")
+
+
+def test_json_is_a_result_a_line(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "run", script(tmp_path, "print('a\\nb')", "42", "1/0", "1"), *LOCAL, "--json")
+    results = [ExecutionResult.from_json(line) for line in done.stdout.splitlines()]
+    assert [(result.text, result.status) for result in results[:2]] == [("a\nb\n", "ok"), ("42\n", "ok")]
+    assert [result.status for result in results] == ["ok", "ok", "error"]
+    assert done.returncode == 1
+    assert "ZeroDivisionError" not in done.stderr
+
+
+def test_code_runs_beside_its_file_or_where_it_is_told(tmp_path: Path) -> None:
+    for name in ("beside", "told"):
+        (tmp_path / name).mkdir()
+    path = f"beside/{script(tmp_path / 'beside', 'import os; os.getcwd()')}"
+    assert kernelexec(tmp_path, "run", path, *LOCAL).stdout == f"'{tmp_path / 'beside'}'\n"
+    (tmp_path / "beside" / "given.executed.ipynb").unlink()
+    done = kernelexec(tmp_path, "run", path, *LOCAL, "--work-dir", "told", "--output", "told/out.ipynb")
+    assert done.stdout == f"'{tmp_path / 'told'}'\n"
+    assert (names(tmp_path / "told"), names(tmp_path / "beside")) == (["out.ipynb"], ["given.py"])
+    done = kernelexec(tmp_path, "exec", "import os; os.getcwd()", *LOCAL, "--work-dir", "told")
+    assert done.stdout == f"'{tmp_path / 'told'}'\n"
+
+
+@pytest.mark.parametrize("source", ["open('ran', 'w')", "1", ""])
+def test_without_a_choice_nothing_runs_and_the_ways_out_are_said(source: str, tmp_path: Path) -> None:
+    for args in (("run", script(tmp_path, source)), ("exec", source)):
+        line = refused(kernelexec(tmp_path, *args))
+        assert "Ways out" in line
+        assert "KERNELEXEC_USE_DOCKER=0" in line
+    assert names(tmp_path) == ["given.py"]
+
+
+def test_the_choice_may_be_in_the_environment(tmp_path: Path) -> None:
+    assert kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="0").stdout == "2\n"
+    refused(kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="1"))
+
+
+RAN = b"open('ran', 'w')"
+REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
+    "a missing file": ("missing.py", RAN, (), "missing.py cannot be read: No such file"),
+    "a directory": (".", RAN, (), "cannot be read: Is a directory"),
+    "no utf-8": ("given.py", RAN + b"\xff", (), "given.py cannot be read: 'utf-8' codec"),
+    "an empty file": ("given.py", b"", (), "given.py holds no code cell"),
+    "an empty notebook": ("given.ipynb", b"", (), "given.ipynb is no valid notebook"),
+    "no json": ("given.ipynb", RAN, (), "given.ipynb is no valid notebook"),
+    "no cells": ("given.ipynb", b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}', (), "is no valid notebook"),
+    "an empty stdin": ("-", b" \n", (), "holds no code cell"),
+    "a stdin that is no utf-8": ("-", RAN + b" # \xff", (), ""),
+    "no time": ("given.py", RAN, ("--timeout", "0"), "timeout=0.0"),
+    "no number": ("given.py", RAN, ("--timeout", "nan"), "timeout=nan"),
+    "no such work dir": ("given.py", RAN, ("--work-dir", "missing"), "'missing' does not exist"),
+    "no such interpreter": ("given.py", RAN, ("--python", "/missing/python"), "/missing/python cannot be started"),
+    "an interpreter that is none": ("given.py", RAN, ("--python", "/bin/false"), "The kernel ended while it started"),
+    "an unknown isolation": ("given.py", RAN, ("--isolation", "lokal"), "did you mean 'local'"),
+    "a second cell with a NUL": ("given.py", RAN + b"\n# %%\n'\0'", (), "NUL"),
+    "an output without a directory": ("given.py", RAN, ("--output", "missing/out.ipynb"), "missing"),
+    "an output that is a directory": ("given.py", RAN, ("--output", "."), "irectory"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "args", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
+    name: str, content: bytes, args: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"given{Path(name).suffix or '.py'}").write_bytes(content)
+    before = names(tmp_path)
+    done = kernelexec(tmp_path, "run", name, *LOCAL, *args, stdin=content, PYTHONIOENCODING="utf-8:strict")
+    assert why in refused(done)
+    assert names(tmp_path) == before
+
+
+def test_wrong_usage_is_exit_status_2(tmp_path: Path) -> None:
+    for args in ((), ("run",), ("exec",), ("jump",), ("run", "-", "--jump"), ("exec", "1", "--timeout", "soon")):
+        assert kernelexec(tmp_path, *args).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "args", "status", "stdout"),
+    [
+        ("1 + 1", (), 0, "2\n"),
+        ("print('a')\n1/0", (), 1, "a\n"),
+        ("!exit 7", (), 7, ""),
+        ("%%bash\necho b\nexit 9", (), 9, "b\n"),
+        ("!kill -9 $$", (), 137, ""),
+        ("import os; os._exit(3)", (), 3, ""),
+        ("import os; os._exit(0)", (), 1, ""),
+        ("exit()", (), 1, ""),
+        ("import time; time.sleep(60)", ("--timeout", "0.5"), 124, ""),
+        ("!sleep 60", ("--timeout", "0.5"), 124, ""),
+    ],
+)
+def test_exec_ends_with_the_cells_own_exit_code(
+    code: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path
+) -> None:
+    done = kernelexec(tmp_path, "exec", code, *LOCAL, *args)
+    assert (done.returncode, done.stdout) == (status, stdout)
+    assert "Traceback (most recent call last):\n  File" not in done.stderr
+    assert names(tmp_path) == []
+
+
+def test_exec_prints_its_result_as_json(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "exec", "!echo a; exit 7", *LOCAL, "--json")
+    result = ExecutionResult.from_json(done.stdout)
+    assert (done.returncode, result.exit_code, result.stdout) == (7, 7, "a\n")
+    assert done.stdout.count("\n") == 1
+
+
+def test_exec_refuses_code_that_is_none(tmp_path: Path) -> None:
+    assert "code is empty" in refused(kernelexec(tmp_path, "exec", " ", *LOCAL))
+
+
+def test_output_that_stdout_cannot_encode_ends_nothing(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "exec", "print('\u65e5')\nprint('end')", *LOCAL, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["end"])
+
+
+def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "doctor")
+    assert done.returncode == 0
+    assert "FAIL" not in done.stdout
+    for check in ("python", "runtime directory", "local kernel", "shell commands", "timeouts keep state"):
+        assert any(line.split()[: 1 + len(check.split())] == ["ok", *check.split()] for line in done.stdout.splitlines()), check
+    assert names(tmp_path) == []
+
+
+def test_the_doctor_speaks_json(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "doctor", "--json")
+    findings = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert all(set(finding) == {"check", "ok", "found", "mend"} for finding in findings)
+    assert all(finding["ok"] for finding in findings if not finding["check"].startswith("optional"))
+    assert next(finding["found"] for finding in findings if finding["check"] == "python") in sys.version
+
+
+def test_the_doctor_says_what_to_mend(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "doctor", "--json", "--python", "/missing/python")
+    failed = [finding for finding in json.loads(done.stdout) if not finding["ok"] and "optional" not in finding["check"]]
+    assert done.returncode == 1
+    assert [finding["check"] for finding in failed] == ["local kernel"]
+    assert "/missing/python" in failed[0]["found"]
+    assert failed[0]["mend"]

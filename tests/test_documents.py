@@ -1,0 +1,273 @@
+"""Files of cells: what is read, what is refused, and what an executed notebook holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from kernelexec.documents import Document
+from kernelexec.errors import InvalidRequest
+from kernelexec.hooks import DisplayUpdated, SessionClosed
+from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+
+CODE: dict[str, Any] = {
+    "cell_type": "code",
+    "id": "a",
+    "metadata": {},
+    "execution_count": 9,
+    "outputs": [{"output_type": "stream", "name": "stdout", "text": "old"}],
+    "source": "1 + 1",
+}
+TEXT: dict[str, Any] = {"cell_type": "markdown", "id": "b", "metadata": {"m": [1]}, "source": "# T\n\n*t*"}
+WHOLE: dict[str, Any] = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": {"name": "k", "display_name": "K"}}}
+FORMAT_1 = {"nbformat": 1, "cells": [{"cell_type": "code", "code": "1 + 1", "prompt_number": 1}]}
+FORMAT_3_CELLS: list[dict[str, Any]] = [
+    {"cell_type": "heading", "level": 2, "metadata": {}, "source": "H"},
+    {
+        "cell_type": "code",
+        "collapsed": False,
+        "input": ["x = 1\n", "x"],
+        "language": "python",
+        "metadata": {},
+        "outputs": [{"output_type": "pyout", "prompt_number": 1, "text": "1", "metadata": {}}],
+        "prompt_number": 1,
+    },
+]
+FORMAT_3 = {
+    "metadata": {"name": "n"},
+    "nbformat": 3,
+    "nbformat_minor": 0,
+    "worksheets": [{"metadata": {}, "cells": FORMAT_3_CELLS}],
+}
+
+
+def notebook(*cells: dict[str, Any], **more: Any) -> str:
+    return json.dumps({**WHOLE, "cells": list(cells), **more})
+
+
+def result_of(*outputs: Output, execution_count: int | None = 1) -> ExecutionResult:
+    return ExecutionResult("e", "s", "ok", execution_count, outputs)
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in CODE.items() if key != name}
+
+
+def read_back(document: Document, directory: Path) -> Any:
+    """The notebook as it was written, which is valid."""
+    path = directory / "written.ipynb"
+    document.write(path)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    nbformat.validate(found)
+    return nbformat.reads(json.dumps(found), as_version=nbformat.NO_CONVERT)
+
+
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [
+        (notebook(CODE, TEXT, {**CODE, "id": "c", "source": ["x = 1\n", "x"]}), ("1 + 1", "x = 1\nx")),
+        (notebook({**CODE, "source": "%%bash\nls"}), ("%%bash\nls",)),
+        (notebook({**CODE, "source": " \n"}, TEXT, {**CODE, "id": "c"}), ("1 + 1",)),
+        (notebook(without("id"), without("id"), nbformat_minor=4), ("1 + 1", "1 + 1")),
+        (notebook(without("id"), nbformat_minor=0), ("1 + 1",)),
+        (notebook(TEXT), ()),
+        (notebook(), ()),
+        (json.dumps(FORMAT_3), ("x = 1\nx",)),
+        (json.dumps(FORMAT_1), ("1 + 1",)),
+    ],
+    ids=["4.5", "magic", "empty cells", "4.4", "4.0", "no code", "no cells", "3", "1"],
+)
+def test_a_notebook_of_any_format_gives_its_code(text: str, sources: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "given.ipynb"
+    path.write_text(text, encoding="utf-8")
+    document = Document.read(path)
+    assert document.sources == sources
+    for number in range(len(sources)):
+        document.record(number, result_of(Stream("stdout", f"{number}")))
+    written = read_back(document, tmp_path)
+    assert [cell.outputs[0].text for cell in written.cells if cell.cell_type == "code" and cell.source.strip()] == [
+        f"{number}" for number in range(len(sources))
+    ]
+
+
+NO_NOTEBOOKS = {
+    "nothing": "",
+    "half": "{",
+    "code": "print(1)",
+    "null": "null",
+    "a number": "5",
+    "a list": "[]",
+    "text": '"text"',
+    "an object": "{}",
+    "no cells": json.dumps(WHOLE),
+    "format 99": notebook(CODE, nbformat=99),
+    "format 5": notebook(CODE, nbformat=5),
+    "format as text": notebook(CODE, nbformat="4"),
+    "format null": notebook(CODE, nbformat=None),
+    "minor format as text": notebook(CODE, nbformat_minor="5"),
+    "minor format null": notebook(CODE, nbformat_minor=None),
+    "metadata null": notebook(CODE, metadata=None),
+    "cells null": notebook(CODE, cells=None),
+    "cells an object": notebook(CODE, cells={}),
+    "a cell that is a number": notebook(CODE, cells=[1]),
+    "an empty cell": notebook({}),
+    "an unknown cell": notebook({**CODE, "cell_type": "poem"}),
+    "a source that is a number": notebook({**CODE, "source": 5}),
+    "tags that are a number": notebook({**CODE, "metadata": {"tags": 5}}),
+    "a cell without metadata": notebook(without("metadata")),
+    "format 3 without worksheets": json.dumps({key: value for key, value in FORMAT_3.items() if key != "worksheets"}),
+    "nested deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", NO_NOTEBOOKS.values(), ids=NO_NOTEBOOKS)
+@pytest.mark.filterwarnings("default")
+def test_what_is_no_notebook_is_refused_in_one_line_with_its_name(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "given.ipynb"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidRequest, match=r"given\.ipynb is no valid notebook: .") as caught:
+        Document.read(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "No such file"), (b"\xff\xfe\x00", "codec can't decode"), (..., "Is a directory")]
+)
+@pytest.mark.parametrize("name", ["given.ipynb", "given.py"])
+def test_what_cannot_be_read_is_refused(content: Any, why: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if content is ...:
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=rf"{name} cannot be read: .*{why}"):
+        Document.read(path)
+
+
+SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "no mark": ("1 + 1", ("1 + 1",)),
+    "marks": ("# %%\n1\n# %%\n2\n", ("1", "2")),
+    "marks without a blank": ("#%%\n1\n#%%\n2\n", ("1", "2")),
+    "titles": ("# %% a title\n1\n#%% another %%\n2", ("1", "2")),
+    "code before the first mark": ("import os\n\n# %%\n1", ("import os", "1")),
+    "blank lines around": ("# %%\n\n\n  # indented\nx = 1\n\nx\n\n# %%", ("  # indented\nx = 1\n\nx",)),
+    "empty cells": ("# %%\n# %%\n \n# %%\n1", ("1",)),
+    "magic": ("# %%\n%%bash\nls\n# %%\n!ls", ("%%bash\nls", "!ls")),
+    "no marks": ("# %%% a\n    # %%\nx = '# %%'\n## %%\n# b %%", ("# %%% a\n    # %%\nx = '# %%'\n## %%\n# b %%",)),
+    "returns": ("# %%\r\n1\r\n# %%\r\n2\r\n", ("1", "2")),
+    "byte order mark": ("\ufeffprint(1)", ("print(1)",)),
+    "byte order mark before a mark": ("\ufeff# %%\n1", ("1",)),
+    "unicode": ("# %%\n'\u65e5'", ("'\u65e5'",)),
+    "nothing": ("", ()),
+    "nothing between marks": (" \n# %%\n\n", ()),
+    "prose in comments": ("# %% [markdown]\n# # Title\n#\n# *text*\n# %%\n1", ("1",)),
+    "prose in a string": ('# %% [markdown]\n"""\n# Title\n"""\n# %% code\n1', ("1",)),
+    "prose with a title": ("#%% [markdown] title\n# text\n#%%\n1", ("1",)),
+}
+
+
+@pytest.mark.parametrize(("text", "sources"), SCRIPTS.values(), ids=SCRIPTS)
+def test_a_script_is_parted_at_its_marks_and_prose_is_no_code(text: str, sources: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "given.py"
+    path.write_bytes(text.encode())
+    assert Document.read(path).sources == sources
+
+
+def test_a_script_becomes_a_valid_notebook(tmp_path: Path) -> None:
+    document = Document.script("x = 1\n# %% title\n%%bash\nls\n# %%\nx\n")
+    document.record(2, result_of(ExecuteResult({"text/plain": "1"}, {}, 3), execution_count=3))
+    written = read_back(document, tmp_path)
+    assert [(cell.cell_type, cell.source, cell.execution_count) for cell in written.cells] == [
+        ("code", "x = 1", None),
+        ("code", "%%bash\nls", None),
+        ("code", "x", 3),
+    ]
+    assert written.cells[2].outputs[0].data == {"text/plain": "1"}
+
+
+def test_prose_of_a_script_is_prose_of_its_notebook(tmp_path: Path) -> None:
+    document = Document.script("# %% [markdown]\n# # Title\n#\n# *text*\n# %%\n1")
+    written = read_back(document, tmp_path)
+    assert [(cell.cell_type, cell.source) for cell in written.cells] == [("markdown", "# Title\n\n*text*"), ("code", "1")]
+
+
+def test_outputs_go_into_the_cells_that_made_them(tmp_path: Path) -> None:
+    outputs: tuple[Output, ...] = (
+        Stream("stderr", "\u65e5\x00\n"),
+        DisplayData({"image/svg+xml": "<svg>\n</svg>", "application/json": {"a": [None]}}, {"m": 1}),
+        ExecuteResult({"text/plain": "2"}, {}, 4),
+        Error("E", "v", ("a", "b\nc")),
+    )
+    document = Document.notebook(notebook({**CODE, "source": ""}, CODE | {"id": "c"}, CODE | {"id": "d"}), "n")
+    document.record(0, result_of(*outputs, execution_count=4))
+    empty, first, second = read_back(document, tmp_path).cells
+    assert empty.outputs == second.outputs == []
+    assert empty.execution_count is second.execution_count is None
+    assert first.execution_count == 4
+    stream, display, value, error = first.outputs
+    assert (stream.name, stream.text) == ("stderr", "\u65e5\x00\n")
+    assert (display.data["image/svg+xml"], display.data["application/json"]) == ("<svg>\n</svg>", {"a": [None]})
+    assert display.metadata == {"m": 1}
+    assert (value.data, value.execution_count) == ({"text/plain": "2"}, 4)
+    assert (error.ename, error.evalue, error.traceback) == ("E", "v", ["a", "b\nc"])
+
+
+def test_an_update_changes_the_displays_of_recorded_cells(tmp_path: Path) -> None:
+    document = Document.notebook(notebook(CODE, {**CODE, "id": "c"}), "n")
+    old, other = DisplayData({"text/plain": "old"}, {}, "d"), DisplayData({"text/plain": "other"}, {}, "e")
+    document.record(0, result_of(old, other))
+    document.record(1, result_of(ExecuteResult({"text/plain": "old"}, {}, 2, "d"), DisplayData({"text/plain": "none"})))
+    for display_id in ("d", "unknown"):
+        document.on_event(DisplayUpdated("s", display_id, {"text/html": "<b>new</b>"}, {"m": {"n": 1}}))
+    document.on_event(SessionClosed("s"))
+    first, second = read_back(document, tmp_path).cells
+    data = [output.data for output in (*first.outputs, *second.outputs)]
+    assert data == [{"text/html": "<b>new</b>"}, {"text/plain": "other"}, {"text/html": "<b>new</b>"}, {"text/plain": "none"}]
+    assert first.outputs[0].metadata == second.outputs[0].metadata == {"m": {"n": 1}}
+
+
+def test_all_but_the_outputs_stays_as_it_was(tmp_path: Path) -> None:
+    raw = {"cell_type": "raw", "id": "r", "metadata": {"format": "x"}, "source": "raw\n"}
+    code = {**CODE, "metadata": {"collapsed": True, "tags": ["t"], "own": {"k": [1]}}}
+    document = Document.notebook(notebook(TEXT, code, raw, TEXT | {"id": "z"}, metadata={"own": 1, **WHOLE["metadata"]}), "n")
+    written = read_back(document, tmp_path)
+    assert written.metadata == {"own": 1, **WHOLE["metadata"]}
+    assert (written.nbformat, written.nbformat_minor) == (4, 5)
+    assert written.cells == [TEXT, {**code, "outputs": [], "execution_count": None}, raw, TEXT | {"id": "z"}]
+
+
+def test_the_tag_that_allows_an_error_belongs_to_its_cell() -> None:
+    tags = [{}, {"tags": []}, {"tags": ["other", "raises-exception"]}, {"tags": ["raises-exceptions"]}]
+    cells = [{**CODE, "id": f"c{number}", "metadata": metadata} for number, metadata in enumerate(tags)]
+    document = Document.notebook(notebook(TEXT, {**CODE, "id": "empty", "source": ""}, *cells), "n")
+    assert [document.allows_error(number) for number in range(4)] == [False, False, True, False]
+    assert not Document.script("1").allows_error(0)
+
+
+def test_a_notebook_without_ids_is_taken_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    assert Document.notebook(notebook(without("id"), without("id")), "n").sources == ("1 + 1", "1 + 1")
+    assert Document.notebook(notebook(CODE, CODE), "n").sources == ("1 + 1", "1 + 1")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_lone_surrogate_in_a_notebook_is_refused_or_written(tmp_path: Path) -> None:
+    text = notebook({**TEXT, "source": "\ud800"}, CODE)
+    try:
+        document = Document.notebook(text, "n")
+    except InvalidRequest:
+        return
+    read_back(document, tmp_path)
+
+
+def test_a_link_in_the_notebooks_place_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    elsewhere, place = tmp_path / "elsewhere", tmp_path / "place"
+    elsewhere.write_text("precious")
+    place.mkdir()
+    (place / "written.ipynb").symlink_to(elsewhere)
+    read_back(Document.script("1"), place)
+    assert elsewhere.read_text() == "precious"
+    assert [(path.name, path.is_symlink()) for path in place.iterdir()] == [("written.ipynb", False)]
