@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelexec.errors import InvalidCode
 
-_SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\n(?P<script>.*)\Z", re.DOTALL)
+_SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\r?\n(?P<script>.*)\Z", re.DOTALL)
 _BANG = re.compile(r"^!(?!!)(?P<command>.*)\Z", re.DOTALL)
 
 

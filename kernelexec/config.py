@@ -5,14 +5,14 @@ Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one o
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from kernelexec.errors import InvalidConfig, InvalidTimeout, IsolationUnavailable, nearest
 
@@ -32,8 +32,20 @@ _WAYS_OUT = (
 )
 
 
+def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in given.items():
+        if not name or "=" in name or "\0" in name + value:
+            message = f"{name!r}={value!r} is no variable that a process could have"
+            raise ValueError(message)
+    return MappingProxyType(dict(given))
+
+
+#: Variables of an environment; the mapping does not change.
+Variables = Annotated[Mapping[str, str], AfterValidator(_variables), PlainSerializer(dict)]
+
+
 class _Branch(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class Budgets(_Branch):
@@ -91,7 +103,7 @@ class Environment(_Branch):
 
     pass_names: tuple[str, ...] = ()
     """Variables that are handed on though they look like secrets."""
-    set: dict[str, str] = Field(default_factory=dict)
+    set: Variables = Field(default_factory=dict)
     """Variables that are set for the kernel, over everything else."""
 
 
@@ -148,31 +160,42 @@ def load(
     options = dict(config.model_dump(exclude_unset=True) if isinstance(config, Config) else config or {})
     if workspace is not None:
         options["workspace"] = Path(workspace)
-    options["isolation"] = _choose(isolation or options.get("isolation"), use_docker=use_docker, environ=environ)
+    options["isolation"] = _choose(isolation, use_docker, options.get("isolation"), os.environ if environ is None else environ)
     try:
         return Config.model_validate(options)
     except ValidationError as exc:
         raise InvalidConfig(_explain(exc)) from exc
 
 
-def _choose(isolation: str | None, *, use_docker: bool | None, environ: Mapping[str, str] | None) -> str:
-    if use_docker is not None and isolation is not None and use_docker == (isolation == "local"):
-        message = f"isolation={isolation!r} and use_docker={use_docker} contradict each other: give one of them."
-        raise InvalidConfig(message)
-    if isolation is None:
-        docker = _switch(os.environ if environ is None else environ) if use_docker is None else use_docker
-        isolation = "local" if docker is False else "container"
-    if isolation == "container":
+def _choose(isolation: object, use_docker: bool | None, configured: object, environ: Mapping[str, str]) -> object:  # noqa: FBT001
+    """Where code runs: by argument, else by configuration, else by the environment, else in containers."""
+    if isolation is not None:
+        _check_known(isolation)
+        if use_docker is not None and use_docker == (isolation == "local"):
+            message = f"isolation={isolation!r} and use_docker={use_docker} contradict each other: give one of them."
+            raise InvalidConfig(message)
+        chosen = isolation
+    elif use_docker is not None:
+        chosen = "container" if use_docker else "local"
+    elif configured is not None:
+        _check_known(configured)
+        chosen = configured
+    else:
+        chosen = "local" if _switch(environ) is False else "container"
+    if chosen == "container":
         message = (
             "Code runs in containers unless told otherwise, and kernelexec found no container engine that it can use: "
             f"this version brings no container provisioner. {_WAYS_OUT}"
         )
         raise IsolationUnavailable(message)
-    if isolation != "local":
-        known = ("local", "container")
-        message = f"isolation={isolation!r} is not known{nearest(isolation, known)}: it is one of {', '.join(known)}."
+    return chosen
+
+
+def _check_known(isolation: object) -> None:
+    known = ("local", "container")
+    if isolation not in known:
+        message = f"isolation={isolation!r} is not known{nearest(str(isolation), known)}: it is one of {', '.join(known)}."
         raise InvalidConfig(message)
-    return isolation
 
 
 def _switch(environ: Mapping[str, str]) -> bool | None:
@@ -216,7 +239,7 @@ def seconds(value: object, name: str) -> float:
     Raises:
         InvalidTimeout: not a finite number, or below 0.001.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < SHORTEST_TIMEOUT:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_TIMEOUT <= value <= sys.float_info.max:
         message = f"{name}={value!r}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
         raise InvalidTimeout(message)
     return float(value)

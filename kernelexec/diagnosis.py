@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, strip_ansi
 
-_CELL_LINE = re.compile(r"^Cell In\[\d+\], line (\d+)", re.MULTILINE)
+_CELL_LINE = re.compile(r"^Cell In\[(\d+)\], line (\d+)", re.MULTILINE)
 _ARROW = re.compile(r"^-+> (\d+) (.*)$", re.MULTILINE)
 _SYNTAX_LINE = re.compile(r"^\s*(?:Cell In\[\d+\]|File .*), line (\d+)\n(.*)$", re.MULTILINE)
+_OTHER_FILE = re.compile(r"^\s*File ", re.MULTILINE)
+_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _MISSING_MODULE = re.compile(r"No module named '([^'.]+)")
 
 _HINTS: dict[str, tuple[str, ...]] = {
@@ -60,29 +62,39 @@ def diagnose(
         return Diagnosis("timeout", message, line, text, message, ("Give it more time, or do less at once.",), retryable=True)
     if interrupted == "request":
         return Diagnosis("interrupted", "The cell was interrupted on request.", line, text, retryable=True)
-    if error is None:
+    if error is None or _is_script(error):
         hint = ("Read stderr: the command says there what it missed.",)
         return Diagnosis("command", f"The command ended with exit code {exit_code}.", hints=hint)
     return Diagnosis(error.ename, error.evalue[:2000], line, text, None, _hints(error))
 
 
+def _is_script(error: Error) -> bool:
+    """Whether the exception only says that a ``%%bash`` or ``%%sh`` cell failed."""
+    return error.ename == "CalledProcessError" and any("run_cell_magic(" in entry for entry in error.traceback)
+
+
 def _hints(error: Error) -> tuple[str, ...]:
     if error.ename in ("ModuleNotFoundError", "ImportError") and (missing := _MISSING_MODULE.search(error.evalue)):
         return (f"{missing[1]} is not installed in the kernel's environment: install it, or do without.",)
+    if error.ename in _SYNTAX and any(_OTHER_FILE.search(strip_ansi(entry)) for entry in error.traceback):
+        return ("Mend what was compiled there: the cell ran up to the marked line.",)
     return _HINTS.get(error.ename, ())
 
 
 def _where(error: Error | None) -> tuple[int | None, str | None]:
-    """Line number and text of the last frame that lies in the user's own cell."""
+    """Number and text of the last line that ran of the cell itself, which is the newest of all cells in the traceback."""
     if error is None:
         return None, None
-    trace = strip_ansi("\n".join(error.traceback))
-    if error.ename in ("SyntaxError", "IndentationError", "TabError"):
-        found = _SYNTAX_LINE.search(trace)
+    entries = [strip_ansi(entry) for entry in error.traceback]
+    if error.ename in _SYNTAX:
+        found = _SYNTAX_LINE.search("\n".join(entries))
         return (int(found[1]), found[2].strip()) if found else (None, None)
+    trace = "\n".join(entry for entry in entries if not entry.startswith(error.ename))
     frames = list(_CELL_LINE.finditer(trace))
-    if not frames:
+    newest = max((int(frame[1]) for frame in frames), default=0)
+    last = next((frame for frame in reversed(frames) if int(frame[1]) == newest), None)
+    if last is None:
         return None, None
-    number = int(frames[-1][1])
-    arrow = next((match for match in _ARROW.finditer(trace, frames[-1].end()) if int(match[1]) == number), None)
+    number = int(last[2])
+    arrow = next((match for match in _ARROW.finditer(trace, last.end()) if int(match[1]) == number), None)
     return number, arrow[2].strip() if arrow else None

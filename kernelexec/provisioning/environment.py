@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from kernelexec.config import Environment
 
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASSW(?:OR)?D|PASSPHRASE|PWD_?HASH|CREDENTIALS?|PRIVATE_?KEY|AUTH|COOKIE|"
-    r"SESSION_?(?:ID|KEY)|SIGNING_?KEY|ENCRYPTION_?KEY|DSN|WEBHOOK|BEARER|JWT|PAT|KEY)(?:$|_|\d)|(?:KEY|SECRET|TOKEN|PASSWORD)$",
+    r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASS|PASSW(?:OR)?D|PASSPHRASE|PWD_?HASH|CREDENTIALS?|PRIVATE_?KEY|AUTH|"
+    r"COOKIE|SESSION_?(?:ID|KEY)|SIGNING_?KEY|ENCRYPTION_?KEY|DSN|WEBHOOK|BEARER|JWT|PAT|KEY)(?:$|_|\d)|_PWD$|"
+    r"(?:APIKEY|ACCESSKEY|SECRETKEY|PRIVATEKEY|SECRET|TOKEN|PASSWORD)$",
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(
-    r"^(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}$|^gh[pousr]_[A-Za-z0-9]{20,}|^github_pat_|^glpat-|^xox[abprs]-|^AKIA[0-9A-Z]{16}$|"
-    r"^hf_[A-Za-z0-9]{20,}|^eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.|-----BEGIN [A-Z ]*PRIVATE KEY-----|"
-    r"[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@"
+    r"^(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}$|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_|\bglpat-|\bxox[abprs]-|"
+    r"\bAKIA[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{20,}|^eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.|AccountKey=[A-Za-z0-9+/]{20,}|"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"
 )
 # Handles into this process's own world, worth nothing or too much to a kernel.
 _OURS = frozenset({"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"})

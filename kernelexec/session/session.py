@@ -162,8 +162,8 @@ class AsyncSession:
             UnknownExecution: no execution of that id is remembered.
             InvalidRequest: a negative offset, a limit below 1, or a malformed pattern.
         """
-        if offset < 0 or limit < 1:
-            message = f"offset={offset}, limit={limit}: offset is 0 at least, limit is 1 at least (bytes)."
+        if not isinstance(offset, int) or not isinstance(limit, int) or offset < 0 or limit < 1:
+            message = f"offset={offset!r}, limit={limit!r}: whole bytes, offset 0 at least, limit 1 at least."
             raise InvalidRequest(message)
         return self._memory.find(execution_id, self._turns).page(offset, limit, grep)
 

@@ -28,7 +28,7 @@ from kernelexec.results import (
     Timing,
 )
 from kernelexec.workspace import SpillFile
-from kernelexec.workspace.spill import Grep, page_of
+from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
 OnOutput = Callable[[Output], None]
 
@@ -132,7 +132,7 @@ class Turn:
             return spill.grep(grep, offset, limit, total) if grep else spill.page(offset, limit, total)
         raw = (self.collector.raw_text if self.collector else "").encode("utf-8", "replace")
         if grep is None:
-            return page_of(raw[offset : offset + limit + 4], offset, limit, total, len(raw))
+            return page_of(raw[offset : offset + limit + MARGIN_BYTES], offset, limit, total, len(raw))
         finder = Grep(grep, offset, limit)
         finder.feed(raw[offset:].decode("utf-8", "ignore"))
         finder.finish()

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from kernelexec.text import clean_text
+
 #: Directories that tools fill by themselves, and that no caller wants to read about.
 IGNORED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache"})
 #: So many entries are looked at; in a larger workspace the list is what was found among the first ones.
@@ -24,7 +26,7 @@ class Watch:
         """Paths, relative to the workspace, of files that are new or changed since the last call, sorted."""
         now = self._look()
         known, self._known = self._known, now
-        return tuple(sorted(path for path, seen in now.items() if known.get(path) != seen))
+        return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
 
     def _look(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}

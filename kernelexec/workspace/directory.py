@@ -76,7 +76,7 @@ def check_name(session: str) -> None:
 def _existing(path: Path, said: str) -> Path:
     try:
         found = path.resolve(strict=True)
-    except (OSError, RuntimeError) as exc:
+    except (OSError, RuntimeError, ValueError) as exc:
         message = f"work_dir {said!r} does not exist: create it first."
         raise InvalidWorkDir(message) from exc
     if not found.is_dir():

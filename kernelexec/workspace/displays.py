@@ -84,11 +84,11 @@ def _content(output: Output) -> tuple[str, bytes] | None:
         value: Any = output.data.get(mime)
         if value is None:
             continue
-        if mime in _TEXT and isinstance(value, str):
-            return extension, value.encode("utf-8", "replace")
-        if isinstance(value, str):
-            if decoded := decode_base64(value):
-                return extension, decoded
-        elif isinstance(value, dict | list):
-            return extension, json.dumps(value).encode()
+        if mime.endswith("json"):
+            if isinstance(value, dict | list):
+                return extension, json.dumps(value).encode()
+        elif isinstance(value, str):
+            content = value.encode("utf-8", "replace") if mime in _TEXT else decode_base64(value)
+            if content:
+                return extension, content
     return None

@@ -12,6 +12,8 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
 from kernelexec.text import head_of, utf8_size
 
+#: What is read beyond a page: it may begin within one character, and holds one whole character at least.
+MARGIN_BYTES = 8
 _GREP_CHUNK_BYTES = 1024 * 1024
 _LINE_MAX_CHARS = 64 * 1024
 
@@ -60,34 +62,41 @@ class SpillFile:
 
     def page(self, offset: int, limit: int, total_bytes: int) -> OutputPage:
         """The characters that begin within ``limit`` bytes from ``offset``."""
-        with self._path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(limit + 4)
-        return page_of(raw, offset, limit, total_bytes, self.stored_bytes)
+        return page_of(self._read(offset, limit + MARGIN_BYTES), offset, limit, total_bytes, self.stored_bytes)
 
     def grep(self, pattern: str, offset: int, limit: int, total_bytes: int) -> OutputPage:
         """The lines from ``offset`` on that the regular expression finds something in, up to ``limit`` bytes of them."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        offset += _inside(self._read(offset, MARGIN_BYTES), offset)
         finder, position = Grep(pattern, offset, limit), offset
-        with self._path.open("rb") as file:
-            file.seek(offset)
-            while not finder.full and (raw := file.read(_GREP_CHUNK_BYTES)):
-                finder.feed(decoder.decode(raw))
-                position += len(raw)
+        while not finder.full and (raw := self._read(position, _GREP_CHUNK_BYTES)):
+            finder.feed(decoder.decode(raw))
+            position += len(raw)
         if not finder.full:
             finder.finish()
         return finder.result(total_bytes, self.stored_bytes)
 
+    def _read(self, offset: int, size: int) -> bytes:
+        if offset >= self.stored_bytes:
+            return b""
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            return file.read(min(size, self.stored_bytes - offset))
 
-def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes: int) -> OutputPage:
-    """A page from raw bytes that begin at ``offset``; whole characters only."""
+
+def _inside(raw: bytes, offset: int) -> int:
+    """How many of the first bytes belong to a character that began before ``offset``."""
     start = 0
     while start < min(4, len(raw)) and offset and raw[start] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte
         start += 1
-    text = raw[start : start + limit].decode("utf-8", "ignore")
-    end = offset + start + utf8_size(text)
-    if text == "" and raw[start:]:
-        end = offset + len(raw)
+    return start
+
+
+def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes: int) -> OutputPage:
+    """A page from raw bytes that begin at ``offset``; whole characters only."""
+    start = _inside(raw, offset)
+    text = raw[start : start + limit].decode("utf-8", "ignore") or raw[start:].decode("utf-8", "ignore")[:1]
+    end = offset + start + utf8_size(text) if text else offset + len(raw)  # the disk may have cut the last character
     return OutputPage(text, offset + start, end if end < stored_bytes else None, total_bytes, stored_bytes)
 
 
@@ -97,8 +106,8 @@ class Grep:
     def __init__(self, pattern: str, offset: int, limit: int) -> None:
         try:
             self._pattern = re.compile(pattern)
-        except re.error as exc:
-            message = f"grep={pattern!r} is no regular expression: {exc}."
+        except (re.error, OverflowError, RecursionError) as exc:
+            message = f"grep={pattern[:100]!r} is no regular expression: {exc}."
             raise InvalidRequest(message) from exc
         self._offset = self._position = offset
         self._limit = limit
@@ -109,13 +118,13 @@ class Grep:
 
     def feed(self, text: str) -> None:
         """Take the next piece."""
-        lines = (self._line + text).splitlines(keepends=True)
-        self._line = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        *lines, self._line = (self._line + text).split("\n")
         for line in lines:
-            self._take(line)
+            self._take_in_pieces(line + "\n")
         if len(self._line) > _LINE_MAX_CHARS:
-            self._take(self._line)
-            self._line = ""
+            end = len(self._line) // _LINE_MAX_CHARS * _LINE_MAX_CHARS
+            self._take_in_pieces(self._line[:end])
+            self._line = self._line[end:]
 
     def finish(self) -> None:
         """No more is coming."""
@@ -127,6 +136,10 @@ class Grep:
         """What was found, and where to go on if there was more."""
         following = self._position if self.full else None
         return OutputPage("".join(self._found), self._offset, following, total_bytes, stored_bytes)
+
+    def _take_in_pieces(self, line: str) -> None:
+        for start in range(0, len(line), _LINE_MAX_CHARS):
+            self._take(line[start : start + _LINE_MAX_CHARS])
 
     def _take(self, line: str) -> None:
         if self.full:

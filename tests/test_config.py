@@ -1,0 +1,246 @@
+"""Settings: where code runs is chosen or refused; every option is known and fits; nothing changes afterwards."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from kernelexec.config import Budgets, Config, OutputLimits, load, seconds
+from kernelexec.errors import InvalidConfig, InvalidTimeout, IsolationUnavailable
+
+KX, AG = "KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER"
+LOCAL: dict[str, dict[str, Any]] = {
+    "isolation": {"isolation": "local"},
+    "use_docker": {"use_docker": False},
+    "a mapping": {"config": {"isolation": "local"}},
+    "an object": {"config": Config(isolation="local")},
+    "the environment": {"environ": {KX: "0"}},
+    "the other name": {"environ": {AG: "0"}},
+    "both say the same": {"isolation": "local", "use_docker": False},
+    "isolation over the mapping": {"isolation": "local", "config": {"isolation": "container"}},
+    "isolation over the environment": {"isolation": "local", "environ": {KX: "1", AG: "1"}},
+    "isolation over garbage": {"isolation": "local", "environ": {KX: "maybe"}},
+    "use_docker over the environment": {"use_docker": False, "environ": {KX: "1"}},
+    "use_docker over garbage": {"use_docker": False, "environ": {KX: "maybe"}},
+    "use_docker over the mapping": {"use_docker": False, "config": {"isolation": "container"}},
+    "the mapping over the environment": {"config": {"isolation": "local"}, "environ": {KX: "1"}},
+    "the first name over the second": {"environ": {KX: "0", AG: "1"}},
+    "the first name over garbage in the second": {"environ": {KX: "0", AG: "maybe"}},
+    "the second name where the first is empty": {"environ": {KX: "", AG: "false"}},
+    "the second name where the first is none": {"environ": {KX: "None", AG: "false"}},
+}
+CONTAINER: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "isolation": {"isolation": "container"},
+    "use_docker": {"use_docker": True},
+    "both say the same": {"isolation": "container", "use_docker": True},
+    "a mapping": {"config": {"isolation": "container"}},
+    "a mapping without isolation": {"config": {"notebook": False}},
+    "an object without isolation": {"config": Config()},
+    "isolation over the mapping": {"isolation": "container", "config": {"isolation": "local"}},
+    "isolation over the environment": {"isolation": "container", "environ": {KX: "0"}},
+    "use_docker over the environment": {"use_docker": True, "environ": {KX: "0", AG: "0"}},
+    "use_docker over the mapping": {"use_docker": True, "config": {"isolation": "local"}},
+    "the first name over the second": {"environ": {KX: "1", AG: "0"}},
+    "names that say nothing": {"environ": {KX: " ", AG: "none"}},
+}
+UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
+    "at the top": ({"worksapce": "a"}, "worksapce is no option (did you mean 'workspace'?)"),
+    "in budgets": ({"budgets": {"tiemout": 1}}, "budgets.tiemout is no option (did you mean 'timeout'?)"),
+    "in output": ({"output": {"stream_byte": 9}}, "output.stream_byte is no option (did you mean 'stream_bytes'?)"),
+    "in limits": ({"limits": {"nofiles": 99}}, "limits.nofiles is no option (did you mean 'nofile'?)"),
+    "in environment": ({"environment": {"pass_name": ()}}, "environment.pass_name is no option (did you mean 'pass_names'?)"),
+    "in capacity": ({"capacity": {"session": 1}}, "capacity.session is no option (did you mean 'sessions'?)"),
+    "like nothing": ({"zzz": 1}, "zzz is no option."),
+    "like nothing inside": ({"budgets": {"zzz": {"y": 1}}}, "budgets.zzz is no option."),
+    "two at once": (
+        {"pyhton": "p", "budgets": {"gracee": 1}},
+        "budgets.gracee is no option (did you mean 'grace'?); pyhton is no",
+    ),
+    "of another branch": ({"timeout": 1}, "timeout is no option"),
+}
+UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
+    "zero seconds": ({"budgets": {"timeout": 0}}, "budgets.timeout: "),
+    "negative seconds": ({"budgets": {"grace": -1}}, "(given: -1)"),
+    "seconds that are no number": ({"budgets": {"start": "soon"}}, "(given: 'soon')"),
+    "seconds that are nan": ({"budgets": {"stop": math.nan}}, "budgets.stop: "),
+    "endless seconds": ({"budgets": {"timeout": math.inf}}, "budgets.timeout: "),
+    "an endless grace": ({"budgets": {"grace": math.inf}}, "budgets.grace: "),
+    "a negative size": ({"output": {"spill_bytes": -1}}, "output.spill_bytes: "),
+    "a size too small": ({"output": {"message_bytes": 1}}, "output.message_bytes: "),
+    "half a byte": ({"output": {"stream_bytes": 2.5}}, "output.stream_bytes: "),
+    "a limit too small": ({"limits": {"nofile": 1}}, "limits.nofile: "),
+    "no session at all": ({"capacity": {"sessions": 0}}, "capacity.sessions: "),
+    "a queue below none": ({"capacity": {"queue": -1}}, "capacity.queue: "),
+    "a branch that is a number": ({"budgets": 5}, "budgets: "),
+    "a switch that is no switch": ({"notebook": "maybe"}, "notebook: "),
+    "a path that is none": ({"workspace": None}, "workspace: "),
+    "names that are one name": ({"environment": {"pass_names": "HOME"}}, "environment.pass_names: "),
+    "a value that is no text": ({"environment": {"set": {"A": 1}}}, "environment.set.A: "),
+    "a value that no process can have": ({"environment": {"set": {"A": "b\0"}}}, "environment.set"),
+    "a name that no process can have": ({"environment": {"set": {"A=": "b"}}}, "environment.set"),
+    "a key that is no text": ({1: 2}, "1: "),
+    "an unknown place": ({"isolation": "vm"}, "isolation='vm' is not known: it is one of local, container."),
+    "a misspelt place": ({"isolation": "lcoal"}, "isolation='lcoal' is not known (did you mean 'local'?)"),
+    "a place that is no text": ({"isolation": 3}, "isolation=3"),
+}
+
+
+@pytest.mark.parametrize("arguments", LOCAL.values(), ids=LOCAL)
+def test_local_execution_is_chosen_by(arguments: dict[str, Any]) -> None:
+    assert load(**{"environ": {}, **arguments}).isolation == "local"
+
+
+@pytest.mark.parametrize("arguments", CONTAINER.values(), ids=CONTAINER)
+def test_containers_cannot_be_had_and_the_message_names_the_ways_out(arguments: dict[str, Any]) -> None:
+    with pytest.raises(IsolationUnavailable) as caught:
+        load(**{"environ": {}, **arguments})
+    for way in ("install and start a container engine", 'isolation="local"', "use_docker=False", "KERNELEXEC_USE_DOCKER=0"):
+        assert way in str(caught.value)
+    assert not caught.value.may_have_run
+
+
+@pytest.mark.parametrize("name", [KX, AG])
+@pytest.mark.parametrize("value", ["0", "false", "no", "f", "False", "NO", "F", " 0 ", "\tfalse\n"])
+def test_a_variable_that_says_false_chooses_local(name: str, value: str) -> None:
+    assert load(environ={name: value}).isolation == "local"
+
+
+@pytest.mark.parametrize("name", [KX, AG])
+@pytest.mark.parametrize("value", ["1", "true", "yes", "t", "True", "YES", "T", " 1 ", "", " ", "none", "None", "NONE"])
+def test_a_variable_that_says_true_or_nothing_leaves_containers(name: str, value: str) -> None:
+    with pytest.raises(IsolationUnavailable):
+        load(environ={name: value})
+
+
+@pytest.mark.parametrize("name", [KX, AG])
+@pytest.mark.parametrize("value", ["maybe", "2", "-1", "truee", "on", "null", "0.0", "yes please"])
+def test_a_variable_that_says_neither_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"^{name}='{value}' is neither true .* nor false"):
+        load(environ={name: value})
+
+
+def test_the_environment_of_the_process_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(AG, raising=False)
+    monkeypatch.setenv(KX, "0")
+    assert load().isolation == "local"
+    monkeypatch.setenv(KX, "1")
+    with pytest.raises(IsolationUnavailable):
+        load()
+
+
+@pytest.mark.parametrize(("isolation", "use_docker"), [("local", True), ("container", False)])
+def test_two_arguments_that_contradict_each_other_are_refused(isolation: str, use_docker: bool) -> None:  # noqa: FBT001
+    with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' and use_docker={use_docker} contradict each other"):
+        load(isolation, use_docker=use_docker, environ={})
+
+
+@pytest.mark.parametrize("use_docker", [None, False, True])
+@pytest.mark.parametrize("isolation", ["lcoal", "Local", "locale"])
+def test_a_misspelt_isolation_is_said_to_be_unknown(isolation: str, use_docker: bool | None) -> None:  # noqa: FBT001
+    with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' is not known .did you mean 'local'"):
+        load(isolation, use_docker=use_docker, environ={})
+
+
+@pytest.mark.parametrize(("options", "said"), UNKNOWN.values(), ids=UNKNOWN)
+def test_an_unknown_option_is_named_with_the_nearest(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        load("local", config=options)
+    assert str(caught.value).startswith("Configuration: ")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "said"), UNFIT.values(), ids=UNFIT)
+def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        load(config={"isolation": "local", **options})
+    assert said in str(caught.value)
+
+
+def test_the_defaults_are_those_of_the_classes() -> None:
+    assert load("local") == Config()
+    assert load("local").python == sys.executable
+    assert load("local").workspace == Path("workspaces")
+
+
+def test_a_mapping_reaches_every_branch_and_leaves_the_rest() -> None:
+    given = {
+        "budgets": {"timeout": 5},
+        "output": {"stream_bytes": 10},
+        "limits": {"nofile": None},
+        "environment": {"pass_names": ["A"], "set": {"B": "c"}},
+        "capacity": {"queue": 0},
+        "notebook": False,
+    }
+    config = load("local", config=given)
+    assert config.budgets == Budgets(timeout=5.0)
+    assert config.output == OutputLimits(stream_bytes=10)
+    assert config.limits.nofile is None
+    assert (config.environment.pass_names, config.environment.set) == (("A",), {"B": "c"})
+    assert (config.capacity.queue, config.capacity.sessions) == (0, 256)
+    assert (config.notebook, config.save_displays) == (False, True)
+
+
+def test_an_object_gives_the_same_settings_as_its_mapping() -> None:
+    config = Config(isolation="local", budgets=Budgets(timeout=3), save_displays=False)
+    assert load(config=config) == config
+    assert load("local", config={"budgets": {"timeout": 3}, "save_displays": False}) == config
+
+
+def test_branches_may_be_objects_within_a_mapping() -> None:
+    assert load("local", config={"budgets": Budgets(grace=2.0)}).budgets.grace == 2.0
+
+
+@pytest.mark.parametrize("config", [{"workspace": "b"}, Config(workspace=Path("b"))])
+def test_the_argument_goes_over_the_configured_workspace(config: Any) -> None:
+    assert load("local", config=config).workspace == Path("b")
+    assert load("local", workspace="a", config=config).workspace == Path("a")
+    assert load("local", workspace=Path("a"), config=config).workspace == Path("a")
+
+
+def test_what_is_given_is_left_as_it_was() -> None:
+    given: dict[str, Any] = {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
+    config = load("local", workspace="w", config=given)
+    assert given == {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
+    given["environment"]["set"]["A"] = "2"
+    assert config.environment.set == {"A": "1"}
+
+
+@pytest.mark.parametrize("branch", ["", "budgets", "output", "limits", "environment", "capacity"])
+def test_settings_do_not_change(branch: str) -> None:
+    config = load("local")
+    target: Any = getattr(config, branch) if branch else config
+    for name in type(target).model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(target, name, getattr(target, name))
+
+
+def test_the_variables_that_are_set_do_not_change() -> None:
+    config: Any = load("local", config={"environment": {"set": {"A": "1"}}})
+    with pytest.raises(TypeError):
+        config.environment.set["A"] = "2"
+
+
+def test_late_limits_differ_in_streams_and_displays_only() -> None:
+    limits = OutputLimits(late_bytes=7, text_bytes=9)
+    assert limits.late == OutputLimits(late_bytes=7, text_bytes=9, stream_bytes=7, display_bytes=7)
+
+
+@pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6)])
+def test_seconds_takes_numbers(value: object, taken: float) -> None:
+    checked = seconds(value, "timeout")
+    assert (type(checked), checked) == (float, taken)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, 0.0009, -1, math.nan, math.inf, -math.inf, True, False, None, "5", b"5", [1], 1j, pytest.param(10**400, id="10**400")],
+)
+def test_seconds_refuses_all_else_by_name(value: object) -> None:
+    with pytest.raises(InvalidTimeout, match=r"^wait=.*: it is a number of seconds, 0\.001 at least"):
+        seconds(value, "wait")
