@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config, load
-from kernelexec.errors import CapacityReached, Closed, UnknownSession, nearest
+from kernelexec.errors import CapacityReached, Closed, InvalidWorkDir, UnknownSession, nearest
 from kernelexec.hooks import Hook
 from kernelexec.provisioning import new_root
 from kernelexec.recorder import Recorder
@@ -56,7 +57,7 @@ class AsyncExecutor:
         self.config = load(isolation, use_docker=use_docker, workspace=workspace, config=config)
         self._hooks = tuple(hooks)
         self._sessions: dict[str, AsyncSession] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: TaskGroup | None = None
         self._runtime: Path | None = None
 
@@ -93,9 +94,12 @@ class AsyncExecutor:
         async with self._opening.setdefault(name, asyncio.Lock()):
             self._check_open()
             known = self._sessions.get(name)
-            if known is not None:
-                return known
-            return await self._open(name, work_dir)
+            if known is None:
+                return await self._open(name, work_dir)
+            if work_dir is not None and Workspace.at(work_dir).path != known.workspace:
+                message = f"Session {name!r} works in {known.workspace}, not in {work_dir}: close it, or take another name."
+                raise InvalidWorkDir(message)
+            return known
 
     def sessions(self) -> tuple[str, ...]:
         """The names of the open sessions."""

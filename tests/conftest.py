@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kernelexec import Executor, Session
+from tests.traces import RUN
 
 KINDS = ["local"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def run_apart() -> Iterator[None]:
+    """Let this run, one of several workers perhaps, tell its own processes and private directories from all others."""
+    place = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RUN, uuid.uuid4().hex)
+        patch.setenv("XDG_RUNTIME_DIR", place)
+        yield
+    shutil.rmtree(place)
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_another_process_is_connected_where_no_process_is_expected_or_it_is_the_
             assert said_by(server) == "5\n"
 
 
-@pytest.mark.parametrize("pid", [None, os.getpid()])
+@pytest.mark.parametrize("pid", [None, os.getpid()], ids=["any process", "this process"])
 def test_a_link_to_the_socket_of_another_daemon_is_refused_and_the_daemon_hears_nothing(
     short_path: Path, pid: int | None
 ) -> None:

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import AsyncExecutor, AsyncSession, CapacityReached, ExecutionResult, QueueFull
+from kernelexec import (
+    AsyncExecutor,
+    AsyncSession,
+    CapacityReached,
+    Closed,
+    ExecutionResult,
+    InvalidWorkDir,
+    KernelStartFailed,
+    QueueFull,
+)
 from tests.traces import descriptors, marked_processes, processes_of, runtime_directories
 
 SESSIONS, CELLS = 20, 10
@@ -107,6 +116,36 @@ def test_calls_at_once_for_one_name_make_one_session(tmp_path: Path) -> None:
             found = await asyncio.gather(*(executor.session("one") for _ in range(10)))
             assert len({id(session) for session in found}) == 1
             assert found[0].kernel_epoch == 1
+
+    asyncio.run(run())
+
+
+def test_an_executor_that_closes_while_a_session_starts_leaves_nothing(tmp_path: Path) -> None:
+    before = (descriptors(), marked_processes(), runtime_directories())
+
+    async def run(delay: float) -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            opening = asyncio.create_task(executor.session("s"))
+            await asyncio.sleep(delay)
+        (outcome,) = await asyncio.gather(opening, return_exceptions=True)
+        assert isinstance(outcome, AsyncSession | Closed | KernelStartFailed), outcome
+        if isinstance(outcome, AsyncSession):
+            with pytest.raises(Closed):
+                await outcome.execute("1")
+
+    for delay in (0, 0.001, 0.01, 0.05, 0.15, 0.25, 0.35):
+        asyncio.run(run(delay))
+    assert (descriptors(), marked_processes(), runtime_directories()) == before
+
+
+def test_one_name_is_one_directory(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "elsewhere").mkdir()
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session = await executor.session("s")
+            assert await executor.session("s", work_dir=session.workspace) is session
+            with pytest.raises(InvalidWorkDir, match="close it, or take another name"):
+                await executor.session("s", work_dir=tmp_path / "elsewhere")
 
     asyncio.run(run())
 

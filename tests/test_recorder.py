@@ -213,7 +213,7 @@ def test_what_was_left_out_takes_no_memory(path: Path) -> None:
     assert held < 1_000_000
 
 
-@pytest.mark.parametrize("name", ["s.ipynb", f".s.ipynb.{os.getpid()}.tmp"])
+@pytest.mark.parametrize("name", ["s.ipynb", f".s.ipynb.{os.getpid()}.tmp"], ids=["itself", "temporary"])
 def test_a_link_in_the_notebooks_place_is_replaced_and_not_followed(path: Path, name: str) -> None:
     elsewhere = path.parent.parent / "elsewhere"
     elsewhere.write_text("precious")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import psutil
+
+#: A variable that every process of one test run inherits: several runs at once do not see each other.
+RUN = "KERNELEXEC_TEST_RUN"
 
 
 def processes_of(owner: int) -> list[psutil.Process]:
@@ -15,11 +17,12 @@ def processes_of(owner: int) -> list[psutil.Process]:
 
 
 def marked_processes() -> dict[int, str]:
-    """Every process that carries a kernel's mark in its environment, with its command line."""
+    """Every process that a kernel of this test run is or has started, wherever it went, with its command line."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if b"KERNELEXEC_KERNEL=" in (entry / "environ").read_bytes():
+            environ = (entry / "environ").read_bytes()
+            if b"KERNELEXEC_KERNEL=" in environ and f"{RUN}={os.environ[RUN]}".encode() in environ.split(b"\0"):
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
@@ -40,6 +43,5 @@ def descriptors() -> dict[str, int]:
 
 
 def runtime_directories() -> set[Path]:
-    """The executors' private directories that are there."""
-    bases = {os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"} - {""}
-    return {path for base in bases for path in Path(base).glob("kx-*")}
+    """The executors' private directories of this test run that are there."""
+    return set(Path(os.environ["XDG_RUNTIME_DIR"]).glob("kx-*"))

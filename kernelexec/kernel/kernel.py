@@ -69,6 +69,7 @@ class Kernel:
         self._identity = identity
         self._provisioner: KernelProvisionerBase | None = None
         self._link: Link | None = None
+        self._unwanted = False
 
     @property
     def alive(self) -> bool:
@@ -104,6 +105,8 @@ class Kernel:
         return message
 
     async def _launch(self, tasks: TaskGroup) -> None:
+        if self._unwanted:
+            raise KernelStartFailed("The kernel was stopped before it started.")
         spec = kernel_spec(self._config.python, self._runtime.connection_file)
         limits = self._config.limits.model_dump(exclude_none=True)
         env = scrubbed(self._config.environment) | self._runtime.launch_environment(self.token, limits)
@@ -208,6 +211,7 @@ class Kernel:
 
     async def kill(self) -> None:
         """Kill the process and all its descendants, and wait until it is gone."""
+        self._unwanted = True
         with anyio.CancelScope(shield=True):
             provisioner = self._provisioner
             if provisioner is not None and self.death is None:

@@ -98,23 +98,23 @@ class RuntimeDirectory:
     async def wait_ready(self) -> dict[str, Any]:
         """What the launcher says once it serves. The caller bounds the wait."""
         assert self._ready is not None
-        loop = asyncio.get_running_loop()
+        ready, loop = self._ready, asyncio.get_running_loop()
         said = asyncio.Event()
         line = bytearray()
 
         def on_readable() -> None:
             with suppress(BlockingIOError):
-                chunk = os.read(self._ready or -1, _LINE_BYTES)
+                chunk = os.read(ready, _LINE_BYTES)
                 line.extend(chunk)
                 if not chunk or b"\n" in line or len(line) >= _LINE_BYTES:
-                    loop.remove_reader(self._ready or -1)
+                    loop.remove_reader(ready)
                     said.set()
 
-        loop.add_reader(self._ready, on_readable)
+        loop.add_reader(ready, on_readable)
         try:
             await said.wait()
         finally:
-            loop.remove_reader(self._ready)
+            loop.remove_reader(ready)
         with suppress(ValueError, RecursionError):
             value = json.loads(bytes(line))
             return value if isinstance(value, dict) else {}

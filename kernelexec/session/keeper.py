@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
+from kernelexec.errors import Closed
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Death, Execution, Kernel
 from kernelexec.provisioning import RuntimeDirectory
@@ -46,20 +47,29 @@ class Keeper:
         self._identity = secrets.token_hex(16).encode()
         self._loss: Loss | None = None
         self._killing: Cause | None = None
+        self._starting: Kernel | None = None
+        self._stopped = False
 
     async def ready(self) -> tuple[Kernel, Loss | None]:
         """A living kernel, started if there is none; and what was lost since the last call.
 
         Raises:
             KernelStartFailed: see ``Kernel.start``.
+            Closed: the session was closed.
         """
+        if self._stopped:
+            message = f"Session {self._session!r} is closed."
+            raise Closed(message)
         if self.kernel is not None and not self.kernel.alive:
             await self._bury(self.kernel, told=False)
         if self.kernel is None:
             self.epoch += 1
             runtime = RuntimeDirectory(self._runtime / str(self.epoch))
-            kernel = Kernel(self._config, runtime, cwd=self._cwd, identity=self._identity)
-            await kernel.start(self._tasks)
+            kernel = self._starting = Kernel(self._config, runtime, cwd=self._cwd, identity=self._identity)
+            try:
+                await kernel.start(self._tasks)
+            finally:
+                self._starting = None
             kernel.on_death = self._died
             self.kernel = kernel
             self._say("started")
@@ -117,7 +127,10 @@ class Keeper:
             self._loss = Loss(cause, loss.exit_code, loss.names, told=False)
 
     async def stop(self, patience: float) -> None:
-        """End the kernel for good, politely for ``patience`` seconds."""
+        """End the kernel for good, politely for ``patience`` seconds, also one that is just starting."""
+        self._stopped = True
+        if self._starting is not None:
+            await self._starting.kill()
         kernel, self.kernel = self.kernel, None
         if kernel is not None:
             kernel.on_death = None

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from kernelexec.errors import UnknownExecution, nearest
 from kernelexec.session.turn import Turn
 
-#: What all remembered executions of a session may hold together, in bytes of output.
-HELD_BYTES = 64 * 1024 * 1024
+#: What all remembered executions of a session may hold together, in bytes of output: in memory, and in spill files.
+HELD_BYTES, SPILLED_BYTES = 64 * 1024 * 1024, 1024 * 1024 * 1024
 
 
 class Memory:
@@ -19,12 +19,14 @@ class Memory:
         self._limit = limit
         self._turns: OrderedDict[str, Turn] = OrderedDict()
         self._held_bytes = 0
+        self._spilled_bytes = 0
 
     def keep(self, turn: Turn) -> None:
         """Remember a finished turn, and forget what is over the bounds."""
         self._turns[turn.execution_id] = turn
         self._held_bytes += turn.held_bytes
-        while len(self._turns) > 1 and (len(self._turns) > self._limit or self._held_bytes > HELD_BYTES):
+        self._spilled_bytes += turn.spilled_bytes
+        while len(self._turns) > 1 and self._is_full():
             _, oldest = self._turns.popitem(last=False)
             self._drop(oldest)
 
@@ -51,7 +53,11 @@ class Memory:
         while self._turns:
             self._drop(self._turns.popitem()[1])
 
+    def _is_full(self) -> bool:
+        return len(self._turns) > self._limit or self._held_bytes > HELD_BYTES or self._spilled_bytes > SPILLED_BYTES
+
     def _drop(self, turn: Turn) -> None:
         self._held_bytes -= turn.held_bytes
+        self._spilled_bytes -= turn.spilled_bytes
         if turn.spill is not None:
             turn.spill.remove()

@@ -91,6 +91,8 @@ class Turn:
         self.execution: Execution | None = None
         self.spill: SpillFile | None = None
         self.collector: Collector | None = None
+        self.held_bytes = 0
+        self.spilled_bytes = 0
         self._on_output = on_output
 
     def ask_interrupt(self) -> None:
@@ -114,15 +116,13 @@ class Turn:
     def finish(self, result: ExecutionResult) -> None:
         """Set the outcome and let go of what only a running cell needs."""
         self.result = result
+        if self.collector is not None:
+            self.held_bytes = self.collector.held_bytes
         if self.spill is not None:
             self.spill.close()
+            self.spilled_bytes = self.spill.stored_bytes
         self.done.set()
         self.answered.set()
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the outputs take."""
-        return self.collector.held_bytes if self.collector else 0
 
     def page(self, offset: int, limit: int, grep: str | None) -> OutputPage:
         """A page of the stream output: from the spill where there is one, else from memory."""
