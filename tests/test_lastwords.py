@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> None:
     words = LastWords(str(path))
-    words.begin("m_1")
+    words.begin({"msg_id": "m_1"})
     words.add(OUT, b"one ")
     words.add(ERR, b"two ")
     words.add(OUT, "\u65e5".encode())
@@ -41,10 +41,10 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
 
 def test_another_cell_hears_nothing(path: Path) -> None:
     words = LastWords(str(path))
-    words.begin("m_1")
+    words.begin({"msg_id": "m_1"})
     words.add(OUT, b"x" * 100_000)
     assert heard(path, 0, "m_2") == ""
-    words.begin("m_2")
+    words.begin({"msg_id": "m_2"})
     assert heard(path, 0, "m_1") == heard(path, 0, "m_2") == ""
 
 
@@ -52,7 +52,7 @@ def test_any_pieces_are_heard_to_their_last_byte(path: Path) -> None:
     rng = random.Random(1)  # noqa: S311 - a reproducible test, no secret
     words = LastWords(str(path))
     for cell in range(30):
-        words.begin(f"m_{cell}")
+        words.begin({"msg_id": f"m_{cell}"})
         whole = ""
         for _ in range(rng.randrange(60)):
             text = "".join(rng.choices(ALPHABET, k=rng.choice([1, 50, 3000, 30_000])))
@@ -75,7 +75,7 @@ def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
 
 def test_without_a_path_nothing_is_noted() -> None:
     words = LastWords(None)
-    words.begin("m_1")
+    words.begin({"msg_id": "m_1"})
     words.add(OUT, b"x")
 
 

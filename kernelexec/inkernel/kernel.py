@@ -76,7 +76,7 @@ class Kernel(IPythonKernel):
     def _prepare(self) -> None:
         """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
         self._restore_streams()
-        self._words.begin(self.get_parent("shell").get("header", {}).get("msg_id", ""))
+        self._words.begin(self.get_parent("shell").get("header", {}))
         self._cpu_before = _cpu_seconds()
         self.shell.last_exit_code = self.shell.last_work_dir = None
 

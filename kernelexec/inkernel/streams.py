@@ -30,6 +30,18 @@ _PENDING_CHARS = 1024 * 1024
 _DRAIN_SECONDS = 0.25
 
 
+#: Whether this process is a child that a cell forked.
+forked = False
+
+
+def _note_fork() -> None:
+    global forked  # noqa: PLW0603 - asked in every write, where a system call would cost too much
+    forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
     """Make an XPUB socket keep what its subscriber is too slow for. Call it before the socket is bound."""
     socket.setsockopt(zmq.XPUB_NODROP, 1)
@@ -56,6 +68,9 @@ class Publisher(IOPubThread):
         self.lock = threading.RLock()  # a signal handler may print while its thread holds it
         self.room = threading.Condition(self.lock)
         self.pieces: list[tuple[Stream, Any, list[str]]] = []
+        self.last_stream: Stream | None = None
+        self.last_parent: Any = None
+        self.last_texts: list[str] = []
         self.pending_chars = 0
         self.flushing = False
         self.publishing = False
@@ -74,7 +89,7 @@ class Publisher(IOPubThread):
 
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Send a message from this thread; from another one queue it, and wait while the queue is full."""
-        if os.getpid() != self._master_pid:  # a forked child: none of the locks may be taken there
+        if forked:  # none of the locks may be taken in a child
             self._really_send(msg, *args, **kwargs)
             return
         if threading.current_thread() is self.thread:
@@ -121,10 +136,16 @@ class Publisher(IOPubThread):
         if self.socket is not None and self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self._xpub_stream.flush(zmq.POLLIN)
 
+    def begin_piece(self, stream: Stream, parent: Any, text: str) -> None:
+        """Text of another stream or cell than before. Call it with the lock."""
+        self.last_stream, self.last_parent, self.last_texts = stream, parent, [text]
+        self.pieces.append((stream, parent, self.last_texts))
+
     def flush_text(self) -> None:
         """Publish pending text, in the order of its writing whatever its stream. Runs in this thread."""
         with self.room:
             pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
+            self.last_stream = self.last_parent = None
             self.publishing = bool(pieces)
             self.room.notify_all()
         for stream, parent, texts in pieces:
@@ -150,22 +171,28 @@ class Stream(OutStream):
             TypeError: not text.
             ValueError: the stream is closed.
         """
+        publisher = self.pub_thread
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string)}")
-        publisher = self.pub_thread
         if publisher is None:
             raise ValueError("I/O operation on closed file")
-        if os.getpid() != self._master_pid:
-            publisher.children.write(self.name, self.parent_header, string)
-            return len(string)
-        if len(string) > _SLICE_CHARS:
-            return sum(self.write(string[start : start + _SLICE_CHARS]) or 0 for start in range(0, len(string), _SLICE_CHARS))
+        if forked or len(string) > _SLICE_CHARS:
+            return self._write_otherwise(publisher, string)
         try:
-            content, text = string.encode(), string
+            content = string.encode()
         except UnicodeEncodeError:
             content = string.encode("utf-8", "backslashreplace")
-            text = content.decode()
-        self.queue(publisher, self.parent_header, text, content)
+            self.queue(publisher, self.parent_header, content.decode(), content)
+        else:
+            self.queue(publisher, self._parent_header.get(self._parent_header_global), string, content)
+        return len(string)
+
+    def _write_otherwise(self, publisher: Publisher, string: str) -> int:
+        if forked:
+            publisher.children.write(self.name, self.parent_header, string)
+        else:
+            for start in range(0, len(string), _SLICE_CHARS):
+                self.write(string[start : start + _SLICE_CHARS])
         return len(string)
 
     def queue(self, publisher: Publisher, parent: Any, text: str, content: bytes) -> None:
@@ -173,15 +200,14 @@ class Stream(OutStream):
         with publisher.lock:
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block:
                 publisher.room.wait()
-            last = publisher.pieces[-1] if publisher.pieces else None
-            if last is not None and last[0] is self and last[1] is parent:
-                last[2].append(text)
+            if self is publisher.last_stream and parent is publisher.last_parent:
+                publisher.last_texts.append(text)
             else:
-                publisher.pieces.append((self, parent, [text]))
-            publisher.pending_chars += len(text)
-            if parent.get("msg_id") == publisher.words.msg_id:
+                publisher.begin_piece(self, parent, text)
+            if parent is publisher.words.header:
                 publisher.words.add(self._is_stderr, content)
-            full = publisher.pending_chars >= _FLUSH_CHARS and not publisher.flushing
+            publisher.pending_chars = pending = publisher.pending_chars + len(text)
+            full = pending >= _FLUSH_CHARS and not publisher.flushing
             if full:
                 publisher.flushing = True
         if full:
@@ -192,7 +218,7 @@ class Stream(OutStream):
     def flush(self) -> None:
         """Wait until what was written is on its way; where nothing is pending, cost nothing."""
         publisher = self.pub_thread
-        if publisher is not None and (publisher.pieces or publisher.publishing) and os.getpid() == self._master_pid:
+        if publisher is not None and (publisher.pieces or publisher.publishing) and not forked:
             super().flush()
 
     def _flush(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 
 HALF_BYTES = 64 * 1024
+_OPEN = 0xFFFFFFFF
 _KEY_BYTES = 64
 _RECORD = struct.Struct("<BIQ")
 
@@ -36,8 +37,11 @@ def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
     while position + _RECORD.size <= len(half):
         stderr, length, offset = _RECORD.unpack_from(half, position)
         position += _RECORD.size
-        if not length or position + length > len(half):
+        text = half[position:].rstrip(b"\0") if length == _OPEN else half[position : position + length]
+        if not text or (length != _OPEN and len(text) < length):
             break
-        found.append((offset, "stderr" if stderr else "stdout", half[position : position + length]))
-        position += length
+        found.append((offset, "stderr" if stderr else "stdout", text))
+        position += len(text)
+        if length == _OPEN:
+            break
     return found

@@ -6,7 +6,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.processes import Mark
-from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root
+from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root, stored_identity
 from kernelexec.provisioning.spec import create_provisioner, kernel_spec
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "kernel_spec",
     "new_root",
     "scrubbed",
+    "stored_identity",
 ]

@@ -51,6 +51,17 @@ def new_root() -> Path:
     raise KernelStartFailed(message)
 
 
+def stored_identity(directory: Path) -> bytes:
+    """The name under which a session's connections are known to its kernels; whoever takes the session over needs it."""
+    path = directory / "identity"
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    identity = secrets.token_hex(16).encode()
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(identity)
+    return identity
+
+
 def _is_fit(base: Path) -> bool:
     """Whether a directory takes sockets: absolute, writable, and with room for a session's name in their paths."""
     room = len(os.fsencode(base)) < SOCKET_PATH_BYTES - 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Death, Execution, Kernel
-from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.provisioning import RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, Interrupted
 from kernelexec.session.ladder import end_cell
 from kernelexec.session.turn import Verdict
@@ -44,7 +43,7 @@ class Keeper:
         self._cwd = cwd
         self._tasks = tasks
         self._tell = tell
-        self._identity = secrets.token_hex(16).encode()
+        self._identity = stored_identity(runtime)
         self._loss: Loss | None = None
         self._killing: Cause | None = None
         self._starting: Kernel | None = None

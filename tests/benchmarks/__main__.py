@@ -101,7 +101,12 @@ def run(rounds: int, cells: int, sessions: int) -> dict[str, dict[str, list[floa
     found: dict[str, dict[str, list[float]]] = {name: {key: [] for key in MEASURES} for name in names}
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            for key, value in asyncio.run(measure(PEERS[name], cells, sessions)).items():
+            try:
+                values = asyncio.run(measure(PEERS[name], cells, sessions))
+            except Exception as exc:  # noqa: BLE001 - a peer that fails is a finding
+                print(f"round {number + 1}: {name} FAILED: {type(exc).__name__}: {str(exc)[:200]}", flush=True)
+                continue
+            for key, value in values.items():
                 found[name][key].append(value)
             print(f"round {number + 1}: {name} done", flush=True)
     for name in absent:
@@ -115,9 +120,13 @@ def show(found: dict[str, dict[str, list[float]]]) -> None:
     for name in found:
         table.add_column(name, justify="right")
     base = next(iter(found.values()))
+    table.add_row("rounds that ended", *(str(len(values["many"])) for values in found.values()))
     for key, title in MEASURES.items():
         row = []
         for values in found.values():
+            if not values[key]:
+                row.append("failed")
+                continue
             middle, first = statistics.median(values[key]), statistics.median(base[key])
             ratio = f" ({middle / first:.2f})" if first > 0 and key != "lost" else ""
             row.append(f"{middle:.3g}{ratio}" if key != "lost" else f"{middle:.1f}")
