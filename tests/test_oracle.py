@@ -17,7 +17,7 @@ from kernelexec.documents import Document
 from kernelexec.results import strip_ansi
 
 HERE = Path(__file__).resolve().parent
-NOTEBOOKS = sorted((HERE / "oracle").glob("*.ipynb"))
+NOTEBOOKS = [*sorted((HERE / "oracle").glob("*.ipynb")), HERE.parent / "notebooks" / "penguins.ipynb"]
 
 
 def through_nbclient(path: Path, directory: Path) -> Any:
