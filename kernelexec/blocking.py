@@ -30,6 +30,7 @@ class Session:
         self._session = session
         self.name = session.name
         self.workspace: Path = session.workspace
+        self.notebook: Path | None = session.notebook
 
     @property
     def kernel_epoch(self) -> int:

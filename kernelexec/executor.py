@@ -127,10 +127,14 @@ class AsyncExecutor:
         parent = self.config.workspace.expanduser().absolute()
         workspace = Workspace.make(parent, name) if work_dir is None else Workspace.at(work_dir)
         hooks: list[Hook] = list(self._hooks)
-        if self.config.notebook:
-            hooks.append(Recorder(workspace.path / f"{name}.ipynb"))
-        runtime = self._runtime / name[:8]
-        session = AsyncSession(name, workspace, _free(runtime), self.config, self._tasks, hooks, on_close=self._closed)
+        notebook = free_path(workspace.path / f"{name}.ipynb") if self.config.notebook else None
+        if notebook is not None:
+            hooks.append(Recorder(notebook))
+        runtime = free_path(self._runtime / name[:8].replace(".", "-"))
+        runtime.mkdir(mode=0o700)
+        session = AsyncSession(
+            name, workspace, runtime, self.config, self._tasks, hooks, notebook=notebook, on_close=self._closed
+        )
         self._sessions[name] = session
         try:
             await session.open()
@@ -155,13 +159,12 @@ class AsyncExecutor:
             raise Closed(message)
 
 
-def _free(path: Path) -> Path:
-    """The path, or the first numbered one beside it that is not taken."""
-    candidate, number = path, 0
-    while candidate.exists():
+def free_path(path: Path) -> Path:
+    """The path, or the first numbered one beside it that is not taken: what is there is never written over."""
+    candidate, number = path, 1
+    while candidate.exists() or candidate.is_symlink():
         number += 1
-        candidate = path.with_name(f"{path.name}{number}")
-    candidate.mkdir(mode=0o700)
+        candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return candidate
 
 

@@ -43,7 +43,7 @@ def run_file(
         seconds(timeout, "timeout")
     target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
-        _check_target(target)
+        _check_target(target, path)
     directory = work_dir or (path.parent if path else Path.cwd())
     job = _Job(document, target, timeout=timeout, allow_errors=allow_errors, shower=Shower(as_json=as_json))
     status = anyio.run(job.run, config, directory)
@@ -139,7 +139,10 @@ def _check(document: Document, file: str, config: Config) -> None:
             raise InvalidRequest(message) from exc
 
 
-def _check_target(target: Path) -> None:
+def _check_target(target: Path, source: Path | None) -> None:
+    if source is not None and target.exists() and target.samefile(source):
+        message = f"{target} is the file that is run: --output names another one."
+        raise InvalidRequest(message)
     if target.is_dir():
         message = f"{target} is a directory: --output names the notebook itself."
         raise InvalidRequest(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.kernel.execution import End, Execution
+from kernelexec.kernel.execution import End, Execution, unread
 from kernelexec.kernel.kernel import Death, Kernel
 
-__all__ = ["Death", "End", "Execution", "Kernel"]
+__all__ = ["Death", "End", "Execution", "Kernel", "unread"]

@@ -15,6 +15,14 @@ End = Literal["complete", "incomplete", "died", "disconnected"]
 HALF_END_PATIENCE = 1.0
 
 
+_UNREAD = {"kernelexec": "unread"}
+
+
+def unread(reply: dict[str, Any]) -> bool:
+    """Whether a reply came that was too large to be read."""
+    return reply == _UNREAD
+
+
 class Execution:
     """One ``execute_request``. Its waiting may be given up and taken up again: the cell does not notice.
 
@@ -63,6 +71,10 @@ class Execution:
         """Take the iopub half of the end."""
         self._idle = True
         self._half_ended()
+
+    def saw_unread_reply(self) -> None:
+        """Take note that a reply came, of which nothing is known."""
+        self.saw_reply(dict(_UNREAD), {})
 
     def saw_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Take the shell half of the end; the last reply before it counts: the true one comes after any forged one."""

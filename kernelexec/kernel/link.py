@@ -161,8 +161,11 @@ class Link:
         if answered := self._answers.get(message.parent_id):
             answered.set()
         elif (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
-            self._on_metadata(message.metadata)
-            execution.saw_reply(message.content, message.metadata)
+            if message.whole:
+                self._on_metadata(message.metadata)
+                execution.saw_reply(message.content, message.metadata)
+            else:
+                execution.saw_unread_reply()
 
     def _on_control(self, multipart: Multipart) -> None:
         """A reply on control says that the control thread runs, no more."""

@@ -48,9 +48,16 @@ class Keeper:
         self._killing: Cause | None = None
         self._starting: Kernel | None = None
         self._stopped = False
+        self._renewing = False
 
     async def ready(self) -> tuple[Kernel, Loss | None]:
-        """A living kernel, started if there is none; and what was lost since the last call.
+        """A living kernel, as ``start`` gives it, and what was lost since the last call."""
+        kernel = await self.start()
+        loss, self._loss = self._loss, None
+        return kernel, loss
+
+    async def start(self) -> Kernel:
+        """A living kernel: the one there is, or a new one.
 
         Raises:
             KernelStartFailed: see ``Kernel.start``.
@@ -59,6 +66,9 @@ class Keeper:
         if self._stopped:
             message = f"Session {self._session!r} is closed."
             raise Closed(message)
+        if self._renewing:
+            self._renewing = False
+            await self._forget("request")
         if self.kernel is not None and not self.kernel.alive:
             await self._bury(self.kernel, told=False)
         if self.kernel is None:
@@ -72,8 +82,7 @@ class Keeper:
             kernel.on_death = self._died
             self.kernel = kernel
             self._say("started")
-        loss, self._loss = self._loss, None
-        return self.kernel, loss
+        return self.kernel
 
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
         """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""
@@ -119,8 +128,11 @@ class Keeper:
             self._killing = cause
             await self.kernel.kill()
 
-    async def forget(self, cause: Cause) -> None:
-        """End the kernel between two cells; the next cell is told what was lost."""
+    def renew(self) -> None:
+        """Have the kernel replaced before the next cell, which is told what was lost."""
+        self._renewing = True
+
+    async def _forget(self, cause: Cause) -> None:
         if self.kernel is not None:
             loss = await self._bury(self.kernel, told=False)
             self._loss = Loss(cause, loss.exit_code, loss.names, told=False)

@@ -25,7 +25,15 @@ class Runner:
     """Runs the turns of one session, one at a time."""
 
     def __init__(
-        self, session: str, config: Config, keeper: Keeper, *, workspace: Path, spills: Path, tell: Callable[[Event], None]
+        self,
+        session: str,
+        config: Config,
+        keeper: Keeper,
+        *,
+        workspace: Path,
+        spills: Path,
+        notebook: Path | None,
+        tell: Callable[[Event], None],
     ) -> None:
         self._session = session
         self._config = config
@@ -33,7 +41,7 @@ class Runner:
         self._workspace = workspace
         self._spills = spills
         self._tell = tell
-        self._watch = Watch(workspace, ignore=frozenset({f"{session}.ipynb"}))
+        self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
     async def run(self, turn: Turn) -> ExecutionResult:
         """Run a turn to its end, whatever that is.

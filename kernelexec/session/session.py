@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import os
 import shutil
 import time
@@ -41,9 +42,11 @@ class AsyncSession:
         tasks: TaskGroup,
         hooks: Iterable[Hook] = (),
         *,
+        notebook: Path | None,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
+        self.notebook = notebook
         self.workspace = workspace.path
         self._place = workspace
         self._runtime = runtime
@@ -54,7 +57,9 @@ class AsyncSession:
         self._turns: list[Turn] = []
         self._memory = Memory(config.capacity.results)
         self._keeper = Keeper(config, name, runtime, str(workspace.path), tasks, self._tell)
-        self._runner = Runner(name, config, self._keeper, workspace=workspace.path, spills=runtime / "out", tell=self._tell)
+        self._runner = Runner(
+            name, config, self._keeper, workspace=workspace.path, spills=runtime / "out", notebook=notebook, tell=self._tell
+        )
         self._on_close = on_close
         self._closed = False
 
@@ -76,7 +81,7 @@ class AsyncSession:
         """
         self._tell(SessionOpened(self.name))
         async with self._order:
-            await self._keeper.ready()
+            await self._keeper.start()
 
     async def execute(
         self,
@@ -173,7 +178,7 @@ class AsyncSession:
         Raises:
             UnknownExecution: no execution of that id is remembered.
         """
-        turn = self._memory.find(execution_id, self._turns) if execution_id else next(iter(self._turns), None)
+        turn = self._memory.find(execution_id, self._turns) if execution_id is not None else next(iter(self._turns), None)
         if turn is None:
             return None
         turn.ask_interrupt()
@@ -192,12 +197,15 @@ class AsyncSession:
             KernelStartFailed: no kernel came up.
         """
         self._check_open()
-        if self._turns and self._turns[0].execution is not None:
+        running = self._turns[0] if self._turns and self._turns[0].execution is not None else None
+        if running is not None:
             await self._keeper.kill("request")
-        async with self._order:
-            if self._keeper.kernel is not None:
-                await self._keeper.forget("request")
-            await self._keeper.ready()
+            await running.done.wait()
+        else:
+            self._keeper.renew()
+        if not self._turns:
+            async with self._order:
+                await self._keeper.start()
 
     async def close(self) -> None:
         """End the session: waiting cells are aborted, the kernel and all that it started end, its private files go."""
@@ -222,6 +230,9 @@ class AsyncSession:
         self._check_open()
         budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
         patience = None if wait is None else seconds(wait, "wait")
+        if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
+            message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
+            raise InvalidRequest(message)
         if len(self._turns) > self._config.capacity.queue:
             message = f"{len(self._turns) - 1} cells wait in session {self.name!r}, its limit: wait for one to end."
             raise QueueFull(message)

@@ -14,7 +14,7 @@ import anyio
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.collector import Collector, execution_count
 from kernelexec.diagnosis import diagnose
-from kernelexec.kernel import Execution
+from kernelexec.kernel import Execution, unread
 from kernelexec.results import (
     Cause,
     Error,
@@ -108,7 +108,7 @@ class Turn:
             return
         try:
             self._on_output(output)
-        except Exception as exc:  # noqa: BLE001 - the caller's own, given back to it
+        except BaseException as exc:  # noqa: BLE001 - the caller's own, given back to it; here it would end the connection
             self.failure = exc
             self._on_output = None
             self.answered.set()
@@ -188,7 +188,9 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
     outputs = collector.outputs()
     if verdict.stacks:
         outputs = (*outputs, Error("KernelKilled", "the cell obeyed no interrupt", tuple(verdict.stacks.splitlines())))
-    status, exit_code = _status(turn.cell, reply, verdict, said)
+    status, exit_code = _status(turn.cell, reply, verdict, said, outputs)
+    if unread(reply):
+        verdict.notes.append("The kernel's reply was too large to be read: the status is what the outputs say.")
     if status == "error" and verdict.cause is None and not any(isinstance(o, Error) for o in outputs):
         outputs = (*outputs, *_error_of_reply(turn.cell, reply))
     work_dir = said.get("work_dir")
@@ -216,14 +218,16 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
     )
 
 
-def _status(cell: Cell, reply: dict[str, Any], verdict: Verdict, said: dict[str, Any]) -> tuple[Status, int]:
+def _status(
+    cell: Cell, reply: dict[str, Any], verdict: Verdict, said: dict[str, Any], outputs: tuple[Output, ...]
+) -> tuple[Status, int]:
     if verdict.interrupted == "timeout":
         return "error", 124
     if verdict.exit_code is not None:
         return "error", verdict.exit_code or 1
     if verdict.interrupted == "request":
         return "error", 130
-    failed = reply.get("status") != "ok"
+    failed = any(isinstance(o, Error) for o in outputs) if unread(reply) else reply.get("status") != "ok"
     code = said.get("exit_code")
     if isinstance(cell, ShellCell) and isinstance(code, int) and (code or not failed):
         return ("error" if code else "ok"), code
