@@ -74,6 +74,21 @@ def test_cd_and_export_last_for_the_next_command_only(session: Session) -> None:
     assert session.execute_command('pwd; echo "${A-none}"').stdout == f"{session.workspace}\nnone\n"
 
 
+def test_a_command_has_no_arguments_of_its_own(session: Session) -> None:
+    assert session.execute_command('echo "$# ${1-none} $0"').stdout == "0 none bash\n"
+
+
+def test_a_command_may_take_its_path_away(session: Session) -> None:
+    session.execute_command("cd /tmp; export A=1; PATH=/nowhere")
+    assert session.execute_command("echo $PWD $A $PATH").stdout == "/tmp 1 /nowhere\n"
+
+
+def test_a_command_with_a_trap_of_its_own_is_told_what_does_not_last(session: Session) -> None:
+    result = session.execute_command("trap 'echo bye' EXIT; cd /tmp")
+    assert result.stdout == "bye\n"
+    assert "do not last" in result.stderr
+
+
 def test_what_the_code_sets_reaches_the_commands(session: Session) -> None:
     session.execute("import os; os.environ['FROM_CODE'] = 'yes'; os.makedirs('there', exist_ok=True)")
     assert session.execute_command("echo $FROM_CODE").stdout == "yes\n"
@@ -182,6 +197,7 @@ MAGICS = {
     "%sx echo listed": ("", "", 0),
     "!!echo listed": ("", "", 0),
     "%%bash --out found\necho caught": ("", "", 0),
+    "%%bash --bg\ntrue": ("", "", 0),
     "%%script python3\nprint('scripted')": ("scripted\n", "", 0),
     "name = 'value'\n!echo {name} $name": ("value value\n", "", 0),
     "import os; _ = os.system('echo by hand')": ("by hand\n", "", 0),

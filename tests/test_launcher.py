@@ -67,6 +67,18 @@ def test_an_update_by_a_thread_reaches_the_notebook_of_the_cell(session: Session
     assert "'before'" not in notebook.replace("display('before'", "")
 
 
+def test_a_stream_that_a_cell_closed_serves_the_next(session: Session) -> None:
+    session.execute("import sys\nwith sys.stdout as f: f.write('x')")
+    session.execute("sys.stderr.close()")
+    assert session.execute("print('y')").stdout == "y\n"
+    assert session.execute_command("echo a; echo b >&2").text == "a\nb\n"
+
+
+def test_a_forked_child_that_comes_back_from_the_cell_ends(session: Session) -> None:
+    code = "import os\nchild = os.fork()\nif child: print('parent', os.waitpid(child, 0)[1])\nelse: print('child')"
+    assert sorted(session.execute(code).stdout.splitlines()) == ["child", "parent 0"]
+
+
 def test_displays_and_prints_keep_their_order(session: Session) -> None:
     code = "for n in range(50):\n    print(n)\n    display({'text/plain': f'd{n}'}, raw=True)\n"
     expected = "".join(f"{n}\nd{n}\n" for n in range(50))

@@ -6,6 +6,7 @@ import codecs
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
@@ -58,6 +59,7 @@ class Command:
         """
         process = subprocess.Popen(
             self._argv,
+            executable=shutil.which(self._argv[0]),
             cwd=self._cwd,
             env=self._env,
             stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
@@ -70,7 +72,7 @@ class Command:
         try:
             self._register(process)
             self._pump(process, None)
-        except KeyboardInterrupt:
+        except BaseException:  # an interrupt, or output that nobody takes
             with _deaf():
                 self._end(process)
             raise

@@ -16,6 +16,7 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
+from . import streams
 from .lifeline import Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
 from .streams import Publisher, Stream
@@ -64,6 +65,8 @@ class Kernel(IPythonKernel):
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             content = self._failure(exc)
+        if streams.forked:  # a child of the cell came back: the kernel is its parent's
+            os._exit(content.get("status") == "error")
         self._restore_streams()
         for stream in self._own_streams[:2]:
             if isinstance(stream, Stream):

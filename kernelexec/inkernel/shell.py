@@ -25,7 +25,7 @@ _EVALUE_CHARS = 64 * 1024
 _TRACEBACK_CHARS = 256 * 1024
 _STATE = "KERNELEXEC_STATE"
 # Saves where the command ended and what it exported; on one line, so that the shell counts the command's lines from one.
-_SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; env -0; }} >{state} 2>/dev/null\' EXIT; {run}'
+_SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
 _NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
 
 
@@ -51,10 +51,8 @@ class Shell(ZMQInteractiveShell):
         """Route ``%%bash`` and ``%%sh`` to the runner."""
         super().init_magics()
         for name in ("bash", "sh"):
-            original = self.magics_manager.magics["cell"].get(name)
-            if original is not None:
-                magic: Any = _ScriptMagic(self, name, original)
-                self.register_magic_function(magic, "cell", name)
+            magic: Any = _ScriptMagic(self, name)
+            self.register_magic_function(magic, "cell", name)
 
     def system(self, cmd: str) -> None:
         """Run ``!cmd``. A code other than 0 is in ``_exit_code`` and raises nothing, as in Jupyter."""
@@ -90,9 +88,12 @@ class Shell(ZMQInteractiveShell):
         self.user_ns["_exit_code"] = self.last_exit_code = None
         self.last_work_dir = cwd or _kernel_directory()
         sink = None if merged else (err or sys.stderr.write)
-        code = 130
+        code = 1
         try:
             code = Command(argv, out=out or sys.stdout.write, err=sink, stdin=stdin, cwd=cwd, env=env).run()
+        except KeyboardInterrupt:
+            code = 130
+            raise
         except OSError as exc:
             code = 127
             sys.stderr.write(f"{argv[0]}: {exc.strerror or exc}\n")
@@ -115,19 +116,18 @@ class Shell(ZMQInteractiveShell):
 class _ScriptMagic:
     """``%%bash`` and ``%%sh`` through the runner; what needs a process handle stays with IPython."""
 
-    def __init__(self, shell: Shell, program: str, original: Any) -> None:
+    def __init__(self, shell: Shell, program: str) -> None:
         self._shell = shell
         self._program = program
-        self._original = original
         self.__name__ = program
-        self.__doc__ = getattr(original, "__doc__", None)
+        self.__doc__ = f"Run the cell as a script of {program}; the options are those of %%script."
 
     def __call__(self, line: str, cell: str) -> Any:
         """Run the cell as a script, with IPython's options; raise CalledProcessError as IPython does."""
         __tracebackhide__ = True  # a failed script is the user's, not ours
         args, rest = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
         if args.bg or args.proc:
-            return self._original(line, cell)
+            return self._shell.run_cell_magic("script", f"{self._program} {line}", cell)
         names = {"out": args.out, "err": args.err}
         pieces: dict[str, list[str]] = {"out": [], "err": []}
         sinks = {which: pieces[which].append if name else None for which, name in names.items()}
@@ -156,14 +156,16 @@ class _Lasting:
         env = {name: value for name, value in {**os.environ, **self._changes}.items() if value is not None}
         with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as place:
             state = Path(place) / "state"
-            argv = [*_shell(), "-c", _SAVING.format(state=f'"${_STATE}"', run='eval "$1"'), _shell()[0], command]
+            run = command
             if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
-                script = Path(place) / "command"
-                script.write_text(command, encoding="utf-8", errors="surrogateescape")
-                argv[2:] = [_SAVING.format(state=f'"${_STATE}"', run='. "$1"'), _shell()[0], str(script)]
+                Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
+                run = f'. "${_STATE}.sh"'
+            saving = _SAVING.format(state=_STATE, env=shutil.which("env") or "env", run=run)
+            argv = [*_shell(), "-c", saving, *_shell()]
             directory = work_dir or self._place()
             shell.run_argv(argv, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
-            self._learn(state, env, keep_directory=work_dir is not None)
+            if not self._learn(state, env, keep_directory=work_dir is not None) and "trap" in command:
+                sys.stderr.write("the command set a trap of its own on EXIT: its cd and export do not last\n")
 
     def _place(self) -> str | None:
         if self._directory is not None and not Path(self._directory).is_dir():
@@ -171,18 +173,20 @@ class _Lasting:
             self._directory = None
         return self._directory
 
-    def _learn(self, state: Path, before: dict[str, str], *, keep_directory: bool) -> None:
-        """Take over what the command left; a command that saved nothing (it ran ``exec``) changes nothing."""
+    def _learn(self, state: Path, before: dict[str, str], *, keep_directory: bool) -> bool:
+        """Take over what the command left; a command that saved nothing (it ran ``exec``) changes nothing: False."""
         with suppress(OSError):
             directory, *entries = os.fsdecode(state.read_bytes()).split("\0")
             after = dict(entry.split("=", 1) for entry in entries if "=" in entry)
             if not after:
-                return
+                return False
             if not keep_directory:
                 self._directory = directory
             for name in (before.keys() | after.keys()) - _NOT_SAVED:
                 if after.get(name) != before.get(name):
                     self._changes[name] = after.get(name)
+            return True
+        return False
 
 
 def _show(_shell: Shell, text: Any, *_args: Any, **_options: Any) -> None:

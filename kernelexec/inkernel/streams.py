@@ -241,10 +241,8 @@ class Stream(OutStream):
         self._inlet.run()
 
     def close(self) -> None:
-        """Close the stream; what comes through the descriptor later is nobody's."""
-        if self._inlet is not None:
-            self._inlet.open = False
-        super().close()
+        """Flush only: the next cell needs the stream, whatever this one does to it."""
+        self.flush()
 
     def drain(self) -> None:
         """Wait, for a bounded time, until all that was written to the descriptor, or by children, has been read."""

@@ -109,7 +109,7 @@ class Turn:
         try:
             self._on_output(output)
         except BaseException as exc:  # noqa: BLE001 - the caller's own, given back to it; here it would end the connection
-            self.failure = exc
+            self.failure = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
             self._on_output = None
             self.answered.set()
 

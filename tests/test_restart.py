@@ -1,0 +1,100 @@
+"""Restarts, and what must not get lost beside them: a loss is told once, waiting cells run in the new kernel and stay."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor, InvalidRequest, Session, UnknownExecution
+
+
+def test_what_a_restart_cost_is_told_by_the_next_result(session: Session) -> None:
+    session.execute("x = 1")
+    session.restart()
+    result = session.execute("'x' in globals()")
+    assert (result.text, result.state, result.cause, result.lost_names) == ("False\n", "lost", "request", ("x",))
+    assert result.kernel_epoch == 2
+    assert session.execute("1").state == "kept"
+
+
+def test_a_death_between_cells_is_told_though_a_restart_came_between(session: Session) -> None:
+    session.execute("x = 1\nimport os, threading\nthreading.Timer(0.1, os._exit, (3,)).start()")
+    threading.Event().wait(0.5)
+    session.restart()
+    assert session.execute("1").lost_names == ("os", "threading", "x")
+
+
+def test_waiting_cells_run_in_the_new_kernel_and_their_state_stays(session: Session) -> None:
+    session.execute("x = 1")
+    running = session.execute("import time; time.sleep(60)", wait=0.2)
+    first = session.execute("y = 7", wait=0.01)
+    second = session.execute("z = y + 1", wait=0.01)
+    session.restart()
+    ended = session.wait_for(running.execution_id, wait=30).result
+    assert ended is not None
+    assert (ended.status, ended.state, ended.cause) == ("error", "lost", "request")
+    for waiting in (first, second):
+        result = session.wait_for(waiting.execution_id, wait=30).result
+        assert result is not None
+        assert (result.status, result.kernel_epoch) == ("ok", 2)
+    assert session.execute("y, z").text == "(7, 8)\n"
+    assert session.kernel_epoch == 2
+
+
+def test_two_restarts_at_once_leave_a_session_that_works(session: Session) -> None:
+    session.execute("x = 1")
+    both = [threading.Thread(target=session.restart) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(30)
+    assert session.execute("1 + 1").text == "2\n"
+
+
+def test_a_notebook_that_is_there_is_never_written_over(executor: Executor, tmp_path: Path) -> None:
+    (tmp_path / "mine.ipynb").write_text("precious")
+    for number in (2, 3):
+        session = executor.session("mine", work_dir=tmp_path)
+        session.execute("1")
+        assert session.notebook == tmp_path / f"mine-{number}.ipynb"
+        session.close()
+    assert (tmp_path / "mine.ipynb").read_text() == "precious"
+
+
+def test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say(session: Session) -> None:
+    reply = "get_ipython().payload_manager.write_payload({'source': 'set_next_input', 'text': 'x' * 17_000_000})"
+    fine = session.execute(f"{reply}; print('fine')")
+    assert (fine.status, fine.state, fine.stdout) == ("ok", "kept", "fine\n")
+    assert "too large to be read" in fine.notes[0]
+    assert session.execute(f"{reply}; 1/0").status == "error"
+
+
+async def nobody_awaits(_: object) -> None: ...
+
+
+@pytest.mark.parametrize("on_output", [3, "print", nobody_awaits])
+def test_what_cannot_hear_output_is_refused_before_anything_runs(session: Session, on_output: Any) -> None:
+    with pytest.raises(InvalidRequest, match="it is a plain function of one output"):
+        session.execute("x = 1", on_output=on_output)
+    assert session.execute("'x' in globals()").text == "False\n"
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_what_a_listener_raises_is_its_callers_alone(session: Session, error: type[BaseException]) -> None:
+    def listen(_: object) -> None:
+        raise error
+
+    session.execute("x = 1")
+    with pytest.raises(ValueError if error is ValueError else RuntimeError):
+        session.execute("print('heard'); y = 2", on_output=listen)
+    assert session.execute("x, y").text == "(1, 2)\n"
+
+
+def test_an_empty_id_is_no_execution(session: Session) -> None:
+    running = session.execute("import time; time.sleep(0.5); 1", wait=0.1)
+    with pytest.raises(UnknownExecution):
+        session.interrupt("")
+    assert session.wait_for(running.execution_id, wait=30).status == "ok"
