@@ -111,9 +111,9 @@ class AsyncExecutor:
         Raises:
             UnknownSession: no session of that name is open.
         """
-        session = self._sessions.get(name)
+        session = self._sessions.get(name) if isinstance(name, str) else None
         if session is None:
-            message = f"No session {name!r} is open{nearest(name, self._sessions)}."
+            message = f"No session {name!r} is open{nearest(str(name), self._sessions)}."
             raise UnknownSession(message)
         await session.close()
 

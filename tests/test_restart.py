@@ -93,6 +93,44 @@ def test_what_a_listener_raises_is_its_callers_alone(session: Session, error: ty
     assert session.execute("x, y").text == "(1, 2)\n"
 
 
+def test_a_pattern_that_takes_for_ever_is_refused_and_holds_nobody_up(executor: Executor, session: Session) -> None:
+    found = session.execute("print('a' * 60 + '!')")
+    other = executor.session("not-held-up")
+    refused: list[Exception] = []
+
+    def search() -> None:
+        try:
+            session.read_output(found.execution_id, grep="(a|aa)+$")
+        except InvalidRequest as exc:
+            refused.append(exc)
+
+    searching = threading.Thread(target=search)
+    searching.start()
+    assert other.execute("1 + 1", wait=4).text == "2\n"
+    searching.join(30)
+    assert "choose a simpler one" in str(refused[0])
+    other.close()
+
+
+def test_what_is_of_the_wrong_type_is_a_clear_error(executor: Executor, session: Session) -> None:
+    done: Any = session.execute("1").execution_id
+    wrong: list[Any] = [[], 5, None]
+    for each in wrong:
+        with pytest.raises(InvalidRequest):
+            session.wait_for(each)
+        with pytest.raises(InvalidRequest):
+            executor.close_session(each)
+    for call in (
+        lambda: session.wait_for(done, cursor=wrong[0]),
+        lambda: session.read_output(done, grep=wrong[1]),
+        lambda: session.read_output(done, offset=wrong[2]),
+        lambda: session.execute_command("true", work_dir=wrong[1]),
+        lambda: executor.session("q", work_dir=wrong[1]),
+    ):
+        with pytest.raises(InvalidRequest):
+            call()
+
+
 def test_an_empty_id_is_no_execution(session: Session) -> None:
     running = session.execute("import time; time.sleep(0.5); 1", wait=0.1)
     with pytest.raises(UnknownExecution):

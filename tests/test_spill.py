@@ -234,7 +234,7 @@ def test_no_piece_of_a_line_is_longer_than_its_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(", "[", "*a", "a{2,1}", "(?P<n>", "\\", "(?<=a+)b", "a{99999999999}", pytest.param("(" * 3000, id="deep")]
+    "pattern", ["(", "[", "*a", "a{2,1}", "(?P<n>", "\\", "a{99999999999}", pytest.param("(" * 3000, id="deep")]
 )
 def test_a_pattern_that_is_none_is_refused(spill: Callable[..., SpillFile], pattern: str) -> None:
     with pytest.raises(InvalidRequest, match="is no regular expression"):

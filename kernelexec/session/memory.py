@@ -43,7 +43,7 @@ class Memory:
         for turn in running:
             if turn.execution_id == execution_id:
                 return turn
-        if execution_id in self._turns:
+        if isinstance(execution_id, str) and execution_id in self._turns:
             return self._turns[execution_id]
         message = f"No execution {execution_id!r} is remembered here{nearest(str(execution_id), self._turns)}."
         raise UnknownExecution(message)

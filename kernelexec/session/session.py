@@ -10,8 +10,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import UnionType
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kernelexec import cells
@@ -145,6 +147,7 @@ class AsyncSession:
             InvalidTimeout: ``wait`` is no number of seconds.
         """
         turn = self._memory.find(execution_id, self._turns)
+        _check_type(cursor, int, "cursor")
         with anyio.move_on_after(None if wait is None else seconds(wait, "wait")):
             await turn.done.wait()
         outputs, position, missed = turn.collector.since(cursor) if turn.collector else ((), 0, 0)
@@ -165,12 +168,14 @@ class AsyncSession:
 
         Raises:
             UnknownExecution: no execution of that id is remembered.
-            InvalidRequest: a negative offset, a limit below 1, or a malformed pattern.
+            InvalidRequest: a negative offset, a limit below 1, a malformed pattern, or one that takes more than 5 s.
         """
         if not isinstance(offset, int) or not isinstance(limit, int) or offset < 0 or limit < 1:
             message = f"offset={offset!r}, limit={limit!r}: whole bytes, offset 0 at least, limit 1 at least."
             raise InvalidRequest(message)
-        return self._memory.find(execution_id, self._turns).page(offset, limit, grep)
+        _check_type(grep, str | None, "grep")
+        turn = self._memory.find(execution_id, self._turns)
+        return await anyio.to_thread.run_sync(turn.page, offset, limit, grep)
 
     async def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
         """End the running cell (or the one named, which may still wait) and return its result; None if nothing runs.
@@ -283,3 +288,9 @@ class AsyncSession:
         if self._closed:
             message = f"Session {self.name!r} is closed."
             raise Closed(message)
+
+
+def _check_type(value: object, kind: type | UnionType, name: str) -> None:
+    if not isinstance(value, kind):
+        message = f"{name}={value!r}: it is {getattr(kind, '__name__', kind)}, not {type(value).__name__}."
+        raise InvalidRequest(message)

@@ -44,6 +44,7 @@ class Workspace:
         Raises:
             InvalidWorkDir: missing, or not a directory.
         """
+        _check_path(path)
         return cls(_existing(Path(path), str(path)))
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
@@ -52,14 +53,21 @@ class Workspace:
         Raises:
             InvalidWorkDir: missing, not a directory, or outside of the workspace once links are resolved.
         """
-        if "\0" in os.fspath(work_dir):
-            message = "work_dir holds a NUL character."
-            raise InvalidWorkDir(message)
+        _check_path(work_dir)
         found = _existing(self.path / work_dir, str(work_dir))
         if not found.is_relative_to(self.path):
             message = f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}: give a directory inside of it."
             raise InvalidWorkDir(message)
         return str(found)
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, str | os.PathLike):
+        message = f"work_dir={path!r} is no path."
+        raise InvalidWorkDir(message)
+    if "\0" in str(path):
+        message = "work_dir holds a NUL character."
+        raise InvalidWorkDir(message)
 
 
 def check_name(session: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
+import time
 from contextlib import suppress
 from pathlib import Path
+
+import regex
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
@@ -14,6 +16,8 @@ from kernelexec.text import head_of, utf8_size
 
 #: What is read beyond a page: it may begin within one character, and holds one whole character at least.
 MARGIN_BYTES = 8
+#: How long one search may take, in seconds.
+GREP_SECONDS = 5.0
 _GREP_CHUNK_BYTES = 1024 * 1024
 _LINE_MAX_CHARS = 64 * 1024
 
@@ -105,10 +109,11 @@ class Grep:
 
     def __init__(self, pattern: str, offset: int, limit: int) -> None:
         try:
-            self._pattern = re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as exc:
-            message = f"grep={pattern[:100]!r} is no regular expression: {exc}."
+            self._pattern = regex.compile(pattern)
+        except (regex.error, OverflowError, RecursionError, TypeError) as exc:
+            message = f"grep={str(pattern)[:100]!r} is no regular expression: {exc}."
             raise InvalidRequest(message) from exc
+        self._deadline = time.monotonic() + GREP_SECONDS
         self._offset = self._position = offset
         self._limit = limit
         self._line = ""
@@ -141,11 +146,20 @@ class Grep:
         for start in range(0, len(line), _LINE_MAX_CHARS):
             self._take(line[start : start + _LINE_MAX_CHARS])
 
+    def _matches(self, line: str) -> bool:
+        """Whether the line matches; a pattern may take for ever, and must not hold the interpreter meanwhile."""
+        try:
+            left = max(0.001, self._deadline - time.monotonic())
+            return self._pattern.search(line, timeout=left, concurrent=True) is not None
+        except TimeoutError as exc:
+            message = f"grep={self._pattern.pattern[:100]!r} took more than {GREP_SECONDS} s: choose a simpler one."
+            raise InvalidRequest(message) from exc
+
     def _take(self, line: str) -> None:
         if self.full:
             return
         size = utf8_size(line)
-        if self._pattern.search(line):
+        if self._matches(line):
             if self._size + size > self._limit and self._found:
                 self.full = True
                 return
