@@ -209,7 +209,7 @@ MAGICS = {
 def test_shell_magics_work_as_in_jupyter(session: Session, code: str, expected: tuple[str, str, int]) -> None:
     result = session.execute(code)
     stdout, stderr, exit_code = expected
-    assert (result.stdout, result.stderr, result.exit_code) == (stdout, stderr, exit_code)
+    assert (result.stdout, result.stderr, result.exit_code) == (stdout, stderr, exit_code), result.text
     if "listed" in code:
         assert result.text == "['listed']\n"
     if "--out found" in code:

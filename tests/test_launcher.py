@@ -79,6 +79,44 @@ def test_a_forked_child_that_comes_back_from_the_cell_ends(session: Session) -> 
     assert sorted(session.execute(code).stdout.splitlines()) == ["child", "parent 0"]
 
 
+ANOTHER_WAY = {
+    "os.system": "import os\ndef say(x): os.system(f'echo {x}')",
+    "a child": "import subprocess\ndef say(x): subprocess.run(['echo', str(x)])",
+    "a forked child": "import os\ndef say(x):\n  p = os.fork()\n  if not p: print(x); os._exit(0)\n  os.waitpid(p, 0)",
+    "a command": "def say(x): get_ipython().system(f'echo {x}')",
+}
+
+
+@pytest.mark.parametrize("code", ANOTHER_WAY.values(), ids=ANOTHER_WAY)
+def test_what_came_before_is_before(session: Session, code: str) -> None:
+    session.execute(code)
+    result = session.execute(
+        "for n in range(20):\n print('own', n); say(n); display({'text/plain': 'shown'}, raw=True); say('x')"
+    )
+    assert result.text == "".join(f"own {n}\n{n}\nshown\nx\n" for n in range(20))
+
+
+@pytest.mark.parametrize("start", ["subprocess.Popen(words)", "subprocess.Popen(words, start_new_session=True)"])
+def test_what_a_program_writes_after_its_cell_is_late_and_in_no_other_cell(session: Session, start: str) -> None:
+    code = "import subprocess, os\nos.mkfifo('gate')\nwords = ['sh', '-c', 'echo now; read line < gate; echo late']\n"
+    first = session.execute(f"{code}p = {start}\nimport time; time.sleep(0.2)")
+    assert (first.stdout, first.late) == ("now\n", ())
+    second = session.execute("print(open('gate', 'w').write('go'), p.wait()); os.system('echo second');")
+    assert second.stdout == "2 0\nsecond\n"
+    found = session.wait_for(first.execution_id).result
+    assert found is not None
+    assert (found.stdout, found.late) == ("now\n", (Stream("stdout", "late\n"),))
+
+
+def test_a_pool_of_threads_prints_in_the_cell_that_gave_it_the_work(session: Session) -> None:
+    session.execute(
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\npool.submit(print, 1).result()"
+    )
+    for n in range(3):
+        result = session.execute(f"pool.submit(print, {n}).result(); pool.submit(display, {n}).result()")
+        assert (result.text, result.late) == (f"{n}\n{n}\n", ())
+
+
 def test_displays_and_prints_keep_their_order(session: Session) -> None:
     code = "for n in range(50):\n    print(n)\n    display({'text/plain': f'd{n}'}, raw=True)\n"
     expected = "".join(f"{n}\nd{n}\n" for n in range(50))

@@ -195,7 +195,7 @@ def test_a_zombie_is_nobody() -> None:
     mark = Mark()
     with zombie(mark) as pid:
         assert mark.holders(pid) == []
-        assert mark.signal(signal.SIGTERM, session_id=pid) == 0
+        assert mark.signal(signal.SIGTERM, leader=pid) == 0
         assert mark.sweep(pid) == 0
 
 
@@ -210,7 +210,7 @@ def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
 def test_a_signal_reaches_every_holder_but_the_spared_one(stack: ExitStack) -> None:
     mark = Mark()
     spared, child, orphan = start(stack, mark), start(stack, mark), start(stack, mark, shell=ORPHAN)
-    assert mark.signal(signal.SIGUSR1, session_id=spared.pid, spare=spared.pid) == 2
+    assert mark.signal(signal.SIGUSR1, leader=spared.pid, spare=spared.pid) == 2
     assert child.says() == orphan.says() == str(int(signal.SIGUSR1))
     assert spared.lives()
 

@@ -11,10 +11,11 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
 from . import streams
-from .command import kill_descendants
-from .kernel import Kernel, inherit_context
+from .family import adopt_orphans, kill_descendants
+from .kernel import Kernel
 from .lifeline import Order, apply_limits, end_with_owner, write_stacks_to
 from .shell import Shell
+from .threads import inherit_context
 
 _NINE = 9
 
@@ -69,6 +70,7 @@ def main(arguments: list[str]) -> None:
     """Run a kernel until it is shut down or its owner dies."""
     order = Order.take()
     apply_limits(order.limits)
+    adopt_orphans()
     if order.stacks is not None:
         write_stacks_to(order.stacks)
     if order.owner is not None:
@@ -77,5 +79,8 @@ def main(arguments: list[str]) -> None:
     Shell.scratch = order.scratch
     app = App.instance(config=settings())
     app.initialize(arguments)
-    inherit_context()
-    app.start()
+    inherit_context(app.kernel)
+    try:
+        app.start()
+    finally:
+        kill_descendants()

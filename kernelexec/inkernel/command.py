@@ -13,19 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
+from . import family
+
 MARK = "KERNELEXEC_COMMAND"
-#: The owner's mark on a kernel and on all that it starts.
-KERNEL_MARK = "KERNELEXEC_KERNEL"
 #: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
 PATIENCE = 0.4
 _READ_BYTES = 64 * 1024
 _SHELL_SIGNAL_BASE = 128
-
-#: Process groups of the commands that run now, for whoever must end them all.
-running: set[int] = set()
 
 
 class Command:
@@ -46,7 +42,7 @@ class Command:
         self._sinks = {"stdout": out, "stderr": err}
         self._input = memoryview(stdin.encode("utf-8", "surrogateescape")) if stdin else memoryview(b"")
         self._cwd = cwd
-        self._env = {**(os.environ if env is None else env), MARK: self._mark}
+        self._env = {**(os.environ if env is None else env), **family.MARKED, MARK: self._mark}
         self._selector = selectors.DefaultSelector()
         self._decoders: dict[Any, Any] = {}
 
@@ -68,7 +64,7 @@ class Command:
             start_new_session=True,
             restore_signals=True,
         )
-        running.add(process.pid)
+        family.running.add(process.pid)
         try:
             self._register(process)
             self._pump(process, None)
@@ -77,7 +73,7 @@ class Command:
                 self._end(process)
             raise
         finally:
-            running.discard(process.pid)
+            family.running.discard(process.pid)
             self._leave(process)
         code = process.returncode
         return code if code >= 0 else _SHELL_SIGNAL_BASE - code
@@ -156,7 +152,7 @@ class Command:
         process.wait()
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        sweep(MARK, self._mark)
+        family.sweep(MARK, self._mark)
         while self._move(0):
             pass
 
@@ -177,31 +173,6 @@ class Command:
         while self._selector.get_map():
             self._move(None)
         self._selector.close()
-
-
-def sweep(name: str, mark: str) -> None:
-    """Kill every process but this one that carries a mark in its environment."""
-    needle = f"{name}={mark}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        if entry.name == str(os.getpid()):
-            continue
-        with suppress(OSError, AttributeError):
-            if needle in (entry / "environ").read_bytes().split(b"\0"):
-                fd = os.pidfd_open(int(entry.name))
-                try:
-                    if needle in (entry / "environ").read_bytes().split(b"\0"):
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
-                finally:
-                    os.close(fd)
-
-
-def kill_descendants() -> None:
-    """Kill the process groups of all running commands, and whatever else this kernel started."""
-    for group in tuple(running):
-        with suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
-    if mark := os.environ.get(KERNEL_MARK):
-        sweep(KERNEL_MARK, mark)
 
 
 @contextmanager

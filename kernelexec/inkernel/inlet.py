@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import select
+import selectors
 import struct
 import termios
 import threading
@@ -19,42 +20,84 @@ _PIECE_CHARS = 400  # as JSON, with its envelope, a piece fits into PIPE_BUF: pi
 
 
 class Inlet:
-    """Reads a pipe in a thread of its own; whoever waits can know that all which was written has been read."""
+    """Reads pipes in one thread; whoever waits can know that all which was written before has been read."""
 
-    def __init__(self, fd: int, deliver: Callable[[bytes], Any]) -> None:
-        self._fd = fd
-        self._deliver = deliver
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._quick: Any = select.epoll() if hasattr(select, "epoll") else None  # many threads may ask it at once
         self._idle = threading.Condition()
         self._reading = False
-        self.open = True
+        self._taken_bytes = 0
+        self._thread = threading.Thread(target=self._run, name="inlet", daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
-        """Read until the pipe ends or is closed."""
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        while self.open:
-            poller.poll()
-            with self._idle:
-                self._reading = True
-            try:
-                found = os.read(self._fd, _READ_BYTES)
-                if not found:
+    def add(self, fd: int, take: Callable[[bytes], Any]) -> None:
+        """Read a pipe from now on until its last writer has closed it; at its end ``take`` gets nothing (``b""``)."""
+        with self._idle:
+            self._selector.register(fd, selectors.EVENT_READ, take)
+            if self._quick is not None:
+                self._quick.register(fd, select.EPOLLIN)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was written has not been read. It costs one system call, for it is asked in every print."""
+        if self._reading:
+            return True
+        try:
+            return self._quick is not None and bool(self._quick.poll(0))
+        except (OSError, ValueError):  # user code closed the descriptor
+            return False
+
+    def drain(self, seconds: float) -> None:
+        """Wait, for a bounded time, until all that was written before this call has been read."""
+        deadline = time.monotonic() + seconds
+        with self._idle:
+            enough = self._taken_bytes + self._unread() + _READ_BYTES
+            while self.busy and self._taken_bytes < enough and self._thread.is_alive():
+                left = deadline - time.monotonic()
+                if left <= 0:
                     return
-                if self.open:
-                    self._deliver(found)
+                self._idle.wait(left)
+
+    def _unread(self) -> int:
+        return sum(_unread(key.fd) for key in list(self._selector.get_map().values()))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                ready = [(key.fd, key.data) for key, _ in self._selector.select()]
             except (OSError, ValueError):
                 return
+            self._reading = True
+            try:
+                for fd, take in ready:
+                    self._read(fd, take)
             finally:
                 with self._idle:
                     self._reading = False
                     self._idle.notify_all()
 
-    def drain(self, seconds: float) -> None:
-        """Wait, for a bounded time, until all that was written has been read."""
-        deadline = time.monotonic() + seconds
+    def _read(self, fd: int, take: Callable[[bytes], Any]) -> None:
+        try:
+            found = os.read(fd, _READ_BYTES)
+        except OSError:
+            found = b""
+        with suppress(Exception):  # one reader's fault must not stop the others
+            take(found)
         with self._idle:
-            while self.open and (self._reading or _unread(self._fd)) and (left := deadline - time.monotonic()) > 0:
-                self._idle.wait(left)
+            self._taken_bytes += len(found)
+            self._idle.notify_all()
+        if not found:
+            self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        with self._idle:
+            for registry in (self._selector, self._quick):
+                with suppress(OSError, ValueError, KeyError):
+                    if registry is not None:
+                        registry.unregister(fd)
+            with suppress(OSError):
+                os.close(fd)
 
 
 class Children:
@@ -64,12 +107,11 @@ class Children:
     writes lines of JSON into a pipe: the stream's name, the header of the cell, the text.
     """
 
-    def __init__(self, deliver: Callable[[str, Any, str], Any]) -> None:
-        self._out, self._in = os.pipe()
+    def __init__(self, inlet: Inlet, deliver: Callable[[str, Any, str], Any]) -> None:
+        out, self._in = os.pipe()
         self._deliver = deliver
         self._rest = b""
-        self.inlet = Inlet(self._out, self._take)
-        threading.Thread(target=self.inlet.run, name="children", daemon=True).start()
+        inlet.add(out, self._take)
 
     def write(self, stream: str, parent: Any, text: str) -> None:
         """Called in a child."""

@@ -7,16 +7,14 @@ import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
-from . import streams
+from . import family, streams
 from .lifeline import Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
 from .streams import Publisher, Stream
@@ -68,9 +66,7 @@ class Kernel(IPythonKernel):
         if streams.forked:  # a child of the cell came back: the kernel is its parent's
             os._exit(content.get("status") == "error")
         self._restore_streams()
-        for stream in self._own_streams[:2]:
-            if isinstance(stream, Stream):
-                stream.drain()
+        self._part_from_children()
         if content.get("status") == "error":
             content["evalue"] = bounded(content.get("evalue", ""))
             content["traceback"] = bounded_traceback(content.get("traceback") or [])
@@ -82,6 +78,17 @@ class Kernel(IPythonKernel):
         self._words.begin(self.get_parent("shell").get("header", {}))
         self._cpu_before = _cpu_seconds()
         self.shell.last_exit_code = self.shell.last_work_dir = None
+
+    def _part_from_children(self) -> None:
+        """Wait for what programs wrote so far; what those that go on will write belongs to this cell, not to a later one."""
+        lingering = family.has_children()
+        for stream in self._own_streams[:2]:
+            if isinstance(stream, Stream):
+                stream.drain()
+                if lingering:
+                    stream.turn_page()
+        if lingering:
+            family.reap_adopted()
 
     def _restore_streams(self) -> None:
         sys.stdout, sys.stderr, sys.displayhook = self._own_streams
@@ -162,21 +169,3 @@ def _interruptible() -> Iterator[None]:
 def _cpu_seconds() -> float:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def inherit_context() -> None:
-    """Run every new thread in a copy of its starter's context, as Python 3.14 does with ``thread_inherit_context``.
-
-    A thread's output belongs to the cell that started it, for ever; ipykernel finds the cell in the context, and without
-    this gives the output to whichever cell is the newest. There is no hook for it before 3.14.
-    """
-    if getattr(sys.flags, "thread_inherit_context", False):
-        return
-    start = threading.Thread.start
-
-    def start_in_context(self: threading.Thread) -> None:
-        run, context = self.run, copy_context()
-        self.run = lambda: context.run(run)  # type: ignore[method-assign]
-        start(self)
-
-    threading.Thread.start = start_in_context  # type: ignore[method-assign]

@@ -9,8 +9,11 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import zmq
@@ -28,6 +31,7 @@ _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
 _PENDING_CHARS = 1024 * 1024
 _DRAIN_SECONDS = 0.25
+_TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
 
 
 #: Whether this process is a child that a cell forked.
@@ -76,7 +80,8 @@ class Publisher(IOPubThread):
         self.publishing = False
         self.words = LastWords(None)
         self.streams: dict[str, Stream] = {}
-        self.children = Children(self._take_from_child)
+        self.inlet = Inlet()
+        self.children = Children(self.inlet, self._take_from_child)
         self._queued_bytes = 0
         self._woken = False
         super().__init__(socket, pipe=pipe, session=session)
@@ -159,7 +164,7 @@ class Stream(OutStream):
     flush_timeout = 3600
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
-        self._inlet: Inlet | None = None
+        self._written = 0.0
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
         pub_thread.streams[name] = self
@@ -178,6 +183,10 @@ class Stream(OutStream):
             raise ValueError("I/O operation on closed file")
         if forked or len(string) > _SLICE_CHARS:
             return self._write_otherwise(publisher, string)
+        now = monotonic()
+        if now - self._written > _TIGHT_SECONDS and publisher.inlet.busy:
+            self.drain()
+        self._written = now
         try:
             content = string.encode()
         except UnicodeEncodeError:
@@ -216,9 +225,13 @@ class Stream(OutStream):
             self._schedule_flush()
 
     def flush(self) -> None:
-        """Wait until what was written is on its way; where nothing is pending, cost nothing."""
+        """Wait until what was written, by children too, is on its way; where nothing is pending, cost nothing."""
         publisher = self.pub_thread
-        if publisher is not None and (publisher.pieces or publisher.publishing) and not forked:
+        if publisher is None or forked:
+            return
+        if publisher.inlet.busy:
+            self.drain()
+        if publisher.pieces or publisher.publishing:
             super().flush()
 
     def _flush(self) -> None:
@@ -233,19 +246,48 @@ class Stream(OutStream):
             content = {"name": self.name, "text": text[start : start + _SLICE_CHARS]}
             self.session.send(self.pub_thread, "stream", content, parent=parent, ident=self.topic)
 
-    def _watch_pipe_fd(self) -> None:
-        """Read what is written to the descriptor itself, by C code and children, and write it here. A thread of its own."""
+    def _setup_stream_redirects(self, name: str) -> None:
+        self._original_stdstream_fd = getattr(sys, name).fileno()
+        self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
+        self._capture()
+
+    def _capture(self) -> None:
+        """Have what is written to the descriptor itself, by C code and by programs, written here."""
+        publisher = self.pub_thread
+        assert publisher is not None
+        out, into = os.pipe()
+        os.dup2(into, self._original_stdstream_fd)
+        os.close(into)
+        self._page = page = _Page(out)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        assert self._fid is not None
-        self._inlet = Inlet(self._fid, lambda found: self.write(decoder.decode(found)))
-        self._inlet.run()
+
+        def take(found: bytes) -> None:
+            if text := decoder.decode(found, final=not found):
+                self.queue(publisher, page.parent or self._parent_header_global, text, text.encode())
+
+        publisher.inlet.add(out, take)
+
+    def turn_page(self) -> None:
+        """Give programs that were started so far a pipe of their own: what they still write belongs to the cell that ends."""
+        with suppress(OSError):
+            if os.fstat(self._original_stdstream_fd).st_ino == os.fstat(self._page.fd).st_ino:  # else it is not ours any more
+                self._page.parent = self._parent_header_global
+                self._capture()
 
     def close(self) -> None:
         """Flush only: the next cell needs the stream, whatever this one does to it."""
         self.flush()
 
     def drain(self) -> None:
-        """Wait, for a bounded time, until all that was written to the descriptor, or by children, has been read."""
-        for inlet in (self._inlet, self.pub_thread.children.inlet if self.pub_thread else None):
-            if inlet is not None:
-                inlet.drain(_DRAIN_SECONDS)
+        """Wait, for a bounded time, until all that was written to the descriptors, or by children, has been read."""
+        publisher = self.pub_thread
+        if publisher is not None and publisher.may_block:
+            publisher.inlet.drain(_DRAIN_SECONDS)
+
+
+class _Page:
+    """The pipe behind a descriptor, and the cell that its text belongs to: the running one, or one that has ended."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.parent: Any = None

@@ -66,10 +66,18 @@ class Provisioner(LocalProvisioner):
         await super().send_signal(signum)
 
     async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill the kernel, its process group, and every descendant that left it."""
+        """Kill the kernel, its process group, and every descendant that left it.
+
+        The kernel is stopped first and dies last: as long as it lives its descendants can be told by their parents.
+        """
+        if self.process is not None and self.mark is not None:
+            with suppress(OSError):
+                self.process.send_signal(signal.SIGSTOP)
+            await asyncio.to_thread(self.mark.sweep, self.pid, self.pid)
         with suppress(OSError, ValueError):
             await super().kill(restart=restart)
-        await self._sweep()
+        if restart:  # else cleanup follows
+            await self._sweep()
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
         """Called when the kernel has ended: what it left behind ends too."""
@@ -80,7 +88,7 @@ class Provisioner(LocalProvisioner):
         """Signal every descendant but the kernel itself; how many there were."""
         if self.mark is None:
             return 0
-        return await asyncio.to_thread(self.mark.signal, signum, session_id=self.pid, spare=self.pid)
+        return await asyncio.to_thread(self.mark.signal, signum, leader=self.pid, spare=self.pid)
 
     async def _sweep(self) -> None:
         """Kill whatever of this kernel still lives. In a thread: a machine's list of processes may be long."""

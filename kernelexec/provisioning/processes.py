@@ -1,7 +1,8 @@
 """Finding and ending every process that a kernel started, also those that left its session or process group.
 
 A kernel carries a mark in its environment, which its descendants inherit. What drops the mark (``env -i``) is still found
-while it stays in the kernel's session. Code that drops both on purpose gets away: a local kernel is no wall.
+while it stays in the kernel's session, and, as long as the kernel lives, by its descent: the launcher adopts orphans.
+What dropped both is lost when its kernel crashes: a local kernel is no wall.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import secrets
 import select
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,51 +32,42 @@ class Mark:
         """The mark as the environment variable that it is."""
         return {NAME: self.value}
 
-    def holders(self, session_id: int | None = None) -> list[int]:
-        """The ids of all living processes of this user that carry the mark or belong to the session."""
-        return [pid for pid in _processes() if self._marks(pid) or (session_id and _session_of(pid) == session_id)]
+    def holders(self, leader: int | None = None) -> list[int]:
+        """The ids of all living processes that carry the mark, belong to the leader's session, or descend from it."""
+        return list(self._find(leader))
 
-    def signal(self, signum: int, *, session_id: int | None = None, spare: int | None = None) -> int:
+    def signal(self, signum: int, *, leader: int | None = None, spare: int | None = None) -> int:
         """Signal every holder but ``spare``, each through a pidfd so that a reused id is never hit; how many were."""
-        return sum(self._signal(pid, signum, session_id, 0) for pid in self.holders(session_id) if pid != spare)
+        return sum(_signal(pid, signum, found, 0) for pid, found in self._find(leader).items() if pid != spare)
 
-    def sweep(self, session_id: int | None = None) -> int:
-        """Kill until nobody is left (bounded, for what forks faster than it dies); how many were killed."""
+    def sweep(self, leader: int | None = None, spare: int | None = None) -> int:
+        """Kill all but ``spare`` until nobody is left (bounded, for what forks faster than it dies); how many were killed."""
         if not hasattr(os, "pidfd_open"):
             return 0
         killed: set[int] = set()
         for _ in range(_SWEEPS):
-            found = self.holders(session_id)
-            killed.update(pid for pid in found if self._signal(pid, signal.SIGKILL, session_id, _DEATH_MILLISECONDS))
+            found = {pid: status for pid, status in self._find(leader).items() if pid != spare}
+            killed.update(pid for pid in found if _signal(pid, signal.SIGKILL, found[pid], _DEATH_MILLISECONDS))
             if not found:
                 break
         return len(killed)
 
-    def _signal(self, pid: int, signum: int, session_id: int | None, wait_milliseconds: int) -> bool:
-        """Signal one process if it is still a holder, and wait for its end if told to; whether it was signalled."""
-        try:
-            fd = os.pidfd_open(pid)
-        except OSError:
-            return False
-        try:
-            if not (self._marks(pid) or (session_id and _session_of(pid) == session_id)):
-                return False
-            signal.pidfd_send_signal(fd, signum)
-            if wait_milliseconds:
-                ended = select.poll()
-                ended.register(fd, select.POLLIN)
-                ended.poll(wait_milliseconds)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+    def _find(self, leader: int | None) -> dict[int, _Status]:
+        table = {pid: status for pid in _processes() if (status := _status(pid))}
+        family = _descendants(leader, table) if leader else set()
+        needle = f"{NAME}={self.value}".encode()
 
-    def _marks(self, pid: int) -> bool:
-        try:
-            return f"{NAME}={self.value}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
+        def belongs(pid: int) -> bool:
+            return pid in family or table[pid].session == leader or needle in _environ(pid)
+
+        return {pid: table[pid] for pid in table if belongs(pid)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    parent: int
+    session: int
+    born: bytes  # in clock ticks since the machine started: tells a process from the next one with its id
 
 
 def oom_kills() -> int:
@@ -89,21 +80,54 @@ def oom_kills() -> int:
 
 
 def _processes() -> Iterator[int]:
-    if not _PROC.is_dir():
-        return
-    uid, own = os.getuid(), os.getpid()
-    with os.scandir(_PROC) as entries:
-        for entry in entries:
-            if entry.name.isdigit() and int(entry.name) != own:
-                with suppress(OSError):
-                    if entry.stat().st_uid == uid:
-                        yield int(entry.name)
+    """All but this one."""
+    if _PROC.is_dir():
+        with os.scandir(_PROC) as entries:
+            yield from (int(entry.name) for entry in entries if entry.name.isdigit() and int(entry.name) != os.getpid())
 
 
-def _session_of(pid: int) -> int | None:
+def _descendants(pid: int, table: dict[int, _Status]) -> set[int]:
+    family = more = {pid}
+    while more:
+        more = {child for child, status in table.items() if status.parent in more} - family
+        family = family | more
+    return family & table.keys()
+
+
+def _status(pid: int) -> _Status | None:
+    """None where the process has ended."""
     try:
-        text = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else _Status(int(fields[1]), int(fields[3]), fields[19])
+    except (OSError, IndexError):
         return None
-    fields = text.rpartition(b")")[2].split()
-    return int(fields[3]) if fields[0] not in (b"Z", b"X") else None
+
+
+def _environ(pid: int) -> list[bytes]:
+    """Nothing for the processes of other users."""
+    try:
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _signal(pid: int, signum: int, expected: _Status, wait_milliseconds: int) -> bool:
+    """Signal the process if it is still the expected one, and wait for its end if told to; whether it was signalled."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        status = _status(pid)
+        if status is None or status.born != expected.born:
+            return False
+        signal.pidfd_send_signal(fd, signum)
+        if wait_milliseconds:
+            ended = select.poll()
+            ended.register(fd, select.POLLIN)
+            ended.poll(wait_milliseconds)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

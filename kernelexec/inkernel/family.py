@@ -1,0 +1,117 @@
+"""The processes that come from this one: known, reaped and ended, also those whose parents are gone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+#: The owner's mark on a kernel and on all that it starts.
+KERNEL_MARK = "KERNELEXEC_KERNEL"
+#: The mark as the kernel was started with it: the cells may do to the environment what they like.
+MARKED = {KERNEL_MARK: os.environ[KERNEL_MARK]} if KERNEL_MARK in os.environ else {}
+
+#: Process groups of the commands that run now.
+running: set[int] = set()
+
+_PROC = Path("/proc")
+_ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+_ROUNDS = 5
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none is lost out of sight (Linux)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_ADOPT, 1, 0, 0, 0)
+
+
+def has_children() -> bool:
+    """Whether there is any child, ended ones that nobody has waited for included. One system call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    except AttributeError:  # not on every system
+        pass
+    return True
+
+
+def reap_adopted() -> None:
+    """Wait for adopted children that have ended, where they can be told from user code's own, which it waits for itself.
+
+    A child of ours is in our session or leads its own. Adopted ones of that kind stay zombies until the kernel ends.
+    """
+    with suppress(OSError, AttributeError):  # another thread may wait for it at the same moment
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+    own = os.getsid(0)
+    for pid in _children():
+        _, session, ended = _status(pid)
+        if ended and session not in (0, own, pid):
+            with suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def sweep(name: str, mark: str) -> None:
+    """Kill every process but this one that carries a mark in its environment."""
+    needle = f"{name}={mark}".encode()
+    for entry in _PROC.glob("[0-9]*"):
+        if entry.name != str(os.getpid()):
+            with suppress(OSError):
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    _kill(int(entry.name))
+
+
+def kill_descendants() -> None:
+    """Kill all that this kernel started: by process group, by descent, and by mark."""
+    for group in tuple(running):
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    for _ in range(_ROUNDS):
+        found = [pid for pid in _descendants() if _kill(pid)]
+        if not found:
+            break
+    for name, mark in MARKED.items():
+        sweep(name, mark)
+
+
+def _descendants() -> set[int]:
+    """The living ones."""
+    table = _table()
+    family = {os.getpid()}
+    while True:
+        more = {pid for pid, (parent, _, _) in table.items() if parent in family} - family
+        if not more:
+            return {pid for pid in family if pid != os.getpid() and not table[pid][2]}
+        family |= more
+
+
+def _table() -> dict[int, tuple[int, int, bool]]:
+    return {int(entry.name): _status(int(entry.name)) for entry in _PROC.glob("[0-9]*")}
+
+
+def _status(pid: int) -> tuple[int, int, bool]:
+    """A process's parent, its session, and whether it has ended."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[1]), int(fields[3]), fields[0] in (b"Z", b"X")
+    except (OSError, ValueError, IndexError):
+        return 0, 0, True  # gone
+
+
+def _children() -> list[int]:
+    """Of every thread; nothing where the system does not list them."""
+    found: list[int] = []
+    for listing in _PROC.glob("self/task/*/children"):
+        with suppress(OSError):
+            found += map(int, listing.read_text().split())
+    return found
+
+
+def _kill(pid: int) -> bool:
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
