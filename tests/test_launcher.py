@@ -12,7 +12,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
 import kernelexec
-from kernelexec import DisplayData, Session, Stream
+from kernelexec import DisplayData, Error, Session, Stream
 
 LAUNCHER = Path(kernelexec.__file__).parent / "inkernel"
 
@@ -115,6 +115,35 @@ def test_a_pool_of_threads_prints_in_the_cell_that_gave_it_the_work(session: Ses
     for n in range(3):
         result = session.execute(f"pool.submit(print, {n}).result(); pool.submit(display, {n}).result()")
         assert (result.text, result.late) == (f"{n}\n{n}\n", ())
+
+
+FAILS_WITHIN = {
+    "a script": "%run fails.py\nprint('after')",
+    "a script that exits": "%run exits.py\nprint('after')",
+    "a captured cell": "%%capture caught\nprint('not seen')\n1 / 0",
+    "a cell of a cell": "get_ipython().run_cell('1 / 0');\nprint('after')",
+}
+
+
+@pytest.mark.parametrize("code", FAILS_WITHIN.values(), ids=FAILS_WITHIN)
+def test_a_failure_that_ipython_only_shows_is_a_failure(session: Session, code: str) -> None:
+    (session.workspace / "fails.py").write_text("1 / 0\n")
+    (session.workspace / "exits.py").write_text("import sys\nsys.exit(3)\n")
+    result = session.execute(code)
+    assert (result.status, result.exit_code, result.state) == ("error", 1, "kept")
+    assert [output.ename for output in result.outputs if isinstance(output, Error)] == [
+        result.error.ename if result.error else ""
+    ]
+    assert result.diagnosis
+    assert session.execute("1").status == "ok"
+
+
+@pytest.mark.parametrize(
+    "code", ["try: 1 / 0\nexcept ArithmeticError: get_ipython().showtraceback()", "%run works.py", "%%capture\nprint(1)"]
+)
+def test_a_traceback_that_the_cell_shows_itself_is_no_failure(session: Session, code: str) -> None:
+    (session.workspace / "works.py").write_text("import sys\nsys.exit(0)\n")
+    assert session.execute(code).status == "ok"
 
 
 def test_displays_and_prints_keep_their_order(session: Session) -> None:

@@ -67,6 +67,8 @@ class Kernel(IPythonKernel):
             os._exit(content.get("status") == "error")
         self._restore_streams()
         self._part_from_children()
+        if content.get("status") == "ok" and self.shell.failed_within:
+            content |= {"status": "error", **self.shell.failed_within}
         if content.get("status") == "error":
             content["evalue"] = bounded(content.get("evalue", ""))
             content["traceback"] = bounded_traceback(content.get("traceback") or [])
@@ -77,7 +79,7 @@ class Kernel(IPythonKernel):
         self._restore_streams()
         self._words.begin(self.get_parent("shell").get("header", {}))
         self._cpu_before = _cpu_seconds()
-        self.shell.last_exit_code = self.shell.last_work_dir = None
+        self.shell.last_exit_code = self.shell.last_work_dir = self.shell.failed_within = None
 
     def _part_from_children(self) -> None:
         """Wait for what programs wrote so far; what those that go on will write belongs to this cell, not to a later one."""
@@ -110,6 +112,7 @@ class Kernel(IPythonKernel):
             "pid": os.getpid(),
             "names_added": added[:_NAMES],
             "names_removed": removed[:_NAMES],
+            "names_count": len(names),
             "cpu_seconds": _cpu_seconds() - self._cpu_before,
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "exit_code": self.shell.last_exit_code,

@@ -35,6 +35,8 @@ class Shell(ZMQInteractiveShell):
     scratch: str | None = None
     last_exit_code: int | None = None
     last_work_dir: str | None = None
+    shown_error: dict[str, Any] | None = None
+    failed_within: dict[str, Any] | None = None
 
     def init_environment(self) -> None:
         """No colours and no pagers: what commands print is read by programs."""
@@ -73,6 +75,20 @@ class Shell(ZMQInteractiveShell):
         lasting = self.__dict__.setdefault("_lasting", _Lasting())
         lasting.run(self, command, work_dir, stdin)
 
+    def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
+        """Run a script for ``%run``, and remember its failure, which IPython only shows."""
+        before = self.shown_error
+        super().safe_execfile(fname, *where, **options)
+        if self.shown_error is not before:
+            self.failed_within = self.shown_error
+
+    def run_cell(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a cell, or one within it for ``%%capture``, and remember its failure, which IPython only shows."""
+        result = super().run_cell(*args, **kwargs)
+        if not result.success:
+            self.failed_within = self.shown_error
+        return result
+
     def run_argv(
         self,
         argv: list[str],
@@ -108,6 +124,7 @@ class Shell(ZMQInteractiveShell):
                 stream.flush()
         self._last_traceback = bounded_traceback(stb)
         content = {"ename": etype.__name__, "evalue": bounded(evalue), "traceback": self._last_traceback}
+        self.shown_error = content
         hook: Any = self.displayhook
         topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)

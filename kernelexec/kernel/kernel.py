@@ -26,7 +26,9 @@ from kernelexec.kernel.link import Link
 from kernelexec.provisioning import KernelProvisionerBase, RuntimeDirectory, create_provisioner, kernel_spec, scrubbed
 from kernelexec.results import Cause
 
-_NAMES = 1000
+_NAMES = 1000  # of one cell
+_ALL_NAMES = 10_000
+_NAME_CHARS = 100
 _STDERR_BYTES = 4096
 _STACKS_BYTES = 64 * 1024
 _WORDS_BYTES = 128 * 1024
@@ -57,6 +59,7 @@ class Kernel:
 
     def __init__(self, config: Config, runtime: RuntimeDirectory, *, cwd: str, identity: bytes) -> None:
         self.names: set[str] = set()
+        self.name_count = 0
         self.death: Death | None = None
         self.died = asyncio.Event()
         self.displays = Displays()
@@ -259,6 +262,9 @@ class Kernel:
             return
         for key, change in (("names_added", self.names.update), ("names_removed", self.names.difference_update)):
             names = said.get(key)
-            change(name for name in (names if isinstance(names, list) else [])[:_NAMES] if isinstance(name, str))
-        if len(self.names) > _NAMES * 10:
-            self.names.clear()
+            found = (names if isinstance(names, list) else [])[:_NAMES]
+            change(name for name in found if isinstance(name, str) and len(name) <= _NAME_CHARS)
+        while len(self.names) > _ALL_NAMES:
+            self.names.pop()
+        count = said.get("names_count")
+        self.name_count = count if isinstance(count, int) else len(self.names)
