@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from kernelexec.config import Config
-from kernelexec.errors import Closed
+from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.hooks import Hook
 from kernelexec.results import ExecutionResult, OutputPage, Progress
@@ -21,11 +23,102 @@ from kernelexec.session import AsyncSession
 from kernelexec.session.session import PAGE_BYTES
 from kernelexec.session.turn import OnOutput
 
+_T = TypeVar("_T")
+_CLOSED = "The executor is closed: open it anew, and ask it for a session."
+
+
+class Portal:
+    """The thread in which an executor lives, and the one way to call into it. Any number of threads may call at once."""
+
+    def __init__(self, executor: AsyncExecutor) -> None:
+        self._executor = executor
+        self._opened: Future[BlockingPortal] = Future()
+        self._failure: BaseException | None = None
+        self._calling = threading.Lock()
+        self._stopped = False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="kernelexec", daemon=True)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child of the process that has the thread."""
+        return os.getpid() != self._pid
+
+    def open(self) -> None:
+        """Start the thread and enter the executor; what that raises is raised here."""
+        self._thread.start()
+        try:
+            self._opened.result()
+        except BaseException:
+            self.close(failed=True)
+            raise
+
+    def call(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Make a call in the executor's thread and wait for what becomes of it.
+
+        Raises:
+            Closed: the executor is not open any more; and what ``check_here`` raises.
+        """
+        self.check_here()
+        with self._calling:
+            if self._stopped:
+                raise Closed(_CLOSED)
+            try:
+                future = self._opened.result().start_task_soon(call)
+            except RuntimeError as exc:  # what anyio says where the loop broke down
+                raise Closed(_CLOSED) from exc
+        try:
+            return future.result()
+        except CancelledError as exc:
+            raise Closed(_CLOSED) from exc
+
+    def check_here(self) -> None:
+        """Refuse a caller that would wait for ever.
+
+        Raises:
+            Closed: it is in a forked child of the process that has the thread.
+            InvalidRequest: it is in the executor's own thread.
+        """
+        if self.inherited:
+            message = "The executor belongs to the process that this one was forked from: open an executor here."
+            raise Closed(message)
+        if threading.get_ident() == self._thread.ident:
+            message = "Hooks and on_output run in the executor's thread: make blocking calls from another one."
+            raise InvalidRequest(message)
+
+    def close(self, *, failed: bool) -> None:
+        """Leave the executor and wait for the thread's end; unless the block ``failed``, what that raises is raised here."""
+        with self._calling:  # what was called before has reached the loop, and what comes after is refused
+            if not self._stopped and self._opened.exception() is None:
+                self._opened.result().start_task_soon(self._opened.result().stop)
+            self._stopped = True
+        self._thread.join()
+        if self._failure is not None and not failed:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._serve)
+        except BaseException as exc:  # noqa: BLE001 - given to who opens or closes
+            self._failure = exc
+        self._stopped = True
+        if not self._opened.done():
+            self._opened.set_exception(self._failure or Closed(_CLOSED))
+
+    async def _serve(self) -> None:
+        async with BlockingPortal() as portal:
+            try:
+                async with self._executor:
+                    self._opened.set_result(portal)
+                    await portal.sleep_until_stopped()
+            except Exception as exc:  # noqa: BLE001 - the same, and as itself
+                self._failure = exc
+
 
 class Session:
-    """``AsyncSession`` for blocking callers; ``on_output`` is called in the portal's thread."""
+    """``AsyncSession`` for blocking callers; ``on_output`` is called in the executor's thread."""
 
-    def __init__(self, portal: BlockingPortal, session: AsyncSession) -> None:
+    def __init__(self, portal: Portal, session: AsyncSession) -> None:
         self._portal = portal
         self._session = session
         self.name = session.name
@@ -83,7 +176,7 @@ class Session:
 
     def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
         """See ``AsyncSession.interrupt``."""
-        return self._portal.call(self._session.interrupt, execution_id)
+        return self._portal.call(partial(self._session.interrupt, execution_id))
 
     def restart(self) -> None:
         """See ``AsyncSession.restart``."""
@@ -110,8 +203,8 @@ class Executor:
         hooks: Iterable[Hook] = (),
     ) -> None:
         self._executor = AsyncExecutor(isolation, use_docker=use_docker, workspace=workspace, config=config, hooks=hooks)
-        self._stack = ExitStack()
-        self._portal: BlockingPortal | None = None
+        self._changing = threading.Lock()
+        self._portal: Portal | None = None
 
     @property
     def config(self) -> Config:
@@ -119,15 +212,31 @@ class Executor:
         return self._executor.config
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
-            stack.enter_context(self._portal.wrap_async_context_manager(self._executor))
-            self._stack = stack.pop_all()
+        if self._portal is not None:
+            self._portal.check_here()
+        with self._changing:
+            if self._portal is not None:
+                message = "The executor is open already: it is entered once; hand the object itself on."
+                raise InvalidRequest(message)
+            self._portal = Portal(self._executor)
+            try:
+                self._portal.open()
+            except BaseException:
+                self._portal = None
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
-        self._portal = None
-        self._stack.close()
+        portal = self._portal
+        if portal is None or portal.inherited:
+            return
+        portal.check_here()
+        with self._changing:
+            if self._portal is portal:
+                try:
+                    portal.close(failed=exc is not None)
+                finally:
+                    self._portal = None
 
     def session(self, name: str = "default", *, work_dir: str | os.PathLike[str] | None = None) -> Session:
         """See ``AsyncExecutor.session``."""
@@ -140,9 +249,9 @@ class Executor:
 
     def close_session(self, name: str) -> None:
         """See ``AsyncExecutor.close_session``."""
-        self._open_portal().call(self._executor.close_session, name)
+        self._open_portal().call(partial(self._executor.close_session, name))
 
-    def _open_portal(self) -> BlockingPortal:
+    def _open_portal(self) -> Portal:
         if self._portal is None:
             message = "The executor is not open: use it as `with Executor(...) as executor:`."
             raise Closed(message)

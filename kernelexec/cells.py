@@ -70,7 +70,7 @@ def command(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: 
         InvalidCode: see ``check``.
     """
     check(text, limit_bytes=limit_bytes, what="command")
-    if stdin:
+    if stdin is not None:
         check(stdin, limit_bytes=limit_bytes, what="stdin")
     return ShellCell(f"%%bash\n{text}", text, lasts=True, work_dir=work_dir, stdin=stdin)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from kernelexec.errors import InvalidConfig, InvalidTimeout, IsolationUnavailable, nearest
 
@@ -34,14 +34,43 @@ _WAYS_OUT = (
 
 def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in given.items():
-        if not name or "=" in name or "\0" in name + value:
-            message = f"{name!r}={value!r} is no variable that a process could have"
+        if not name or "=" in name or b"\0" in os.fsencode(name + value):
+            message = f"{name!r} is no variable that a process could have"
             raise ValueError(message)
     return MappingProxyType(dict(given))
 
 
+def _path(given: object) -> object:
+    """What the system could take for a path; whether anything is there is seen when it is used."""
+    if isinstance(given, str | Path):
+        if not str(given).strip():
+            raise ValueError("it is empty: leave it out, or name one")
+        if b"\0" in os.fsencode(given):
+            raise ValueError("it holds a NUL character")
+        try:
+            Path(given).expanduser()
+        except RuntimeError as exc:
+            raise ValueError(str(exc)) from exc
+    return given
+
+
+def _interpreter(given: str) -> str:
+    """A path counts from the current directory, as it would in a shell: kernels start in directories of their own."""
+    if os.sep not in given:
+        return given
+    try:
+        return str(Path(given).expanduser().absolute())
+    except FileNotFoundError as exc:
+        raise ValueError("it is relative to a directory that is gone") from exc
+
+
 #: Variables of an environment; the mapping does not change.
 Variables = Annotated[Mapping[str, str], AfterValidator(_variables), PlainSerializer(dict)]
+Directory = Annotated[Path, BeforeValidator(_path)]
+Interpreter = Annotated[str, BeforeValidator(_path), AfterValidator(_interpreter)]
+#: Numbers are numbers: neither text nor True is one.
+Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
+Count = Annotated[int, Field(strict=True)]
 
 
 class _Branch(BaseModel):
@@ -51,32 +80,32 @@ class _Branch(BaseModel):
 class Budgets(_Branch):
     """How long things may take, in seconds."""
 
-    timeout: float = Field(default=60.0, ge=SHORTEST_TIMEOUT)
+    timeout: Seconds = 60.0
     """How long a cell may run, wall clock from its start."""
-    grace: float = Field(default=1.0, ge=SHORTEST_TIMEOUT)
+    grace: Seconds = 1.0
     """How long each rung of the ladder may take before the next one is climbed."""
-    start: float = Field(default=60.0, ge=SHORTEST_TIMEOUT)
+    start: Seconds = 60.0
     """How long a new kernel may take until it serves."""
-    stop: float = Field(default=1.0, ge=SHORTEST_TIMEOUT)
+    stop: Seconds = 1.0
     """How long a kernel may take to leave by itself when its session closes."""
 
 
 class OutputLimits(_Branch):
     """How much output is kept, in bytes of UTF-8 unless said otherwise."""
 
-    stream_bytes: int = Field(default=1 * MIB, ge=2)
+    stream_bytes: Count = Field(default=1 * MIB, ge=2)
     """What is kept in the result of each of stdout and stderr: head and tail, half each."""
-    display_bytes: int = Field(default=16 * MIB, ge=0)
+    display_bytes: Count = Field(default=16 * MIB, ge=0)
     """What all displays of one cell together may hold in its result."""
-    text_bytes: int = Field(default=1 * MIB, ge=2)
+    text_bytes: Count = Field(default=1 * MIB, ge=2)
     """What one text representation of a display may hold: head and tail."""
-    message_bytes: int = Field(default=16 * MIB, ge=1024)
+    message_bytes: Count = Field(default=16 * MIB, ge=1024)
     """The largest message that is read at all; what is larger is counted and dropped as it arrives."""
-    spill_bytes: int = Field(default=256 * MIB, ge=0)
+    spill_bytes: Count = Field(default=256 * MIB, ge=0)
     """How much of one cell's streams goes to the spill file when they are over ``stream_bytes``."""
-    late_bytes: int = Field(default=64 * 1024, ge=2)
+    late_bytes: Count = Field(default=64 * 1024, ge=2)
     """What is kept of each stream, and of all displays, that come after their cell has ended."""
-    files_bytes: int = Field(default=256 * MIB, ge=0)
+    files_bytes: Count = Field(default=256 * MIB, ge=0)
     """How much one cell's displays may write as files into the workspace."""
 
     @property
@@ -88,13 +117,13 @@ class OutputLimits(_Branch):
 class Limits(_Branch):
     """Resource limits of a kernel's process on this machine. None leaves the machine's own limit."""
 
-    nofile: int | None = Field(default=4096, ge=64)
+    nofile: Count | None = Field(default=4096, ge=64)
     """Open file descriptors."""
-    fsize_bytes: int | None = Field(default=None, ge=MIB)
+    fsize_bytes: Count | None = Field(default=None, ge=MIB)
     """The largest file a cell may write."""
-    as_bytes: int | None = Field(default=None, ge=256 * MIB)
+    as_bytes: Count | None = Field(default=None, ge=256 * MIB)
     """Address space of each process: a cell over it gets MemoryError."""
-    nproc: int | None = Field(default=None, ge=16)
+    nproc: Count | None = Field(default=None, ge=16)
     """Processes and threads of the whole user (the kernel of the machine counts per uid)."""
 
 
@@ -110,13 +139,13 @@ class Environment(_Branch):
 class Capacity(_Branch):
     """Bounds of what is held at once; at a bound a typed refusal says what is in use."""
 
-    sessions: int = Field(default=256, ge=1)
+    sessions: Count = Field(default=256, ge=1)
     """Open sessions of one executor."""
-    queue: int = Field(default=64, ge=0)
+    queue: Count = Field(default=64, ge=0)
     """Cells that may wait in one session behind the running one."""
-    code_bytes: int = Field(default=4 * MIB, ge=1)
+    code_bytes: Count = Field(default=4 * MIB, ge=1)
     """The largest cell, in bytes of UTF-8."""
-    results: int = Field(default=100, ge=1)
+    results: Count = Field(default=100, ge=1)
     """Finished executions that a session remembers."""
 
 
@@ -125,10 +154,10 @@ class Config(_Branch):
 
     isolation: Isolation = "local"
     """Where kernels run."""
-    workspace: Path = Field(default_factory=lambda: Path("workspaces"))
+    workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
     """The directory in which every session gets a directory of its own; relative to the current one."""
-    python: str = Field(default_factory=lambda: sys.executable)
-    """The interpreter of new kernels; it needs ipykernel."""
+    python: Interpreter = Field(default_factory=lambda: sys.executable)
+    """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
     budgets: Budgets = Field(default_factory=Budgets)
     output: OutputLimits = Field(default_factory=OutputLimits)
     limits: Limits = Field(default_factory=Limits)
@@ -157,14 +186,24 @@ def load(
         IsolationUnavailable: containers are asked for, or nothing was chosen, and they cannot be had.
         InvalidConfig: an unknown option or an unfit value; the message names the nearest.
     """
+    _check_types(config, use_docker)
     options = dict(config.model_dump(exclude_unset=True) if isinstance(config, Config) else config or {})
     if workspace is not None:
-        options["workspace"] = Path(workspace)
+        options["workspace"] = workspace
     options["isolation"] = _choose(isolation, use_docker, options.get("isolation"), os.environ if environ is None else environ)
     try:
         return Config.model_validate(options)
     except ValidationError as exc:
         raise InvalidConfig(_explain(exc)) from exc
+
+
+def _check_types(config: object, use_docker: object) -> None:
+    if config is not None and not isinstance(config, Config | Mapping):
+        message = f"config={config!r}: it is a Config or a mapping of its options, not {type(config).__name__}."
+        raise InvalidConfig(message)
+    if use_docker is not None and not isinstance(use_docker, bool):
+        message = f"use_docker={use_docker!r}: it is True, False or None, not {type(use_docker).__name__}."
+        raise InvalidConfig(message)
 
 
 def _choose(isolation: object, use_docker: bool | None, configured: object, environ: Mapping[str, str]) -> object:  # noqa: FBT001
@@ -219,7 +258,8 @@ def _explain(exc: ValidationError) -> str:
         if error["type"] == "extra_forbidden":
             lines.append(f"{path} is no option{nearest(str(error['loc'][-1]), _options(error['loc'][:-1]))}")
         else:
-            lines.append(f"{path}: {error['msg']} (given: {error['input']!r})")
+            why = error["msg"].removeprefix("Value error, ")
+            lines.append(f"{path}: {why}" + ("" if path.startswith("environment") else f" (given: {error['input']!r:.200})"))
     return "Configuration: " + "; ".join(lines) + "."
 
 

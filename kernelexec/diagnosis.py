@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterable
+from itertools import takewhile
 
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, strip_ansi
 
@@ -11,6 +13,11 @@ _CELL_LINE = re.compile(r"^Cell In\[(\d+)\], line (\d+)", re.MULTILINE)
 _ARROW = re.compile(r"^-+> (\d+) (.*)$", re.MULTILINE)
 _SYNTAX_LINE = re.compile(r"^\s*(?:Cell In\[\d+\]|File .*), line (\d+)\n(.*)$", re.MULTILINE)
 _OTHER_FILE = re.compile(r"^\s*File ", re.MULTILINE)
+#: Python's own traceback, as the launcher gives it for exception groups: a tree with a bar for each group around a line.
+_BRANCH = re.compile(r"^ *\+(?:-\+)?-+ \d+ -+$", re.MULTILINE)
+_TREE_FRAME = re.compile(r'^([ |]*)  File "Cell In\[(\d+)\]", line (\d+).*(?:\n\1    (.*))?$', re.MULTILINE)
+_TREE_ERROR = re.compile(r"^[ |]*\| (\w+): (.*)$", re.MULTILINE)
+_NEXT_TREE = re.compile(r"^(?:The above exception was|During handling of) .*:$", re.MULTILINE)
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _MISSING_MODULE = re.compile(r"No module named '([^'.]+)")
 
@@ -48,12 +55,15 @@ def diagnose(
     interrupted: Interrupted | None,
     cause: Cause | None,
     outputs: Iterable[Output],
+    source: str = "",
 ) -> Diagnosis | None:
-    """The diagnosis of a failed cell; None for one that did not fail."""
+    """The diagnosis of a failed cell; None for one that did not fail. Lines count from the beginning of the source."""
     if status != "error":
         return None
     error = next((output for output in reversed(tuple(outputs)) if isinstance(output, Error)), None)
     line, text = _where(error)
+    if line is not None:
+        line += sum(1 for _ in takewhile(str.isspace, source.splitlines(keepends=True)))  # IPython counts from behind them
     if cause in _ENDS:
         message, hints, retryable = _ENDS[cause]
         return Diagnosis(cause, message, line, text, message, hints, retryable)
@@ -65,7 +75,7 @@ def diagnose(
     if error is None or _is_script(error):
         hint = ("Read stderr: the command says there what it missed.",)
         return Diagnosis("command", f"The command ended with exit code {exit_code}.", hints=hint)
-    return Diagnosis(error.ename, error.evalue[:2000], line, text, None, _hints(error))
+    return Diagnosis(error.ename, _message(error)[:2000], line, text, None, _hints(error))
 
 
 def _is_script(error: Error) -> bool:
@@ -74,11 +84,26 @@ def _is_script(error: Error) -> bool:
 
 
 def _hints(error: Error) -> tuple[str, ...]:
+    if tree := _tree(error):
+        failed = [Error(found[1], found[2]) for found in _TREE_ERROR.finditer(tree) if found[1] not in _SYNTAX]
+        return tuple(dict.fromkeys(hint for found in failed for hint in _hints(found)))
     if error.ename in ("ModuleNotFoundError", "ImportError") and (missing := _MISSING_MODULE.search(error.evalue)):
         return (f"{missing[1]} is not installed in the kernel's environment: install it, or do without.",)
     if error.ename in _SYNTAX and any(_OTHER_FILE.search(strip_ansi(entry)) for entry in error.traceback):
         return ("Mend what was compiled there: the cell ran up to the marked line.",)
     return _HINTS.get(error.ename, ())
+
+
+def _tree(error: Error) -> str:
+    """A group's traceback; empty for any other exception."""
+    tree = _NEXT_TREE.split("\n".join(error.traceback))[-1]
+    return tree if _BRANCH.search(tree) else ""
+
+
+def _message(error: Error) -> str:
+    """What an exception says of itself; of a group its traceback's last line, which names its exceptions too."""
+    named = error.traceback[-1].removeprefix(f"{error.ename}: ") if _tree(error) else ""
+    return named if named.startswith(error.evalue) else error.evalue
 
 
 def _where(error: Error | None) -> tuple[int | None, str | None]:
@@ -94,7 +119,20 @@ def _where(error: Error | None) -> tuple[int | None, str | None]:
     newest = max((int(frame[1]) for frame in frames), default=0)
     last = next((frame for frame in reversed(frames) if int(frame[1]) == newest), None)
     if last is None:
-        return None, None
+        return _where_in_tree(trace)
     number = int(last[2])
     arrow = next((match for match in _ARROW.finditer(trace, last.end()) if int(match[1]) == number), None)
     return number, arrow[2].strip() if arrow else None
+
+
+def _where_in_tree(trace: str) -> tuple[int | None, str | None]:
+    """The same in Python's own traceback; of a group, the place of its first exception that has one in the cell."""
+    tree = _NEXT_TREE.split(trace)[-1]
+    frames = list(_TREE_FRAME.finditer(tree))
+    newest = max((int(frame[2]) for frame in frames), default=0)
+    branches = [found.start() for found in _BRANCH.finditer(tree)]
+    last = {bisect(branches, frame.start()): frame for frame in frames if int(frame[2]) == newest}
+    if not last:
+        return None, None
+    frame = last[min((branch for branch in last if branch), default=0)]
+    return int(frame[3]), frame[4].strip() if frame[4] else None

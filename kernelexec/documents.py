@@ -46,7 +46,7 @@ class Document:
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
             raise InvalidRequest(message) from exc
-        return cls.notebook(text, str(path)) if path.suffix == ".ipynb" else cls.script(text)
+        return cls.notebook(text, str(path)) if path.suffix.lower() == ".ipynb" else cls.script(text)
 
     @classmethod
     def notebook(cls, text: str, name: str) -> Self:
@@ -102,7 +102,7 @@ class Document:
     def write(self, path: Path) -> None:
         """Write the notebook, whole and atomically."""
         text = nbformat.writes(self._notebook) + "\n"
-        write_atomically(path, text.encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
+        write_atomically(path, [text.encode("utf-8", "backslashreplace")])  # in JSON a lone surrogate's escape is its own
 
 
 def _prose(text: str) -> Any:  # noqa: ANN401 - nbformat's own type

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import os
-import shutil
 import sys
+import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +20,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config, load
-from kernelexec.errors import CapacityReached, Closed, InvalidWorkDir, UnknownSession, nearest
+from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidWorkDir, UnknownSession, nearest
 from kernelexec.hooks import Hook
 from kernelexec.provisioning import new_root
+from kernelexec.provisioning.roots import Root, sweep
+from kernelexec.provisioning.runtime import bases
 from kernelexec.recorder import Recorder
 from kernelexec.session import AsyncSession
+from kernelexec.session.life import Life, in_thread
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 
@@ -29,6 +36,7 @@ _RISK = (
     "The environment is scrubbed of what looks like secrets. Use containers for code that you do not trust.\n"
 )
 _told_risk = False
+logger = logging.getLogger("kernelexec")
 
 
 class AsyncExecutor:
@@ -55,29 +63,51 @@ class AsyncExecutor:
         hooks: Iterable[Hook] = (),
     ) -> None:
         self.config = load(isolation, use_docker=use_docker, workspace=workspace, config=config)
-        self._hooks = tuple(hooks)
+        self._hooks = _checked(hooks)
         self._sessions: dict[str, AsyncSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: TaskGroup | None = None
-        self._runtime: Path | None = None
+        self._life: Life | None = None
+        self._root: Root | None = None
+        self._sweeping = threading.Event()
 
     async def __aenter__(self) -> Self:
+        if self._life is not None and not self._life.ended.is_set():
+            self._life.check_here()
+            message = "The executor is open already: it is entered once; hand the object itself on."
+            raise InvalidRequest(message)
         _tell_risk()
-        self._runtime = new_root()
-        self._tasks = await anyio.create_task_group().__aenter__()
+        root = self._root = Root.claim(new_root())
+        life = self._life = Life("The executor", self._close_sessions, self._remove)
+        self._sweeping.clear()
+        # The one task without a parent: it belongs to this object, so that the block may be left in another task.
+        task = asyncio.create_task(life.live(), name="kernelexec")
+        task.add_done_callback(partial(_ended, life))
+        try:
+            await life.begun.wait()
+            life.check_open()
+            life.tasks.start_soon(self._sweep)
+        except BaseException:
+            try:
+                await life.end_surely()
+            finally:
+                self._life = None
+                root.remove()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
-        tasks, self._tasks = self._tasks, None
+        life = self._life
+        if life is None or life.inherited:
+            return
+        if not life.ended.is_set():
+            life.check_here()
         try:
-            with anyio.CancelScope(shield=True):
-                await self._close_sessions()
+            await life.end_surely()
         finally:
-            if tasks is not None:
-                await tasks.__aexit__(None, None, None)
-            if self._runtime is not None:
-                shutil.rmtree(self._runtime, ignore_errors=True)
-                self._runtime = None
+            if self._life is life:
+                self._life = None
+        if life.failure is not None and exc is None:
+            raise life.failure
 
     async def session(self, name: str = "default", *, work_dir: str | os.PathLike[str] | None = None) -> AsyncSession:
         """The session of that name, made and its kernel started if it is new. Calls at once for one name make one.
@@ -92,10 +122,13 @@ class AsyncExecutor:
         """
         check_name(name)
         async with self._opening.setdefault(name, asyncio.Lock()):
-            self._check_open()
+            tasks = self._check_open().tasks
             known = self._sessions.get(name)
+            if known is not None and known.life.ending:
+                await known.close()
+                tasks, known = self._check_open().tasks, None
             if known is None:
-                return await self._open(name, work_dir)
+                return await self._open(name, work_dir, tasks)
             if work_dir is not None and Workspace.at(work_dir).path != known.workspace:
                 message = f"Session {name!r} works in {known.workspace}, not in {work_dir}: close it, or take another name."
                 raise InvalidWorkDir(message)
@@ -103,7 +136,7 @@ class AsyncExecutor:
 
     def sessions(self) -> tuple[str, ...]:
         """The names of the open sessions."""
-        return tuple(self._sessions)
+        return tuple(name for name, session in list(self._sessions.items()) if not session.life.ending)
 
     async def close_session(self, name: str) -> None:
         """End a session: its kernel, all that the kernel started, and its private files. Its workspace stays.
@@ -117,25 +150,23 @@ class AsyncExecutor:
             raise UnknownSession(message)
         await session.close()
 
-    async def _open(self, name: str, work_dir: str | os.PathLike[str] | None) -> AsyncSession:
-        assert self._tasks is not None
-        assert self._runtime is not None
+    async def _open(self, name: str, work_dir: str | os.PathLike[str] | None, tasks: TaskGroup) -> AsyncSession:
+        assert self._root is not None
         bound = self.config.capacity.sessions
         if len(self._sessions) >= bound:
             message = f"{len(self._sessions)} sessions are open, the limit is {bound}: close one first."
             raise CapacityReached(message)
-        parent = self.config.workspace.expanduser().absolute()
-        workspace = Workspace.make(parent, name) if work_dir is None else Workspace.at(work_dir)
-        hooks: list[Hook] = list(self._hooks)
+        workspace = Workspace.make(self.config.workspace, name) if work_dir is None else Workspace.at(work_dir)
         notebook = free_path(workspace.path / f"{name}.ipynb") if self.config.notebook else None
-        if notebook is not None:
-            hooks.append(Recorder(notebook))
-        runtime = free_path(self._runtime / name[:8].replace(".", "-"))
+        recorder = Recorder(notebook) if notebook is not None else None
+        hooks, write = ((*self._hooks, recorder), recorder.write) if recorder else (self._hooks, None)
+        runtime = free_path(self._root.path / name[:8].replace(".", "-"))
         runtime.mkdir(mode=0o700)
         session = AsyncSession(
-            name, workspace, runtime, self.config, self._tasks, hooks, notebook=notebook, on_close=self._closed
+            name, workspace, runtime, self.config, hooks, notebook=notebook, write=write, on_close=self._closed
         )
         self._sessions[name] = session
+        tasks.start_soon(session.life.live)
         try:
             await session.open()
         except BaseException:
@@ -149,14 +180,32 @@ class AsyncExecutor:
             del self._sessions[session.name]
 
     async def _close_sessions(self) -> None:
-        async with anyio.create_task_group() as closing:
-            for session in list(self._sessions.values()):
-                closing.start_soon(session.close)
+        """Called in the executor's task when it is to end."""
+        self._sweeping.set()
+        for session in self._sessions.values():
+            session.life.ask_end()
 
-    def _check_open(self) -> None:
-        if self._tasks is None:
+    async def _remove(self) -> None:
+        """Called in the executor's task when all sessions have ended."""
+        for session in list(self._sessions.values()):
+            session.life.never_lived()
+            self._closed(session)
+        if self._root is not None:
+            self._root.remove()
+
+    async def _sweep(self) -> None:
+        """Remove what dead owners left; a failure is no matter of those who live."""
+        try:
+            await in_thread(sweep, tuple(bases()), self._sweeping)
+        except Exception:
+            logger.exception("kernelexec.sweep_failed")
+
+    def _check_open(self) -> Life:
+        if self._life is None:
             message = "The executor is not open: use it as `async with AsyncExecutor(...) as executor:`."
             raise Closed(message)
+        self._life.check_open()
+        return self._life
 
 
 def free_path(path: Path) -> Path:
@@ -168,8 +217,26 @@ def free_path(path: Path) -> Path:
     return candidate
 
 
+def _ended(life: Life, _task: asyncio.Task[None]) -> None:
+    """Whatever became of the executor's task, also if it was cancelled before it began: nobody waits for it in vain."""
+    life.never_lived()
+
+
+def _checked(hooks: object) -> tuple[Hook, ...]:
+    """The hooks, if each is what an event can be told to at once."""
+    found = tuple(hooks) if isinstance(hooks, Iterable) else ()
+    unfit = [hook for hook in found if not callable(hook) or inspect.iscoroutinefunction(hook)]
+    if unfit or not isinstance(hooks, Iterable):
+        message = (
+            f"hooks={unfit or hooks!r:.200}: they are plain functions of one event, in a list; none is a coroutine function."
+        )
+        raise InvalidRequest(message)
+    return found
+
+
 def _tell_risk() -> None:
     global _told_risk  # noqa: PLW0603 - once per process is what is promised
     if not _told_risk:
         _told_risk = True
-        sys.stderr.write(_RISK)
+        with suppress(AttributeError, OSError):  # a stderr that is closed or full is no reason not to run
+            sys.stderr.write(_RISK)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,68 +26,151 @@ _METADATA = {
 
 #: What a session's notebook may hold, in bytes of JSON; over it the outputs of its oldest cells are left out.
 NOTEBOOK_BYTES = 64 * 1024 * 1024
+#: How long a write may wait for the one before it, in seconds.
+_PATIENCE = 10.0
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
+#: How much text is made JSON at a time, in characters: other threads get their turn in between.
+_PIECE_CHARS = 128 * 1024
+_BUFFER_BYTES = 256 * 1024
+#: What comes before the first of several and before the others, and after the outputs of a cell.
+_SEPARATORS, _END = (b"\n", b",\n"), b"]}"
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A cell as it stands in the file: in one piece, or with each output in a piece of its own where they may change."""
+
+    pieces: list[bytes]
+    size: int
+    head_bytes: int
+    """How much of the first piece comes before the outputs."""
 
 
 class Recorder:
-    """A hook that keeps the notebook. A failed write is tried again with the next cell: the file is always whole."""
+    """A hook that keeps the notebook. It only takes note of what happens; ``write``, for a thread, does the work.
+
+    Cells are kept as the JSON that they are in the file, so that only what changes is made anew. A failed write is tried
+    again with the next one: the file is always whole.
+    """
 
     def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
         self.path = path
         self._limit = limit_bytes
-        self._texts: list[bytes] = []
+        self._noting = threading.Lock()
+        self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated, int]] = {}
+        self._noted_bytes = 0
+        self._writing = threading.Lock()
+        self._changed = False
+        self._cells: list[_Recorded] = []
         self._bytes = 0
         self._thinned = 0
-        self._updatable: dict[int, dict[str, Any]] = {}
-        self._shown: dict[str, deque[tuple[int, dict[str, Any]]]] = {}
+        self._shown: dict[str, deque[tuple[int, int, dict[str, Any]]]] = {}
+        self._shown_by: dict[int, list[str]] = {}
 
     def __call__(self, event: Event, /) -> None:
-        """Record a finished cell, or new content of an earlier display."""
+        """Take note of a finished cell, or of new content of an earlier display: the newest of each is kept, within bounds."""
         match event:
             case CellExecuted():
-                self._add(event)
-                self._write()
+                self._note(("cell", event.result.execution_id), event, 0)
+            case DisplayUpdated():
+                self._note(("display", event.display_id), event, _weight(event.data))
+
+    def write(self) -> None:
+        """Write what was taken note of, whole and atomically; nothing, where nothing changed. Any thread may call it.
+
+        Raises:
+            OSError: it could not be written; TimeoutError where a write before hangs.
+        """
+        if not self._writing.acquire(timeout=_PATIENCE):
+            message = f"{self.path}: the write before this one has not ended."
+            raise TimeoutError(message)
+        try:
+            while self._noted:
+                self._take(self._next_noted())
+            if self._changed:
+                write_atomically(self.path, self._file())
+                self._changed = False
+        finally:
+            self._writing.release()
+
+    def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated, weight: int) -> None:
+        with self._noting:
+            _, before = self._noted.get(key, (None, 0))
+            if weight and self._noted_bytes - before + weight > self._limit:
+                return
+            self._noted.pop(key, None)
+            self._noted[key] = event, weight
+            self._noted_bytes += weight - before
+
+    def _next_noted(self) -> CellExecuted | DisplayUpdated:
+        with self._noting:
+            event, weight = self._noted.pop(next(iter(self._noted)))
+            self._noted_bytes -= weight
+        return event
+
+    def _take(self, event: CellExecuted | DisplayUpdated) -> None:
+        match event:
+            case CellExecuted():
+                self._add(event.cell.source, event.result)
             case DisplayUpdated():
                 self._update(event.display_id, event.data, event.metadata)
 
-    def _add(self, event: CellExecuted) -> None:
-        number, cell = len(self._texts), code_cell(event.cell.source, event.result)
-        for output, recorded in zip(event.result.outputs, cell["outputs"], strict=True):
+    def _add(self, source: str, result: ExecutionResult) -> None:
+        number, cell = len(self._cells), code_cell(source, result)
+        outputs = cell.pop("outputs")
+        head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
+        pieces = [head, *(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
+        size = sum(map(len, pieces))
+        for index, output in enumerate(result.outputs):
             if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
-                self._shown.setdefault(output.display_id, deque()).append((number, recorded))
-                self._updatable[number] = cell
-        self._texts.append(b"")
-        self._set(number, _dump(cell))
-        while self._bytes > self._limit and self._thinned < number:
+                self._shown.setdefault(output.display_id, deque()).append((number, index, _frame(outputs[index])))
+                self._shown_by.setdefault(number, []).append(output.display_id)
+        self._cells.append(_Recorded(pieces if number in self._shown_by else [b"".join(pieces)], size, len(head)))
+        self._bytes += size
+        self._changed = True
+        self._make_room()
+
+    def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Give every display of the id its new content; where the newest cell had no room for it, it stays as it was."""
+        content = {"data": _bundle(data), "metadata": dict(metadata)}
+        for number, index, frame in list(self._shown.get(display_id, ())):
+            if number < self._thinned:
+                continue
+            cell, piece = self._cells[number], _SEPARATORS[bool(index)] + _dump({**frame, **content})
+            grown = len(piece) - len(cell.pieces[index + 1])
+            if grown > 0 and number == len(self._cells) - 1 and cell.size + grown > self._limit:
+                continue
+            cell.pieces[index + 1] = piece
+            cell.size += grown
+            self._bytes += grown
+            self._changed = True
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self._bytes > self._limit and self._thinned < len(self._cells) - 1:
             self._thin(self._thinned)
             self._thinned += 1
 
-    def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        for number, recorded in self._shown.get(display_id, ()):
-            recorded["data"], recorded["metadata"] = _bundle(data), dict(metadata)
-            self._set(number, _dump(self._updatable[number]))
-
-    def _set(self, number: int, text: bytes) -> None:
-        self._bytes += len(text) - len(self._texts[number])
-        self._texts[number] = text
-
     def _thin(self, number: int) -> None:
         """Leave the outputs of a cell out, and forget its displays."""
-        cell = json.loads(self._texts[number])
-        if cell["outputs"]:
-            self._set(number, _dump({**cell, "outputs": [_LEFT_OUT]}))
-        if self._updatable.pop(number, None) is None:
-            return
-        for display_id, shown in list(self._shown.items()):
+        cell = self._cells[number]
+        if cell.size > cell.head_bytes + len(_END):
+            piece = cell.pieces[0][: cell.head_bytes] + _SEPARATORS[0] + _dump(_LEFT_OUT) + _END
+            self._bytes += len(piece) - cell.size
+            cell.pieces, cell.size = [piece], len(piece)
+        for display_id in self._shown_by.pop(number, ()):
+            shown = self._shown.get(display_id, deque())
             while shown and shown[0][0] <= number:
                 shown.popleft()
             if not shown:
-                del self._shown[display_id]
+                self._shown.pop(display_id, None)
 
-    def _write(self) -> None:
-        head, middle = b'{"cells": [' + b",\n".join(self._texts), b'],\n"metadata": ' + _dump(_METADATA)
-        write_atomically(self.path, head + middle + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n')
+    def _file(self) -> Iterator[bytes]:
+        yield b'{"cells": ['
+        yield from chain.from_iterable(cell.pieces for cell in self._cells)
+        yield b'],\n"metadata": ' + _json(_METADATA) + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n'
 
 
 def code_cell(source: str, result: ExecutionResult) -> dict[str, Any]:
@@ -129,20 +216,64 @@ def _bundle(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: Iterable[bytes]) -> None:
     """Replace a file as a whole: a reader sees the old one or the new one; a link in its place is replaced, not followed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with suppress(FileNotFoundError):
         temporary.unlink()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
+        with os.fdopen(fd, "wb", buffering=_BUFFER_BYTES) as file:
+            file.writelines(content)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, indent=1).encode()
+def _frame(output: Mapping[str, Any]) -> dict[str, Any]:
+    """What a display keeps when its content changes."""
+    return {key: value for key, value in output.items() if key not in ("data", "metadata")}
+
+
+def _weight(value: object) -> int:
+    """About what it takes to hold a JSON value, in bytes."""
+    match value:
+        case str():
+            return len(value) + 1
+        case list() | dict():
+            return 1 + sum(map(_weight, value.values() if isinstance(value, dict) else value))
+        case _:
+            return 8
+
+
+def _json(value: object) -> bytes:
+    return _encode(value).encode()
+
+
+def _dump(output: Mapping[str, Any]) -> bytes:
+    return b"".join(_pieces(output))
+
+
+def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
+    """The JSON of an output: that of its long texts in pieces, between which other threads get their turn."""
+    if isinstance(value, dict) and _is_long(value, depth):
+        for number, (key, item) in enumerate(value.items()):
+            yield (b", " if number else b"{") + _json(key) + b": "
+            yield from _pieces(item, depth - 1)
+        yield b"}"
+    elif isinstance(value, str) and _is_long(value, depth):
+        yield b'"'
+        for at in range(0, len(value), _PIECE_CHARS):
+            yield _json(value[at : at + _PIECE_CHARS])[1:-1]
+            time.sleep(0)
+        yield b'"'
+    else:
+        yield _json(value)
+
+
+def _is_long(value: object, depth: int) -> bool:
+    """Whether a value is a long text, or holds one within so many levels."""
+    if isinstance(value, dict) and depth:
+        return any(_is_long(item, depth - 1) for item in value.values())
+    return isinstance(value, str) and len(value) > _PIECE_CHARS

@@ -174,6 +174,14 @@ def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
     assert has_ended(int((tmp_path / "pid").read_text()))
 
 
+def test_an_interrupt_before_there_is_a_kernel_says_no_more(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "given.py")
+    with started(tmp_path, "run", "given.py", *LOCAL) as process, (tmp_path / "given.py").open("w"):  # open: it is read now
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=BOUND)
+    assert (process.returncode, stdout, stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("signum", "code"),
     [
@@ -214,6 +222,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
         process.wait(20)
+        assert process.returncode == 141
         assert "Traceback" not in str(process.stderr and process.stderr.read())
     assert [has_ended(int(pid)) for pid in line.split()] == [True, True]
     assert "never" not in names(tmp_path)

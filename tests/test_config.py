@@ -73,6 +73,11 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "an endless grace": ({"budgets": {"grace": math.inf}}, "budgets.grace: "),
     "a negative size": ({"output": {"spill_bytes": -1}}, "output.spill_bytes: "),
     "a size too small": ({"output": {"message_bytes": 1}}, "output.message_bytes: "),
+    "seconds that are true": ({"budgets": {"timeout": True}}, "budgets.timeout: "),
+    "seconds that are text": ({"budgets": {"timeout": "5"}}, "budgets.timeout: "),
+    "a size that is true": ({"output": {"stream_bytes": True}}, "output.stream_bytes: "),
+    "a size that is text": ({"output": {"stream_bytes": "10"}}, "output.stream_bytes: "),
+    "a limit that is true": ({"limits": {"nofile": True}}, "limits.nofile: "),
     "half a byte": ({"output": {"stream_bytes": 2.5}}, "output.stream_bytes: "),
     "a limit too small": ({"limits": {"nofile": 1}}, "limits.nofile: "),
     "no session at all": ({"capacity": {"sessions": 0}}, "capacity.sessions: "),
@@ -80,9 +85,20 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "a branch that is a number": ({"budgets": 5}, "budgets: "),
     "a switch that is no switch": ({"notebook": "maybe"}, "notebook: "),
     "a path that is none": ({"workspace": None}, "workspace: "),
+    "a path that is a number": ({"workspace": 5}, "workspace: "),
+    "a path that is bytes": ({"workspace": b"a"}, "workspace: "),
+    "a path that is empty": ({"workspace": ""}, "workspace: it is empty"),
+    "a path with a NUL": ({"workspace": "a\0"}, "workspace: it holds a NUL character"),
+    "a path of nobody": ({"workspace": "~nobody-of-that-name/a"}, "workspace: Could not determine home directory"),
+    "a path of half a character": ({"workspace": "\ud800"}, "workspace: "),
+    "an interpreter that is empty": ({"python": ""}, "python: it is empty"),
+    "an interpreter that is blank": ({"python": " "}, "python: it is empty"),
+    "an interpreter with a NUL": ({"python": "a\0"}, "python: it holds a NUL character"),
+    "an interpreter that is none": ({"python": None}, "python: "),
     "names that are one name": ({"environment": {"pass_names": "HOME"}}, "environment.pass_names: "),
     "a value that is no text": ({"environment": {"set": {"A": 1}}}, "environment.set.A: "),
     "a value that no process can have": ({"environment": {"set": {"A": "b\0"}}}, "environment.set"),
+    "a value of half a character": ({"environment": {"set": {"A": "\ud800"}}}, "environment.set"),
     "a name that no process can have": ({"environment": {"set": {"A=": "b"}}}, "environment.set"),
     "a key that is no text": ({1: 2}, "1: "),
     "an unknown place": ({"isolation": "vm"}, "isolation='vm' is not known: it is one of local, container."),
@@ -160,6 +176,26 @@ def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], said: s
     with pytest.raises(InvalidConfig) as caught:
         load(config={"isolation": "local", **options})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [5, 0, "", "abc", [], [("notebook", False)], Config, True])
+def test_settings_that_are_no_mapping_are_refused(config: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"^config=.*: it is a Config or a mapping of its options, not \w+\.$"):
+        load("local", config=config)
+
+
+@pytest.mark.parametrize("use_docker", [0, 1, "no", "", [], "python:3.12"])
+def test_a_choice_of_docker_that_is_neither_true_nor_false_is_refused(use_docker: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"^use_docker=.*: it is True, False or None, not \w+\.$"):
+        load(use_docker=use_docker, environ={})
+
+
+def test_a_message_holds_no_variable_and_only_so_much_of_a_value() -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        load("local", config={"environment": {"set": {"A": "b\0", "TOKEN": "s3cret"}}, "budgets": "x" * 10**6})
+    assert "s3cret" not in str(caught.value)
+    assert "environment.set: 'A' is no variable that a process could have" in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_the_defaults_are_those_of_the_classes() -> None:

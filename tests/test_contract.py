@@ -4,10 +4,48 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import pytest
 
-from kernelexec import Executor, InvalidCode, InvalidTimeout, Session
+from kernelexec import Executor, InvalidCode, InvalidRequest, InvalidTimeout, Session
+
+
+async def nothing_to_tell(_event: object) -> None:
+    """A hook is no coroutine function."""
+
+
+BAD_HOOKS: tuple[Any, ...] = (5, None, [5], "abc", [nothing_to_tell])
+
+
+@pytest.mark.parametrize("hooks", BAD_HOOKS, ids=["number", "None", "numbers", "text", "coroutine function"])
+def test_what_is_no_hook_is_refused(hooks: Any) -> None:
+    with pytest.raises(InvalidRequest, match="hooks="):
+        Executor(isolation="local", hooks=hooks)
+
+
+BAD_COUNTS: tuple[Any, ...] = (True, -1, "1", 1.5, None)
+
+
+@pytest.mark.parametrize("value", BAD_COUNTS, ids=repr)
+def test_what_is_no_count_of_bytes_is_refused(session: Session, value: Any) -> None:
+    done = session.execute("print('x')")
+    for call in (
+        lambda: session.read_output(done.execution_id, offset=value),
+        lambda: session.read_output(done.execution_id, limit=value),
+        lambda: session.wait_for(done.execution_id, cursor=value),
+    ):
+        with pytest.raises(InvalidRequest, match="whole number of bytes"):
+            call()
+
+
+BAD_STDIN: tuple[Any, ...] = (0, False, b"", [])
+
+
+@pytest.mark.parametrize("stdin", BAD_STDIN, ids=repr)
+def test_what_is_no_text_for_stdin_is_refused(session: Session, stdin: Any) -> None:
+    with pytest.raises(InvalidCode, match="stdin is"):
+        session.execute_command("cat", stdin=stdin)
 
 
 def test_state_lasts_from_cell_to_cell(session: Session) -> None:

@@ -73,7 +73,7 @@ def test_a_kernel_that_does_not_come_up_is_a_clear_error(body: str, said: str, s
         assert processes_of(os.getpid()) == []
     assert bytes(victim.received) == b""
     assert descriptors() == open_before
-    assert runtime_directories() == directories_before
+    assert runtime_directories() <= directories_before
 
 
 def test_an_interpreter_that_is_missing_is_a_clear_error(tmp_path: Path) -> None:

@@ -163,6 +163,27 @@ def test_names_of_the_users_own_are_known_when_they_are_lost(session: Session) -
     assert session.execute("os._exit(0)").lost_names == ("a", "f", "loop", "os")
 
 
+def test_the_failing_line_is_counted_from_the_beginning_of_the_cell(session: Session) -> None:
+    diagnosis = session.execute("\n  \n\nx = 1\n1 / 0").diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.line, diagnosis.line_text) == (5, "1 / 0")
+
+
+def test_more_names_than_are_told_are_counted(session: Session) -> None:
+    session.execute("globals().update({f'name{n}': n for n in range(1500)})")
+    lost = session.execute("import os; os._exit(0)")
+    assert (len(lost.lost_names), lost.state) == (1000, "lost")
+    assert "1500 names were lost; 1000 of them are known." in lost.notes
+
+
+def test_a_long_list_of_lost_names_is_cut_in_the_note(session: Session) -> None:
+    session.execute("globals().update({f'name{n:02}': n for n in range(50)})")
+    session.restart()
+    told = session.execute("1")
+    assert (len(told.lost_names), told.state) == (50, "lost")
+    assert "name19 and 30 more." in told.notes[0]
+
+
 def test_figures_are_shown_without_being_asked_for_and_saved(session: Session) -> None:
     result = session.execute("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.title('t');")
     (image,) = result.images

@@ -19,8 +19,8 @@ from kernelexec import Session
 from kernelexec.cells import CodeCell
 from kernelexec.collector import Collector
 from kernelexec.config import OutputLimits
-from kernelexec.hooks import CellExecuted, DisplayUpdated, KernelChanged, SessionClosed, SessionOpened
-from kernelexec.recorder import Recorder
+from kernelexec.hooks import CellExecuted, DisplayUpdated, Event, KernelChanged, SessionClosed, SessionOpened
+from kernelexec.recorder import Recorder as Noting
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from tests.hostile.messages import feeds
 
@@ -45,6 +45,14 @@ ODD: dict[str, Output] = {
     "value without a count": ExecuteResult({"text/plain": "42"}),
 }
 NOTE = "[outputs left out: the notebook had grown too large]\n"
+
+
+class Recorder(Noting):
+    """One that writes at once what it is told."""
+
+    def __call__(self, event: Event, /) -> None:
+        super().__call__(event)
+        self.write()
 
 
 def executed(*outputs: Output, source: str = "1", **fields: Any) -> CellExecuted:

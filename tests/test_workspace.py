@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -109,6 +110,22 @@ def test_only_a_directory_that_exists_can_be_chosen(tmp_path: Path, path: str) -
         Workspace.at(tmp_path / path)
 
 
+def test_no_directory_at_all_is_not_taken_for_the_current_one() -> None:
+    with pytest.raises(InvalidWorkDir, match=r"^work_dir is empty: name a directory, or leave it out"):
+        Workspace.at("")
+
+
+def test_a_directory_that_may_not_be_looked_at_is_not_said_to_be_missing(
+    place: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: Any) -> Path:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "resolve", refuse)
+    with pytest.raises(InvalidWorkDir, match=r"^work_dir 'inner' cannot be reached: Permission denied\.$"):
+        place.directory("inner")
+
+
 def test_a_chosen_directory_may_be_a_link_and_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -123,6 +140,15 @@ def test_a_session_gets_a_directory_of_its_own(tmp_path: Path) -> None:
     again = Workspace.make(tmp_path / "link" / "yet", "a")
     assert again.path == made.path
     assert (again.path / "kept").exists()
+
+
+def test_a_directory_of_its_own_counts_from_the_current_one_or_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert Workspace.make(Path("w"), "a").path == tmp_path.resolve() / "w" / "a"
+    assert Workspace.make(Path("~/w"), "a").path == tmp_path.resolve() / "home" / "w" / "a"
 
 
 @pytest.mark.parametrize("target", ["there", "/", "nowhere"])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
+from kernelexec.cli.surroundings import prepare, say, settle, write_any
 from kernelexec.config import Config, load
 from kernelexec.errors import KernelexecError
 
-#: Exit status of what failed before or beside the code: bad input, no kernel.
-FAILED_OURSELVES = 2
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
 
 app = typer.Typer(
     name="kernelexec",
@@ -24,18 +24,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _filled(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it is empty.")
+    return value
+
+
 IsolationOption = Annotated[
     str | None, typer.Option("--isolation", help="Where code runs: 'local' is this machine, with your rights.")
 ]
 TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: 60.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, one object a line, for programs.")]
-WorkDirOption = Annotated[Path | None, typer.Option("--work-dir", help="The directory that the code runs in.")]
-PythonOption = Annotated[str | None, typer.Option("--python", help="The interpreter of the kernel; it needs ipykernel.")]
+WorkDirOption = Annotated[
+    str | None,
+    typer.Option("--work-dir", metavar="DIRECTORY", callback=_filled, help="The directory that the code runs in."),
+]
+PythonOption = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", callback=_filled, help="The interpreter of the kernel; it needs ipykernel."),
+]
 
 
 def _tell_version(value: bool) -> None:
     if value:
-        sys.stdout.write(f"kernelexec {importlib.metadata.version('kernelexec')}\n")
+        write_any(sys.stdout, f"kernelexec {importlib.metadata.version('kernelexec')}\n")
         raise typer.Exit
 
 
@@ -48,57 +61,65 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(epilog=f"Exit status: 0; 1 after a cell that failed; {MEANING}")
 def run(
-    file: Annotated[str, typer.Argument(help="A notebook (.ipynb), a script with '# %%' cells (.py), or - for stdin.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the executed notebook goes.")] = None,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            callback=_filled,
+            help="A notebook (.ipynb), a script with '# %%' cells (.py), or - for stdin.",
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="PATH", callback=_filled, help="Where the executed notebook goes (.ipynb)."),
+    ] = None,
     isolation: IsolationOption = None,
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
     python: PythonOption = None,
     allow_errors: Annotated[bool, typer.Option("--allow-errors", help="Go on after a cell that fails.")] = False,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Run the cells of FILE in one session, show their output as it comes, and write the executed notebook."""
     from kernelexec.cli.run import run_file  # noqa: PLC0415 - nbformat and rich only where they are needed
 
-    raise typer.Exit(
-        run_file(
-            file,
-            config=_config(isolation, python),
-            output=output,
-            timeout=timeout,
-            work_dir=work_dir,
-            allow_errors=allow_errors,
-            as_json=as_json,
-        )
+    return run_file(
+        file,
+        config=_config(isolation, python),
+        output=Path(output) if output else None,
+        timeout=timeout,
+        work_dir=Path(work_dir) if work_dir else None,
+        allow_errors=allow_errors,
+        as_json=as_json,
     )
 
 
-@app.command(name="exec")
+@app.command(name="exec", epilog=f"Exit status: that of the command; of code 0, or 1 if it failed; {MEANING}")
 def exec_(
-    code: Annotated[str, typer.Argument(help="Code or shell magic, for example '1 + 1' or '!ls'.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="Code or shell magic, for example '1 + 1' or '!ls'.")],
     isolation: IsolationOption = None,
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
     python: PythonOption = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Run one cell of CODE in a new session."""
     from kernelexec.cli.run import run_code  # noqa: PLC0415 - see run
 
-    config = _config(isolation, python)
-    raise typer.Exit(run_code(code, config=config, timeout=timeout, work_dir=work_dir, as_json=as_json))
+    directory = Path(work_dir) if work_dir else None
+    return run_code(code, config=_config(isolation, python), timeout=timeout, work_dir=directory, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=f"Exit status: 0, or 1 if something is to be mended; {OURSELVES} after wrong usage.")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False, python: PythonOption = None
-) -> None:
+) -> int:
     """Say what works on this machine, and how to mend what does not."""
     from kernelexec.cli.doctor import examine  # noqa: PLC0415 - see run
 
-    raise typer.Exit(examine(python=python, as_json=as_json))
+    return examine(python=python, as_json=as_json)
 
 
 def _config(isolation: str | None, python: str | None) -> Config:
@@ -107,12 +128,32 @@ def _config(isolation: str | None, python: str | None) -> Config:
 
 
 def main() -> None:
-    """The entry point: our own errors are one line on stderr and exit status 2."""
+    """The entry point: what is our own failure is one line on stderr, and exit status 125."""
     try:
-        app()
-    except KernelexecError as exc:
-        sys.stderr.write(f"kernelexec: {exc}\n")
-        sys.exit(FAILED_OURSELVES)
-    except BrokenPipeError:  # nobody reads stdout any more; what Python has yet to flush must not complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        prepare()
+        status = app(standalone_mode=False) or 0
+        write_any(sys.stdout, "")
+    except (CommandFailed, KernelexecError, OSError, typer.Abort, SystemExit, _UsageError) as exc:
+        status, why = _explained(exc)
+        if why:
+            say(why)
+    settle()
+    sys.exit(status)
+
+
+def _explained(exc: BaseException) -> tuple[int, str]:
+    match exc:
+        case CommandFailed():
+            return exc.status, str(exc)
+        case KernelexecError():
+            return OURSELVES, str(exc)
+        case OSError():
+            return OURSELVES, f"{exc.filename}: {exc.strerror}" if exc.filename else exc.strerror or str(exc)
+        case typer.Abort():
+            return INTERRUPTED, ""
+        case SystemExit():  # typer's and rich's own way to say that nobody reads what they write
+            return UNREAD, ""
+    usage: Any = exc
+    why = " ".join(usage.format_message().split()).rstrip(".")
+    command = usage.ctx.command_path if usage.ctx else "kernelexec"
+    return OURSELVES, f"{why}. See `{command} --help`." if why else ""  # without a word the help was shown

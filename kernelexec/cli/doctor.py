@@ -18,6 +18,7 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
+from kernelexec.cli.surroundings import here, write_any, writing
 from kernelexec.config import load
 from kernelexec.errors import KernelexecError
 from kernelexec.executor import AsyncExecutor
@@ -40,11 +41,9 @@ class Finding:
 
 def examine(*, python: str | None, as_json: bool) -> int:
     """Run all checks and print them; exit status 0 if local kernels work."""
+    here()
     findings = [*_machine(), *anyio.run(_kernel, python)]
-    if as_json:
-        sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
-    else:
-        _print(findings)
+    write_any(sys.stdout, json.dumps([asdict(finding) for finding in findings]) + "\n" if as_json else _table(findings))
     return 0 if all(finding.ok for finding in findings if not finding.check.startswith("optional")) else 1
 
 
@@ -128,11 +127,14 @@ def _version(name: str) -> str:
         return "missing"
 
 
-def _print(findings: list[Finding]) -> None:
+def _table(findings: list[Finding]) -> str:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "check", "found", "to mend it"):
         table.add_column(heading)
     for finding in findings:
         mark = "ok" if finding.ok else "no" if finding.check.startswith("optional") else "FAIL"
         table.add_row(mark, finding.check, finding.found, "" if finding.ok else finding.mend)
-    Console().print(table)
+    console = Console()
+    with writing(sys.stdout), console.capture() as captured:
+        console.print(table)
+    return captured.get()

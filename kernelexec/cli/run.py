@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -11,14 +12,14 @@ import anyio
 from kernelexec import cells
 from kernelexec.cli.show import Shower
 from kernelexec.cli.signals import Signals
+from kernelexec.cli.status import CELL_FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, of_cell
+from kernelexec.cli.surroundings import here, say
 from kernelexec.config import Config, seconds
 from kernelexec.documents import Document
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
-
-_TIMED_OUT, _INTERRUPTED = 124, 130
 
 
 def run_file(
@@ -34,41 +35,51 @@ def run_file(
     """Run a file's cells; the exit status: 0, or 1 after a failed cell, 124 after a timeout, 130 after Ctrl+C.
 
     Raises:
-        InvalidRequest: what is wrong with the file, a cell of it, or an option; nothing ran.
+        InvalidRequest, CommandFailed: what is wrong with the file, a cell of it, or an option; nothing ran.
     """
-    path = None if file == "-" else Path(file)
-    document = Document.script(_stdin()) if path is None else Document.read(path)
-    _check(document, file, config)
+    current = here()
     if timeout is not None:
         seconds(timeout, "timeout")
+    path = None if file == "-" else Path(file)
+    document = Document.script(_stdin()) if path is None else Document.read(path)
+    _check(document, "stdin" if path is None else file, config)
     target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
         _check_target(target, path)
-    directory = work_dir or (path.parent if path else Path.cwd())
+    directory = work_dir or (path.parent if path else current)
     job = _Job(document, target, timeout=timeout, allow_errors=allow_errors, shower=Shower(as_json=as_json))
-    status = anyio.run(job.run, config, directory)
-    if target is not None and job.recorded:
-        sys.stderr.write(f"kernelexec: wrote {target}\n")
-    return status
+    try:
+        return anyio.run(job.run, config, directory)
+    finally:
+        if job.recorded:
+            say(f"wrote {target}")
 
 
 def run_code(code: str, *, config: Config, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
-    """Run one cell; the exit status is the cell's own, 1 at least if it failed."""
+    """Run one cell; the exit status is the cell's own, 1 at least if it failed.
+
+    Raises:
+        InvalidRequest, CommandFailed: what is wrong with the code or an option; nothing ran.
+    """
+    current = here()
+    cells.check(code, limit_bytes=config.capacity.code_bytes)
+    if timeout is not None:
+        seconds(timeout, "timeout")
     shower, signals = Shower(as_json=as_json), Signals()
 
     async def once() -> ExecutionResult | None:
         found = None
         with signals.listening():
             async with AsyncExecutor(config=config) as executor:
-                signals.session = await executor.session("exec", work_dir=work_dir or Path.cwd())
+                signals.session = await executor.session("exec", work_dir=work_dir or current)
                 found = await signals.session.execute(code, timeout=timeout, on_output=shower.output)
         return found
 
     result = anyio.run(once)
     if result is None:
-        return signals.status or _INTERRUPTED
+        return signals.status or INTERRUPTED
     shower.result(result)
-    return 0 if result.ok else (result.exit_code or 1) & 0xFF or 1
+    return of_cell(result)
 
 
 class _Job:
@@ -85,7 +96,7 @@ class _Job:
         self._shower = shower
 
     async def run(self, config: Config, directory: Path) -> int:
-        signals, status = Signals(), _INTERRUPTED
+        signals, status = Signals(), INTERRUPTED
         with signals.listening():
             async with AsyncExecutor(config=config, hooks=[self._document.on_event]) as executor:
                 signals.session = await executor.session("run", work_dir=directory)
@@ -107,23 +118,33 @@ class _Job:
         if result.ok:
             return 0
         if result.interrupted == "request":
-            return _INTERRUPTED
+            return INTERRUPTED
         if self._allow_errors or self._document.allows_error(number):
             return 0
-        return _TIMED_OUT if result.interrupted == "timeout" else 1
+        return TIMED_OUT if result.interrupted == "timeout" else CELL_FAILED
 
     def _record(self, number: int, result: ExecutionResult) -> None:
         self._document.record(number, result)
-        if self._target is not None:
+        if self._target is None:
+            return
+        try:
             self._document.write(self._target)
-            self.recorded = True
+        except OSError as exc:
+            message = f"{self._target} cannot be written after cell {number + 1}: {exc.strerror}."
+            raise CommandFailed(message) from exc
+        self.recorded = True
 
 
 def _stdin() -> str:
+    if sys.stdin is None:
+        raise InvalidRequest("stdin is closed: there is nothing to run.")
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         message = f"stdin is not UTF-8 (byte {exc.start})."
+        raise InvalidRequest(message) from exc
+    except OSError as exc:
+        message = f"stdin cannot be read: {exc.strerror}."
         raise InvalidRequest(message) from exc
 
 
@@ -140,12 +161,21 @@ def _check(document: Document, file: str, config: Config) -> None:
 
 
 def _check_target(target: Path, source: Path | None) -> None:
-    if source is not None and target.exists() and target.samefile(source):
-        message = f"{target} is the file that is run: --output names another one."
+    """Refuse what the executed notebook cannot be written to: its file is made anew, so a try is made beside it."""
+    if target.suffix != ".ipynb":
+        message = f"{target} is no name for a notebook: --output ends in .ipynb."
         raise InvalidRequest(message)
-    if target.is_dir():
-        message = f"{target} is a directory: --output names the notebook itself."
-        raise InvalidRequest(message)
-    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
-        message = f"{target} cannot be written: {target.parent} is no directory to write in; choose another by --output."
-        raise InvalidRequest(message)
+    trial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        if source is not None and target.exists() and target.samefile(source):
+            message = f"{target} is the file that is run: --output names another one."
+            raise InvalidRequest(message)
+        if target.exists() and not target.is_file():
+            message = f"{target} is no regular file: --output names the notebook itself."
+            raise InvalidRequest(message)
+        os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError as exc:
+        message = f"{target} cannot be written: {exc.strerror}. Choose another place by --output."
+        raise InvalidRequest(message) from exc
+    with suppress(OSError):
+        trial.unlink()

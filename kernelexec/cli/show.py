@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kernelexec.cli.surroundings import write_any, writing
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
 
 
@@ -33,7 +34,7 @@ class Shower:
     def result(self, result: ExecutionResult) -> None:
         """Say what the outputs do not: a timeout, a lost state, what was cut."""
         if self._as_json:
-            self._write("stdout", result.to_json() + "\n")
+            self._write("stdout", _line(result))
             return
         if self._held:
             self._write("stderr", "\n")
@@ -62,7 +63,8 @@ class Shower:
         text = self._held + text
         end = text.rfind("\n") + 1 if self._bar else len(text)
         self._held = text[end:]
-        self._console.out(text[:end], end="", highlight=False)
+        with writing(sys.stderr):
+            self._console.out(text[:end], end="", highlight=False)
 
     @contextmanager
     def progress(self, cells: int) -> Iterator[Callable[[], None]]:
@@ -82,14 +84,14 @@ class Shower:
         self._bar = False
 
 
-def write_any(stream: TextIO, text: str) -> None:
-    """Write and flush; what the stream's encoding cannot say is escaped."""
+def _line(result: ExecutionResult) -> str:
+    """A line of JSON that stdout can say: what its encoding lacks is escaped as JSON has it."""
+    text = result.to_json()
     try:
-        stream.write(text)
+        text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
+        text = json.dumps(result.to_dict(), allow_nan=False)
+    return text + "\n"
 
 
 def remarks(result: ExecutionResult) -> list[str]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
 
+from kernelexec.cli.status import SIGNAL_BASE
+from kernelexec.cli.surroundings import say
 from kernelexec.session import AsyncSession
-
-_SIGNAL_BASE = 128
 
 
 class Signals:
@@ -39,8 +38,8 @@ class Signals:
     def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
         if signum == signal.SIGINT and not self._interrupted and self.session is not None and self.session.busy:
             self._interrupted = True
-            sys.stderr.write("kernelexec: interrupting the cell\n")
+            say("interrupting the cell")
             self.session.request_interrupt()
             return
-        self.status = _SIGNAL_BASE + signum
+        self.status = SIGNAL_BASE + signum
         scope.cancel()

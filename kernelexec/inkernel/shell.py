@@ -13,11 +13,13 @@ from typing import Any
 
 from ipykernel.jsonutil import json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
+from . import groups
 from .command import MARK, Command
 
 _ARGUMENT_BYTES = 100_000
@@ -112,10 +114,24 @@ class Shell(ZMQInteractiveShell):
             raise
         except OSError as exc:
             code = 127
-            sys.stderr.write(f"{argv[0]}: {exc.strerror or exc}\n")
+            sys.stderr.write(f"{exc.filename or argv[0]}: {exc.strerror or exc}\n")
         finally:
             self.user_ns["_exit_code"] = self.last_exit_code = code
         return code
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
+        """Show an exception. A group, which IPython would only print, is an error like any other."""
+        exc: Any = (exc_tuple or sys.exc_info())[1]
+        lines: list[str] = []
+        if not options.get("exception_only") and not isinstance(exc, SyntaxError | UsageError) and groups.holds_group(exc):
+            lines = [f"{type(exc).__name__}: {bounded(exc)}"]
+            with suppress(Exception):  # what user code derives from a group may do anything
+                lines = groups.traceback_of(exc, bounded, self.compile.format_code_name)
+        if not lines:
+            super().showtraceback(exc_tuple, *args, **options)
+            return
+        self._get_exc_info(exc_tuple)  # remembered, for %debug
+        self._showtraceback(type(exc), exc, lines)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
         """Publish an exception, cut to what a reader can use (ipykernel 7's own hook for that, with bounds)."""

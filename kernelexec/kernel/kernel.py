@@ -24,6 +24,7 @@ from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
 from kernelexec.provisioning import KernelProvisionerBase, RuntimeDirectory, create_provisioner, kernel_spec, scrubbed
+from kernelexec.provisioning.spec import start_failure
 from kernelexec.results import Cause
 
 _NAMES = 1000  # of one cell
@@ -121,9 +122,9 @@ class Kernel:
                 silent = subprocess.DEVNULL
                 await provisioner.launch_kernel(kwargs.pop("cmd"), stdin=silent, stdout=silent, stderr=stderr, **kwargs)
             except OSError as exc:
-                self._set_death(Death("exited", 127))
-                message = f"{self._config.python} cannot be started: {exc.strerror or exc}."
-                raise KernelStartFailed(message) from exc
+                if not provisioner.has_process:
+                    self._set_death(Death("exited", 127))
+                raise KernelStartFailed(start_failure(exc, self._config.python, self._cwd)) from exc
         await provisioner.post_launch()
         tasks.start_soon(self._watch, provisioner)
 

@@ -26,7 +26,13 @@ class Provisioner(LocalProvisioner):
         env = kwargs.setdefault("env", dict(os.environ))
         self.mark = Mark(env.setdefault(NAME, Mark().value))
         self._oom_kills = oom_kills()
-        return await super().launch_kernel(cmd, **kwargs)
+        try:
+            return await super().launch_kernel(cmd, **kwargs)
+        except FileNotFoundError:
+            if self.process is None:
+                raise
+            self.cwd = kwargs.get("cwd")  # jupyter_client asks for our own directory too, which may be gone
+            return self.connection_info
 
     async def poll(self) -> int | None:
         """The exit status, or None while the kernel lives."""

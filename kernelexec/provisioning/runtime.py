@@ -10,15 +10,17 @@ import asyncio
 import json
 import os
 import secrets
-import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.roots import PREFIX, hold, let_go
+from kernelexec.provisioning.trees import remove_tree
 
 #: Unix socket paths end here (sockaddr_un.sun_path, less the final NUL).
 SOCKET_PATH_BYTES = 107
@@ -44,11 +46,18 @@ def new_root() -> Path:
     Raises:
         KernelStartFailed: the machine's runtime directory is too deep for unix sockets.
     """
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - private by mkdtemp
-        if base and _is_fit(Path(base)):
-            return Path(tempfile.mkdtemp(prefix="kx-", dir=base))
+    for base in bases():
+        with suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
     message = f"No directory for unix sockets: TMPDIR is not writable or too long (a path ends at {SOCKET_PATH_BYTES} bytes)."
     raise KernelStartFailed(message)
+
+
+def bases() -> Iterator[Path]:
+    """The directories that executors' private directories can be in, the best first."""
+    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - private by mkdtemp
+        if base and _is_fit(Path(base)):
+            yield Path(base)
 
 
 def stored_identity(directory: Path) -> bytes:
@@ -97,7 +106,7 @@ class RuntimeDirectory:
         for name in ("ready", "owner"):
             os.mkfifo(self.path / name, 0o600)
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
-        self._owner = os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK)
+        self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
         return Connection(prefix, key.encode())
 
     def launch_environment(self, token: str, limits: dict[str, int]) -> dict[str, str]:
@@ -149,6 +158,6 @@ class RuntimeDirectory:
         """Close the pipes and remove the directory with all that is in it."""
         for fd in (self._ready, self._owner):
             if fd is not None:
-                os.close(fd)
+                let_go(fd)
         self._ready = self._owner = None
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)

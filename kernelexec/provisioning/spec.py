@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
@@ -9,6 +11,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
 PROVISIONER = "kernelexec-local"
@@ -36,3 +39,17 @@ def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelProvisionerBas
     except ModuleNotFoundError as exc:
         message = f"{exc} Reinstall kernelexec: its entry points are missing."
         raise KernelStartFailed(message) from exc
+
+
+def start_failure(exc: OSError, python: str, cwd: str) -> str:
+    """Why no process was started: the system says by the file's name whether it is the directory or the interpreter."""
+    reason = exc.strerror or str(exc)
+    if exc.filename == cwd:
+        return gone(cwd) if exc.errno == errno.ENOENT else f"No kernel can start in the workspace {cwd}: {reason}."
+    if exc.filename not in (python, os.path.expanduser(python)):  # noqa: PTH111 - as jupyter_client does it
+        return f"The kernel cannot be started: {exc}."
+    if exc.errno == errno.ENOENT and Path(python).exists():
+        reason = "it is there, but the program that runs it (its first line names it, or its loader) is not"
+    elif Path(python).is_symlink():
+        reason += f" ({Path(python).readlink()}, which it is a link to)"
+    return f"{python} cannot be started: {reason}. Choose an interpreter that has ipykernel by the option `python`."

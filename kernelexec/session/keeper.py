@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.errors import Closed
@@ -16,7 +15,10 @@ from kernelexec.kernel import Death, Execution, Kernel
 from kernelexec.provisioning import RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, Interrupted
 from kernelexec.session.ladder import end_cell
+from kernelexec.session.life import Life
 from kernelexec.session.turn import Verdict
+
+_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,21 @@ class Loss:
     cause: Cause
     exit_code: int
     names: tuple[str, ...]
+    name_count: int
     told: bool
+
+    def __str__(self) -> str:
+        """The names, as many as a reader wants, and how many there are beside them."""
+        listed = self.names[:_LISTED]
+        more = self.name_count - len(listed)
+        return ", ".join(listed) + f" and {more} more" * (more > 0)
 
 
 class Keeper:
     """Starts, judges, replaces and ends the kernels of one session, one at a time."""
 
     def __init__(
-        self, config: Config, session: str, runtime: Path, cwd: str, tasks: TaskGroup, tell: Callable[[KernelChanged], None]
+        self, config: Config, session: str, runtime: Path, cwd: str, life: Life, tell: Callable[[KernelChanged], None]
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
@@ -41,7 +50,7 @@ class Keeper:
         self._session = session
         self._runtime = runtime
         self._cwd = cwd
-        self._tasks = tasks
+        self._life = life
         self._tell = tell
         self._identity = stored_identity(runtime)
         self._loss: Loss | None = None
@@ -63,20 +72,19 @@ class Keeper:
             KernelStartFailed: see ``Kernel.start``.
             Closed: the session was closed.
         """
-        if self._stopped:
-            message = f"Session {self._session!r} is closed."
-            raise Closed(message)
+        self._check_wanted()
         if self._renewing:
             self._renewing = False
             await self._forget("request")
         if self.kernel is not None and not self.kernel.alive:
             await self._bury(self.kernel, told=False)
+        self._check_wanted()
         if self.kernel is None:
             self.epoch += 1
             runtime = RuntimeDirectory(self._runtime / str(self.epoch))
             kernel = self._starting = Kernel(self._config, runtime, cwd=self._cwd, identity=self._identity)
             try:
-                await kernel.start(self._tasks)
+                await kernel.start(self._life.tasks)
             finally:
                 self._starting = None
             kernel.on_death = self._died
@@ -117,6 +125,8 @@ class Keeper:
         died_by_itself = kernel.death is not None and self._killing is None and verdict.rung != "kill"
         loss = await self._bury(kernel, told=True)
         verdict.state, verdict.lost_names = "lost", loss.names
+        if loss.name_count > len(loss.names):
+            verdict.notes.append(f"{loss.name_count} names were lost; {len(loss.names)} of them are known.")
         verdict.cause = loss.cause if died_by_itself else self._blame(verdict.interrupted)
         if verdict.interrupted is None:
             verdict.exit_code = loss.exit_code
@@ -135,7 +145,7 @@ class Keeper:
     async def _forget(self, cause: Cause) -> None:
         if self.kernel is not None:
             loss = await self._bury(self.kernel, told=False)
-            self._loss = Loss(cause, loss.exit_code, loss.names, told=False)
+            self._loss = replace(loss, cause=cause)
 
     async def stop(self, patience: float) -> None:
         """End the kernel for good, politely for ``patience`` seconds, also one that is just starting."""
@@ -147,10 +157,16 @@ class Keeper:
             kernel.on_death = None
             await kernel.stop(patience)
 
+    def _check_wanted(self) -> None:
+        if self._stopped:
+            message = f"Session {self._session!r} is closed."
+            raise Closed(message)
+
     async def _bury(self, kernel: Kernel, *, told: bool) -> Loss:
         await kernel.kill()
         death = kernel.death or Death("killed", 137)
-        self._loss = Loss(death.cause, death.exit_code, tuple(sorted(kernel.names)), told)
+        names = tuple(sorted(kernel.names))
+        self._loss = Loss(death.cause, death.exit_code, names, max(len(names), kernel.name_count), told)
         self.kernel = None
         return self._loss
 
@@ -179,7 +195,7 @@ def loss_told(verdict: Verdict, loss: Loss | None, epoch: int) -> None:
     """Let the first result after a new kernel say what became of the old one."""
     if loss is None:
         return
-    names = f" Lost: {', '.join(loss.names)}." if loss.names else ""
+    names = f" Lost: {loss}." if loss.names else ""
     verdict.notes.insert(0, f"Ran in a new kernel (epoch {epoch}): the one before ended ({loss.cause}).{names}")
     if not loss.told and verdict.state == "kept":
         verdict.state, verdict.cause, verdict.lost_names = "lost", loss.cause, loss.names

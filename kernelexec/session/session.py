@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import inspect
 import os
-import shutil
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import UnionType
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from kernelexec import cells
 from kernelexec.cells import Cell
 from kernelexec.config import Config, seconds
-from kernelexec.errors import Closed, InvalidRequest, QueueFull
-from kernelexec.hooks import CellExecuted, Hook, SessionClosed, SessionOpened
+from kernelexec.errors import InvalidRequest
+from kernelexec.hooks import Hook, SessionClosed, SessionOpened
+from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult, OutputPage, Progress
 from kernelexec.session.keeper import Keeper
-from kernelexec.session.memory import Memory
+from kernelexec.session.life import Life, in_thread
+from kernelexec.session.queue import Queue
 from kernelexec.session.runner import Runner, teller
-from kernelexec.session.turn import OnOutput, Turn, broke_off, never_ran, snapshot
+from kernelexec.session.scribe import Scribe
+from kernelexec.session.turn import OnOutput, Turn
 from kernelexec.workspace import Workspace
 
 #: How much of a cell's stream output one page of ``read_output`` gives, in bytes.
@@ -41,29 +39,26 @@ class AsyncSession:
         workspace: Workspace,
         runtime: Path,
         config: Config,
-        tasks: TaskGroup,
         hooks: Iterable[Hook] = (),
         *,
         notebook: Path | None,
+        write: Callable[[], None] | None,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
         self.notebook = notebook
         self.workspace = workspace.path
+        self.life = Life(f"Session {name!r}", self._stop, self._remove)
         self._place = workspace
         self._runtime = runtime
         self._config = config
-        self._tasks = tasks
-        self._tell = teller(name, hooks)
-        self._order = asyncio.Lock()
-        self._turns: list[Turn] = []
-        self._memory = Memory(config.capacity.results)
-        self._keeper = Keeper(config, name, runtime, str(workspace.path), tasks, self._tell)
-        self._runner = Runner(
-            name, config, self._keeper, workspace=workspace.path, spills=runtime / "out", notebook=notebook, tell=self._tell
-        )
+        self._scribe = Scribe(name, write, self.life)
+        self._tell = tell = teller(name, (*hooks, self._scribe))
+        self._keeper = keeper = Keeper(config, name, runtime, str(workspace.path), self.life, tell)
+        runner = Runner(name, config, keeper, workspace=workspace.path, spills=runtime / "out", notebook=notebook, tell=tell)
+        capacity, scribe = config.capacity, self._scribe
+        self._queue = Queue(name, capacity, self.life, keeper=keeper, runner=runner, scribe=scribe, tell=tell)
         self._on_close = on_close
-        self._closed = False
 
     @property
     def kernel_epoch(self) -> int:
@@ -73,7 +68,7 @@ class AsyncSession:
     @property
     def busy(self) -> bool:
         """Whether a cell runs or waits."""
-        return bool(self._turns)
+        return self._queue.first is not None
 
     async def open(self) -> None:
         """Start the first kernel. Called by the executor.
@@ -81,8 +76,10 @@ class AsyncSession:
         Raises:
             KernelStartFailed: no kernel came up.
         """
+        await self.life.begun.wait()
+        self.life.check_open()
         self._tell(SessionOpened(self.name))
-        async with self._order:
+        async with self._queue.order:
             await self._keeper.start()
 
     async def execute(
@@ -137,7 +134,7 @@ class AsyncSession:
 
     def executions(self) -> tuple[str, ...]:
         """The ids of all executions that can be had by ``wait_for``: remembered, running, waiting; the oldest first."""
-        return (*self._memory.ids(), *(turn.execution_id for turn in self._turns))
+        return self._queue.ids()
 
     async def wait_for(self, execution_id: str, *, cursor: int = 0, wait: float | None = None) -> Progress:
         """What is new of an execution since ``cursor``; blocks until it has ended, ``wait`` seconds at most.
@@ -146,13 +143,13 @@ class AsyncSession:
             UnknownExecution: no execution of that id is remembered.
             InvalidTimeout: ``wait`` is no number of seconds.
         """
-        turn = self._memory.find(execution_id, self._turns)
-        _check_type(cursor, int, "cursor")
+        turn = self._find(execution_id)
+        _check_count(cursor, "cursor")
         with anyio.move_on_after(None if wait is None else seconds(wait, "wait")):
             await turn.done.wait()
         outputs, position, missed = turn.collector.since(cursor) if turn.collector else ((), 0, 0)
-        place = self._turns.index(turn) if turn in self._turns else 0
-        result = self._with_late(turn)
+        place = self._queue.turns.index(turn) if turn in self._queue.turns else 0
+        result = self._queue.result(turn)
         return Progress(execution_id, result.status if result else "running", outputs, position, missed, place, result)
 
     async def read_output(
@@ -170,12 +167,15 @@ class AsyncSession:
             UnknownExecution: no execution of that id is remembered.
             InvalidRequest: a negative offset, a limit below 1, a malformed pattern, or one that takes more than 5 s.
         """
-        if not isinstance(offset, int) or not isinstance(limit, int) or offset < 0 or limit < 1:
-            message = f"offset={offset!r}, limit={limit!r}: whole bytes, offset 0 at least, limit 1 at least."
-            raise InvalidRequest(message)
+        _check_count(offset, "offset")
+        _check_count(limit, "limit", least=1)
         _check_type(grep, str | None, "grep")
-        turn = self._memory.find(execution_id, self._turns)
-        return await anyio.to_thread.run_sync(turn.page, offset, limit, grep)
+        turn = self._find(execution_id)
+        try:
+            return await anyio.to_thread.run_sync(turn.page, offset, limit, grep)
+        except FileNotFoundError:
+            self.life.check_open()
+            raise
 
     async def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
         """End the running cell (or the one named, which may still wait) and return its result; None if nothing runs.
@@ -183,17 +183,18 @@ class AsyncSession:
         Raises:
             UnknownExecution: no execution of that id is remembered.
         """
-        turn = self._memory.find(execution_id, self._turns) if execution_id is not None else next(iter(self._turns), None)
+        self.life.check_here()
+        turn = self._queue.find(execution_id) if execution_id is not None else self._queue.first
         if turn is None:
             return None
         turn.ask_interrupt()
         await turn.done.wait()
-        return self._with_late(turn)
+        return self._queue.result(turn)
 
     def request_interrupt(self) -> None:
         """Ask for the end of the running cell without waiting for it. Call it in the event loop's thread."""
-        if self._turns:
-            self._turns[0].ask_interrupt()
+        if self._queue.first is not None:
+            self._queue.first.ask_interrupt()
 
     async def restart(self) -> None:
         """Replace the kernel; its state is lost, the running cell with it. Waiting cells run in the new kernel.
@@ -201,93 +202,67 @@ class AsyncSession:
         Raises:
             KernelStartFailed: no kernel came up.
         """
-        self._check_open()
-        running = self._turns[0] if self._turns and self._turns[0].execution is not None else None
-        if running is not None:
+        self.life.check_open()
+        first = self._queue.first
+        if first is not None and first.execution is not None:
             await self._keeper.kill("request")
-            await running.done.wait()
+            await first.done.wait()
         else:
             self._keeper.renew()
-        if not self._turns:
-            async with self._order:
+        if not self.busy:
+            async with self._queue.order:
                 await self._keeper.start()
 
     async def close(self) -> None:
-        """End the session: waiting cells are aborted, the kernel and all that it started end, its private files go."""
-        if self._closed:
-            return
-        self._closed = True
-        with anyio.CancelScope(shield=True):
-            for turn in self._turns:
-                turn.waiting.cancel()
-            await self._keeper.stop(0.0 if self.busy else self._config.budgets.stop)
-            for turn in list(self._turns):
-                await turn.done.wait()
+        """End the session: waiting cells are aborted, the kernel and all that it started end, its private files go.
+
+        Whoever calls it while the session closes already waits for its end too.
+        """
+        self.life.check_here()
+        await self.life.end()
+
+    async def _stop(self) -> None:
+        """Called in the session's task when it is to end: every turn ends by this."""
+        self._queue.let_none_begin()
+        await self._keeper.stop(0.0 if self.busy else self._config.budgets.stop)
+
+    async def _remove(self) -> None:
+        """Called in the session's task when no turn runs any more."""
+        try:
+            self._queue.end()
             await self._keeper.stop(0.0)
-            self._memory.clear()
-            shutil.rmtree(self._runtime, ignore_errors=True)
+            await self._scribe.close()
+            await in_thread(self._remove_files)
+        finally:
             self._on_close(self)
             self._tell(SessionClosed(self.name))
+
+    def _remove_files(self) -> None:
+        self._queue.forget()
+        remove_tree(self._runtime)
 
     async def _submit(
         self, cell: Cell, timeout: float | None, wait: float | None, on_output: OnOutput | None
     ) -> ExecutionResult:
-        self._check_open()
+        self.life.check_open()
         budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
         patience = None if wait is None else seconds(wait, "wait")
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
             message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
-        if len(self._turns) > self._config.capacity.queue:
-            message = f"{len(self._turns) - 1} cells wait in session {self.name!r}, its limit: wait for one to end."
-            raise QueueFull(message)
         turn = Turn(cell, timeout=budget, on_output=on_output)
-        self._turns.append(turn)
-        self._tasks.start_soon(self._run, turn)
-        return await self._outcome(turn, patience)
+        self._queue.add(turn)
+        return await self._queue.outcome(turn, patience)
 
-    async def _outcome(self, turn: Turn, patience: float | None) -> ExecutionResult:
-        with anyio.move_on_after(patience):
-            await turn.answered.wait()
-        if turn.failure is not None:
-            failure, turn.failure = turn.failure, None
-            raise failure
-        return self._with_late(turn) or snapshot(turn, self.name, self._keeper.epoch)
+    def _find(self, execution_id: str) -> Turn:
+        self.life.check_here()
+        return self._queue.find(execution_id)
 
-    async def _run(self, turn: Turn) -> None:
-        """The turn's task: wait for the order, run, conclude. Never raises: a failure belongs to who asked."""
-        result = None
-        try:
-            with turn.waiting:
-                await self._order.acquire()
-            if turn.waiting.cancelled_caught:
-                why = "The session was closed." if self._closed else "Cancelled while it waited for its turn."
-                result = never_ran(turn, self.name, self._keeper.epoch, why)
-                return
-            try:
-                turn.clock.turn = time.monotonic()
-                result = await self._runner.run(turn)
-            finally:
-                self._order.release()
-            self._tell(CellExecuted(self.name, turn.cell, result))
-        except Exception as exc:  # noqa: BLE001 - given to who asked
-            turn.failure = exc
-            result = (never_ran if turn.execution is None else broke_off)(turn, self.name, self._keeper.epoch, str(exc))
-        finally:
-            self._turns.remove(turn)
-            turn.finish(result or never_ran(turn, self.name, self._keeper.epoch, "The executor was closed."))
-            self._memory.keep(turn)
 
-    def _with_late(self, turn: Turn) -> ExecutionResult | None:
-        late = turn.execution.late.outputs() if turn.execution else ()
-        if turn.result is not None and late != turn.result.late:
-            turn.result = dataclasses.replace(turn.result, late=late)
-        return turn.result
-
-    def _check_open(self) -> None:
-        if self._closed:
-            message = f"Session {self.name!r} is closed."
-            raise Closed(message)
+def _check_count(value: object, name: str, *, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        message = f"{name}={value!r}: it is a whole number of bytes, {least} at least."
+        raise InvalidRequest(message)
 
 
 def _check_type(value: object, kind: type | UnionType, name: str) -> None:

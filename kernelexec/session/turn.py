@@ -113,7 +113,7 @@ class Turn:
             self._on_output = None
             self.answered.set()
 
-    def finish(self, result: ExecutionResult) -> None:
+    def conclude(self, result: ExecutionResult) -> None:
         """Set the outcome and let go of what only a running cell needs."""
         self.result = result
         if self.collector is not None:
@@ -121,6 +121,9 @@ class Turn:
         if self.spill is not None:
             self.spill.close()
             self.spilled_bytes = self.spill.stored_bytes
+
+    def answer(self) -> None:
+        """Give the outcome to all who wait for it."""
         self.done.set()
         self.answered.set()
 
@@ -212,7 +215,7 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
         total_bytes=collector.total_bytes,
         output_ref=turn.execution_id if collector.spilled else None,
         files=files,
-        diagnosis=diagnose(status, exit_code, verdict.interrupted, verdict.cause, outputs),
+        diagnosis=diagnose(status, exit_code, verdict.interrupted, verdict.cause, outputs, turn.cell.source),
         work_dir=work_dir if isinstance(turn.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )

@@ -19,7 +19,7 @@ class Workspace:
 
     @classmethod
     def make(cls, parent: Path, session: str) -> Workspace:
-        """The session's own directory under ``parent``, made where it is missing.
+        """The session's own directory under ``parent``, made where it is missing; ``~`` is the user's home.
 
         Raises:
             InvalidRequest: the name is no plain file name.
@@ -28,6 +28,7 @@ class Workspace:
         check_name(session)
         path = parent / session
         try:
+            path = path.expanduser().absolute()
             path.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             message = f"{path} cannot be made: {exc.strerror}."
@@ -42,23 +43,33 @@ class Workspace:
         """An existing directory of the caller's choice.
 
         Raises:
-            InvalidWorkDir: missing, or not a directory.
+            InvalidWorkDir: missing, empty, or not a directory.
         """
         _check_path(path)
+        if not str(path):
+            raise InvalidWorkDir("work_dir is empty: name a directory, or leave it out for one of the session's own.")
         return cls(_existing(Path(path), str(path)))
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
         """The directory that ``work_dir`` names for a command: relative to the workspace, and inside of it.
 
         Raises:
-            InvalidWorkDir: missing, not a directory, or outside of the workspace once links are resolved.
+            InvalidWorkDir: missing, not a directory, or outside of the workspace once links are resolved; or the workspace
+                itself is gone.
         """
         _check_path(work_dir)
+        if not self.path.exists():
+            raise InvalidWorkDir(gone(self.path))
         found = _existing(self.path / work_dir, str(work_dir))
         if not found.is_relative_to(self.path):
             message = f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}: give a directory inside of it."
             raise InvalidWorkDir(message)
         return str(found)
+
+
+def gone(path: str | os.PathLike[str]) -> str:
+    """What to say of a workspace that somebody removed. It is not made again unasked: what was in it is lost."""
+    return f"The workspace {path} is gone: make that directory again to go on."
 
 
 def _check_path(path: object) -> None:
@@ -84,6 +95,9 @@ def check_name(session: str) -> None:
 def _existing(path: Path, said: str) -> Path:
     try:
         found = path.resolve(strict=True)
+    except PermissionError as exc:
+        message = f"work_dir {said!r} cannot be reached: {exc.strerror}."
+        raise InvalidWorkDir(message) from exc
     except (OSError, RuntimeError, ValueError) as exc:
         message = f"work_dir {said!r} does not exist: create it first."
         raise InvalidWorkDir(message) from exc

@@ -1,0 +1,75 @@
+"""Tracebacks of exception groups: IPython's own show none of a group's exceptions, so it prints Python's to stderr instead."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator
+from itertools import islice
+from traceback import TracebackException
+from typing import Any
+
+#: So many exceptions of a group, each cut to so many characters, are named in the last line.
+_NAMED, _NAMED_CHARS = 10, 200
+_LINKS_MAX = 1000
+#: Nothing is a group where Python has none yet.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+
+
+def holds_group(exc: BaseException | None) -> bool:
+    """Whether an exception is a group, or came of one."""
+    pending, seen = [exc], set[int]()
+    while pending and len(seen) < _LINKS_MAX:
+        exc = pending.pop()
+        if exc is not None and id(exc) not in seen:
+            seen.add(id(exc))
+            if isinstance(exc, _GROUP):
+                return True
+            pending += [exc.__context__, exc.__cause__]
+    return False
+
+
+def traceback_of(exc: BaseException, say: Callable[[object], str], label: Callable[[str], Any]) -> list[str]:
+    """Python's own traceback as a tree, cells named as IPython names them; then one line with all that failed.
+
+    ``say`` gives what an exception says of itself, ``label`` two words for the file name of a cell and None for others.
+    """
+    trace = TracebackException(type(exc), exc, exc.__traceback__, compact=True)
+    cells = _name_cells(trace, label)
+    first = next((number for number, frame in enumerate(trace.stack) if id(frame) in cells), 0)
+    del trace.stack[:first]  # how IPython came to run the cell
+    lines = "".join(trace.format()).rstrip("\n").split("\n")
+    failed = [_said(leaf, say) for leaf in islice(_leaves(exc), _NAMED + 1)]
+    if failed:
+        failed[_NAMED:] = ["and more"] * (len(failed) > _NAMED)
+        lines.append(f"{type(exc).__name__}: {say(exc)}: {'; '.join(failed)}")
+    return lines
+
+
+def _said(exc: BaseException, say: Callable[[object], str]) -> str:
+    line = say(exc).partition("\n")[0]
+    return f"{type(exc).__name__}: {line}"[:_NAMED_CHARS] if line else type(exc).__name__
+
+
+def _name_cells(trace: TracebackException, label: Callable[[str], Any]) -> set[int]:
+    """Give the frames of cells a name that a reader knows; their ids."""
+    found, pending = set[int](), [trace]
+    while pending:
+        trace = pending.pop()
+        for frame in trace.stack:
+            if (words := label(frame.filename)) is not None:
+                _ = frame.line  # found by the file's name, and kept
+                frame.filename = " ".join(words)
+                found.add(id(frame))
+        pending += [linked for linked in (trace.__cause__, trace.__context__, *(trace.exceptions or ())) if linked]
+    return found
+
+
+def _leaves(exc: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a group that are no groups themselves, in order; none of what is no group."""
+    pending = list(reversed(exc.exceptions)) if isinstance(exc, _GROUP) else []
+    while pending:
+        exc = pending.pop()
+        if isinstance(exc, _GROUP):
+            pending += reversed(exc.exceptions)
+        else:
+            yield exc

@@ -1,0 +1,227 @@
+"""The private directory of one executor: whose it is while that process lives, and the end of what dead owners left.
+
+An owner holds a lock on the directory itself. The system lets go of it when the process ends, however it ends, and every
+container that shares the directory sees it. A record beside it says which process that is, and is the last thing to go.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.trees import DIRECTORY, clear, names_in
+
+RECORD = ".owner"
+#: How the roots' names begin, and what ``tempfile`` makes of it.
+PREFIX, _NAME = "kx-", re.compile(r"kx-[a-z0-9_]{8}")
+#: A directory without a record that is younger than this, in seconds, is just being made.
+_YOUNG_SECONDS = 60.0
+_RECORD_BYTES = 4096
+_ENTRIES_MAX = 100_000
+_PROC = Path("/proc")
+
+logger = logging.getLogger("kernelexec")
+_held: set[int] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, so that neither a reused id nor another machine's is taken for it; empty where the machine does not say."""
+
+    pid: int
+    started: int
+    boot: str
+    pid_namespace: str
+    machine: str
+    locked: bool
+
+    @classmethod
+    def this(cls, *, locked: bool) -> Self:
+        """The calling process."""
+        pid = os.getpid()
+        return cls(pid, _started(pid) or 0, _boot(), _pid_namespace(), os.uname().nodename, locked)
+
+    @classmethod
+    def of(cls, directory: int) -> Self | None:
+        """The owner that a directory's record names, if there is one."""
+        try:
+            fd = os.open(RECORD, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except OSError:
+            return None
+        try:
+            plain = stat.S_ISREG(os.fstat(fd).st_mode)
+            said = json.loads(os.read(fd, _RECORD_BYTES)) if plain else None
+            return cls(**{name: kind(said[name]) for name, kind in _FIELDS.items()}) if isinstance(said, dict) else None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        finally:
+            os.close(fd)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has certainly ended, given that nobody holds the directory's lock."""
+        if self.boot != _boot():
+            return self.machine == os.uname().nodename  # the machine was started anew; or else it is another one
+        if self.started and self.pid_namespace == _pid_namespace():
+            return _started(self.pid) != self.started
+        return self.locked
+
+
+_FIELDS = {"pid": int, "started": int, "boot": str, "pid_namespace": str, "machine": str, "locked": bool}
+
+
+class Root:
+    """A directory that is this process's until it is removed."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd: int | None = fd
+
+    @classmethod
+    def claim(cls, path: Path) -> Self:
+        """Make a new, empty directory this process's own.
+
+        Raises:
+            KernelStartFailed: it cannot be written in.
+        """
+        root = cls(path, hold(os.open(path, DIRECTORY)))
+        try:
+            root._sign()
+        except OSError as exc:
+            root.remove()
+            message = f"{path} cannot be written in: {exc.strerror or exc}. Make room there, or set TMPDIR to another place."
+            raise KernelStartFailed(message) from exc
+        return root
+
+    def _sign(self) -> None:
+        assert self._fd is not None
+        record = json.dumps(asdict(Owner.this(locked=_lock(self._fd)))).encode()
+        fd = os.open(RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+        try:
+            os.write(fd, record)
+        finally:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the directory with all that is in it."""
+        fd, self._fd = self._fd, None
+        if fd is None:
+            return
+        try:
+            if clear(fd, keep=RECORD):
+                with suppress(FileNotFoundError):
+                    os.unlink(RECORD, dir_fd=fd)
+                with suppress(OSError):
+                    self.path.rmdir()
+        finally:
+            let_go(fd)
+
+
+def sweep(bases: Iterable[Path], stop: threading.Event) -> None:
+    """Remove what dead owners left in these directories. For a thread: it stops between two files when told to."""
+    for base in dict.fromkeys(bases):
+        try:
+            fd = os.open(base, DIRECTORY & ~os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            with os.scandir(fd) as entries:
+                names = [entry.name for entry in islice(entries, _ENTRIES_MAX) if _NAME.fullmatch(entry.name)]
+            for name in names:
+                with suppress(OSError):
+                    _end(fd, base / name, stop)
+        finally:
+            os.close(fd)
+
+
+def _end(base: int, path: Path, stop: threading.Event) -> None:
+    """Remove one root if it is this user's and its owner is dead."""
+    fd = hold(os.open(path.name, DIRECTORY, dir_fd=base))
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            return
+        owner, names = Owner.of(fd), set(names_in(fd))
+        if owner is None and (names - {RECORD} or time.time() - found.st_mtime < _YOUNG_SECONDS):
+            return  # none of ours, or one that is just being made
+        if not _lock(fd) and (owner is None or owner.locked):
+            return
+        if owner is not None and not owner.gone:
+            return
+        if not clear(fd, keep=RECORD, stop=stop):
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(RECORD, dir_fd=fd)
+        if os.path.samestat(found, os.stat(path.name, dir_fd=base, follow_symlinks=False)):
+            os.rmdir(path.name, dir_fd=base)
+        if owner is not None:
+            told = {"root": str(path), "owner_pid": owner.pid, "sessions": sorted(names - {RECORD})}
+            logger.info("kernelexec.swept", extra=told)
+    finally:
+        let_go(fd)
+
+
+def hold(fd: int) -> int:
+    """Keep a descriptor to this very process: no forked child may hold it on when this process ends."""
+    _held.add(fd)
+    return fd
+
+
+def let_go(fd: int) -> None:
+    """Close a descriptor that was held."""
+    _held.discard(fd)
+    os.close(fd)
+
+
+def _part() -> None:
+    """In a forked child: put nothing in the place of what is its parent's own; the numbers stay taken."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in _held:
+        os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+# For the whole process, and only here: with its parent's descriptors a child would keep a dead owner's kernels alive too.
+os.register_at_fork(after_in_child=_part)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _started(pid: int) -> int | None:
+    """When a living process started, in ticks since the machine did."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _pid_namespace() -> str:
+    with suppress(OSError):
+        return str((_PROC / "self/ns/pid").readlink())
+    return ""

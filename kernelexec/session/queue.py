@@ -1,0 +1,138 @@
+"""The cells of one session: one runs, the others wait in order, and of those that have ended the newest are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+
+import anyio
+
+from kernelexec.config import Capacity
+from kernelexec.errors import QueueFull
+from kernelexec.hooks import CellExecuted, Event
+from kernelexec.results import ExecutionResult
+from kernelexec.session.keeper import Keeper
+from kernelexec.session.life import Life
+from kernelexec.session.memory import Memory
+from kernelexec.session.runner import Runner
+from kernelexec.session.scribe import Scribe
+from kernelexec.session.turn import Turn, broke_off, never_ran, snapshot
+
+
+class Queue:
+    """Gives each turn a task of the session's life, and lets them run one at a time."""
+
+    def __init__(
+        self,
+        session: str,
+        capacity: Capacity,
+        life: Life,
+        *,
+        keeper: Keeper,
+        runner: Runner,
+        scribe: Scribe,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.order = asyncio.Lock()
+        self.turns: list[Turn] = []
+        self._memory = Memory(capacity.results)
+        self._session = session
+        self._limit = capacity.queue
+        self._life = life
+        self._keeper = keeper
+        self._runner = runner
+        self._scribe = scribe
+        self._tell = tell
+
+    @property
+    def first(self) -> Turn | None:
+        """The turn that runs, or the one that will."""
+        return self.turns[0] if self.turns else None
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the remembered, running and waiting turns, the oldest first."""
+        return (*self._memory.ids(), *(turn.execution_id for turn in self.turns))
+
+    def find(self, execution_id: str) -> Turn:
+        """A remembered, running or waiting turn.
+
+        Raises:
+            UnknownExecution: none of them.
+        """
+        return self._memory.find(execution_id, self.turns)
+
+    def add(self, turn: Turn) -> None:
+        """Put a turn at the end.
+
+        Raises:
+            QueueFull: too many wait.
+        """
+        if len(self.turns) > self._limit:
+            message = f"{len(self.turns) - 1} cells wait in session {self._session!r}, its limit: wait for one to end."
+            raise QueueFull(message)
+        self.turns.append(turn)
+        self._life.tasks.start_soon(self._run, turn)
+
+    async def outcome(self, turn: Turn, patience: float | None) -> ExecutionResult:
+        """The turn's result, or the result so far after ``patience`` seconds; what its own side failed with is raised."""
+        with anyio.move_on_after(patience):
+            await turn.answered.wait()
+        if turn.failure is not None:
+            failure, turn.failure = turn.failure, None
+            raise failure
+        return self.result(turn) or snapshot(turn, self._session, self._keeper.epoch)
+
+    def result(self, turn: Turn) -> ExecutionResult | None:
+        """The result of a turn that is done, with what came late."""
+        late = turn.execution.late.outputs() if turn.execution else ()
+        if turn.result is not None and late != turn.result.late:
+            turn.result = dataclasses.replace(turn.result, late=late)
+        return turn.result if turn.done.is_set() else None
+
+    def let_none_begin(self) -> None:
+        """Abort the turns that wait."""
+        for turn in self.turns:
+            turn.waiting.cancel()
+
+    def end(self) -> None:
+        """Let go of turns whose task never began. No task runs any more."""
+        for turn in list(self.turns):
+            self._conclude(turn, never_ran(turn, self._session, self._keeper.epoch, "The session was closed."))
+            turn.answer()
+
+    def forget(self) -> None:
+        """Forget all that is remembered, and delete what is kept of it on disk."""
+        self._memory.clear()
+
+    async def _run(self, turn: Turn) -> None:
+        """The turn's task: wait for the order, run, conclude. Never raises: a failure belongs to who asked."""
+        result, why = None, "The session ended."
+        try:
+            with turn.waiting:
+                await self.order.acquire()
+            if turn.waiting.cancelled_caught:
+                why = "The session was closed." if self._life.ending else "Cancelled while it waited for its turn."
+                return
+            try:
+                turn.clock.turn = time.monotonic()
+                result = await self._runner.run(turn)
+            finally:
+                self.order.release()
+            self._tell(CellExecuted(self._session, turn.cell, result))
+        except Exception as exc:  # noqa: BLE001 - given to who asked
+            turn.failure, why = exc, str(exc)
+        finally:
+            broken = never_ran if turn.execution is None else broke_off
+            self._conclude(turn, result or broken(turn, self._session, self._keeper.epoch, why))
+            try:
+                await self._scribe.settle()
+            finally:
+                turn.answer()
+
+    def _conclude(self, turn: Turn, result: ExecutionResult) -> None:
+        """The next turn may run while this one's notebook is written; then it is answered."""
+        turn.conclude(result)
+        self.turns.remove(turn)
+        self._memory.keep(turn)

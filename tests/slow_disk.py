@@ -1,0 +1,38 @@
+"""A disk that hangs or fails on demand, for what writes notebooks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from kernelexec import recorder
+from kernelexec.recorder import write_atomically
+
+BOUND = 30
+
+
+class Disk:
+    """Stands for the disk: writes wait until it is let go, or fail; how many began is counted."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.failure: OSError | None = None
+        self.writes = 0
+        self.begun = threading.Event()
+        patch.setattr(recorder, "write_atomically", self.write)
+
+    def write(self, path: Path, content: Iterable[bytes]) -> None:
+        self.writes += 1
+        self.begun.set()
+        assert self.free.wait(BOUND)
+        if self.failure is not None:
+            raise self.failure
+        write_atomically(path, content)
+
+    def hang(self) -> None:
+        self.free.clear()
+        self.begun.clear()

@@ -1,0 +1,94 @@
+"""Directories that a kernel wrote in can be removed, whatever it made of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kernelexec.provisioning.trees import DIRECTORY, clear, remove_tree
+
+DEEP = """
+import os, sys
+os.chdir(sys.argv[1])
+for _ in range(3000):
+    open("file", "w").close()
+    os.symlink("/", "link")
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+def test_a_tree_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    subprocess.run([sys.executable, "-c", DEEP, str(tree)], check=True)
+    remove_tree(tree)
+    assert not tree.exists()
+
+
+def test_links_go_and_what_they_point_to_stays(tmp_path: Path) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    (tree / "inner").mkdir(parents=True)
+    (outside / "precious").mkdir(parents=True)
+    for place in (tree, tree / "inner"):
+        (place / "link").symlink_to(outside)
+        (place / "dangling").symlink_to("nowhere")
+    os.mkfifo(tree / "inner" / "fifo")
+    remove_tree(tree)
+    assert list(tmp_path.iterdir()) == [outside]
+    assert (outside / "precious").is_dir()
+
+
+def test_modes_are_no_hindrance_to_their_owner(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from kernelexec.provisioning.trees import remove_tree
+if os.getuid() == 0:
+    os.setuid(65534)
+tree = Path(sys.argv[1]) / "tree"
+(tree / "closed" / "in").mkdir(parents=True)
+(tree / "fixed" / "in").mkdir(parents=True)
+(tree / "fixed" / "file").touch(mode=0)
+for path, mode in ((tree / "closed" / "in", 0), (tree / "closed", 0), (tree / "fixed", 0o500)):
+    path.chmod(mode)
+remove_tree(tree)
+assert not tree.exists(), list(tree.rglob("*"))
+"""
+    place = Path(f"/tmp/kxt-modes-{os.getpid()}")
+    place.mkdir()
+    place.chmod(0o777)
+    try:
+        subprocess.run([sys.executable, "-c", script, str(place)], check=True)
+    finally:
+        subprocess.run(["rm", "-rf", str(place)], check=True)
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/")], ids=["a file", "a link"])
+def test_what_is_no_directory_is_left(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "path"
+    assert callable(make)
+    make(path)
+    remove_tree(path)
+    remove_tree(tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_to_be_kept_is_kept_and_a_stop_is_heard(tmp_path: Path) -> None:
+    for name in ("keep", "a", "b"):
+        (tmp_path / name).touch()
+    fd = os.open(tmp_path, DIRECTORY)
+    stop = threading.Event()
+    stop.set()
+    try:
+        assert not clear(fd, keep="keep", stop=stop)
+        assert len(list(tmp_path.iterdir())) == 3
+        assert clear(fd, keep="keep")
+    finally:
+        os.close(fd)
+    assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
