@@ -16,7 +16,6 @@ from kernelexec.config import Config
 from kernelexec.errors import (
     CapacityReached,
     Closed,
-    ExecutionFailed,
     InvalidCode,
     InvalidConfig,
     InvalidRequest,
@@ -39,6 +38,7 @@ from kernelexec.results import (
     DisplayData,
     Error,
     ExecuteResult,
+    ExecutionFailed,
     ExecutionResult,
     Image,
     Output,

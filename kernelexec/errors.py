@@ -16,7 +16,7 @@ KernelexecError
 ├── KernelError                      the kernel did not do its part
 │   ├── KernelStartFailed            no kernel came up; nothing ran
 │   └── KernelConnectionFailed       its sockets are not what they should be
-└── ExecutionFailed                  raised by ``ExecutionResult.raise_for_error()`` only
+└── ExecutionFailed                  in ``results``, with its result; raised by ``raise_for_error()`` only
 
 Every error carries ``may_have_run``: False says for certain that no user code ran because of this call.
 """
@@ -25,10 +25,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from kernelexec.results import ExecutionResult
 
 
 class KernelexecError(Exception):
@@ -95,16 +91,6 @@ class KernelStartFailed(KernelError):
 
 class KernelConnectionFailed(KernelError):
     """A kernel's socket is not what it should be: missing, a link, somebody else's, or silent."""
-
-
-class ExecutionFailed(KernelexecError):
-    """A cell failed and the caller chose to be told by an exception. ``result`` holds everything."""
-
-    may_have_run = True
-
-    def __init__(self, message: str, result: ExecutionResult) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

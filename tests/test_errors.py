@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from kernelexec import errors
-from kernelexec.errors import ExecutionFailed, InvalidRequest, KernelexecError, nearest
-from kernelexec.results import ExecutionResult
+from kernelexec.errors import InvalidRequest, KernelexecError, nearest
+from kernelexec.results import ExecutionFailed, ExecutionResult
 
 CLASSES: dict[str, type[KernelexecError]] = {
     name: cast("type[KernelexecError]", found)
-    for name, found in vars(errors).items()
+    for name, found in (*vars(errors).items(), ("ExecutionFailed", ExecutionFailed))
     if inspect.isclass(found) and issubclass(found, Exception)
 }
 

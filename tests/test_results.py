@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from kernelexec.errors import ExecutionFailed
+from kernelexec import ExecutionFailed
 from kernelexec.results import (
     Diagnosis,
     DisplayData,

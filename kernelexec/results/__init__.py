@@ -19,6 +19,7 @@ from kernelexec.results.outputs import (
 from kernelexec.results.result import (
     Cause,
     Diagnosis,
+    ExecutionFailed,
     ExecutionResult,
     Interrupted,
     OutputPage,
@@ -35,6 +36,7 @@ __all__ = [
     "DisplayData",
     "Error",
     "ExecuteResult",
+    "ExecutionFailed",
     "ExecutionResult",
     "Image",
     "Interrupted",

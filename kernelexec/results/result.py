@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kernelexec.errors import ExecutionFailed
+from kernelexec.errors import KernelexecError
 from kernelexec.results.outputs import Error, Image, Output, image_of, output_text, stream_text
 
 Status = Literal["ok", "error", "aborted", "running"]
@@ -149,6 +149,16 @@ class ExecutionResult:
         """The JSON Schema of a result."""
         schema: dict[str, Any] = _adapter().json_schema()
         return schema
+
+
+class ExecutionFailed(KernelexecError):
+    """A cell failed and the caller chose to be told by an exception. ``result`` holds everything."""
+
+    may_have_run = True
+
+    def __init__(self, message: str, result: ExecutionResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 @dataclass(frozen=True, slots=True)
