@@ -8,9 +8,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,7 @@ from kernelexec.hooks import Hook
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
-from kernelexec.recorder import Recorder
+from kernelexec.recorder import Recorder, make_empty
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life, in_thread
 from kernelexec.workspace import Workspace
@@ -157,14 +158,10 @@ class AsyncExecutor:
             message = f"{len(self._sessions)} sessions are open, the limit is {bound}: close one first."
             raise CapacityReached(message)
         workspace = Workspace.make(self.config.workspace, name) if work_dir is None else Workspace.at(work_dir)
-        notebook = free_path(workspace.path / f"{name}.ipynb") if self.config.notebook else None
-        recorder = Recorder(notebook) if notebook is not None else None
-        hooks, write = ((*self._hooks, recorder), recorder.write) if recorder else (self._hooks, None)
-        runtime = free_path(self._root.path / name[:8].replace(".", "-"))
+        runtime = _free_path(self._root.path / name[:8].replace(".", "-"))
         runtime.mkdir(mode=0o700)
-        session = AsyncSession(
-            name, workspace, runtime, self.config, hooks, notebook=notebook, write=write, on_close=self._closed
-        )
+        recorder = _recorder(name, workspace) if self.config.notebook else None
+        session = AsyncSession(name, workspace, runtime, self.config, self._hooks, recorder=recorder, on_close=self._closed)
         self._sessions[name] = session
         tasks.start_soon(session.life.live)
         try:
@@ -208,13 +205,26 @@ class AsyncExecutor:
         return self._life
 
 
-def free_path(path: Path) -> Path:
-    """The path, or the first numbered one beside it that is not taken: what is there is never written over."""
-    candidate, number = path, 1
-    while candidate.exists() or candidate.is_symlink():
-        number += 1
-        candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return candidate
+def _recorder(name: str, workspace: Workspace) -> Recorder | None:
+    """The recorder of a notebook that no other session has; None where none can be made: that is no reason not to run."""
+    try:
+        for path in _numbered(workspace.path / f"{name}.ipynb"):
+            with suppress(FileExistsError):
+                make_empty(path)
+                return Recorder(path)
+    except OSError:
+        logger.exception("kernelexec.notebook_not_made", extra={"session": name})
+    return None
+
+
+def _free_path(path: Path) -> Path:
+    """The path, or the first numbered one beside it that is not taken. The directory is this executor's alone."""
+    return next(candidate for candidate in _numbered(path) if not os.path.lexists(candidate))
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
 
 
 def _ended(life: Life, _task: asyncio.Task[None]) -> None:

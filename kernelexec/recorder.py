@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -22,7 +22,6 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
 }
-
 
 #: What a session's notebook may hold, in bytes of JSON; over it the outputs of its oldest cells are left out.
 NOTEBOOK_BYTES = 64 * 1024 * 1024
@@ -90,10 +89,16 @@ class Recorder:
             while self._noted:
                 self._take(self._next_noted())
             if self._changed:
-                write_atomically(self.path, self._file())
+                write_atomically(self.path, _file(self._cells))
                 self._changed = False
         finally:
             self._writing.release()
+
+    def finish(self) -> None:
+        """Write for the last time. A notebook in which no cell was ever noted only kept its name, and is removed."""
+        self.write()
+        if not self._cells and self.path.is_file() and self.path.read_bytes() == b"".join(_file(())):
+            self.path.unlink()
 
     def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated, weight: int) -> None:
         with self._noting:
@@ -167,10 +172,16 @@ class Recorder:
             if not shown:
                 self._shown.pop(display_id, None)
 
-    def _file(self) -> Iterator[bytes]:
-        yield b'{"cells": ['
-        yield from chain.from_iterable(cell.pieces for cell in self._cells)
-        yield b'],\n"metadata": ' + _json(_METADATA) + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n'
+
+def _file(cells: Iterable[_Recorded]) -> Iterator[bytes]:
+    yield b'{"cells": ['
+    yield from chain.from_iterable(cell.pieces for cell in cells)
+    yield b'],\n"metadata": ' + _json(_METADATA) + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n'
+
+
+def make_empty(path: Path) -> None:
+    """Make an empty notebook; FileExistsError where there is anything: of many who ask at once for a name, one gets it."""
+    _create(path, _file(()))
 
 
 def code_cell(source: str, result: ExecutionResult) -> dict[str, Any]:
@@ -218,16 +229,23 @@ def _bundle(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
     """Replace a file as a whole: a reader sees the old one or the new one; a link in its place is replaced, not followed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    _create(temporary, content)
     try:
-        with os.fdopen(fd, "wb", buffering=_BUFFER_BYTES) as file:
-            file.writelines(content)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+def _create(path: Path, content: Iterable[bytes]) -> None:
+    """Make a file where there is none; one that cannot be filled is removed again."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(fd, "wb", buffering=_BUFFER_BYTES) as file:
+            file.writelines(content)
+    except BaseException:
+        path.unlink(missing_ok=True)
         raise
 
 

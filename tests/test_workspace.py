@@ -205,6 +205,13 @@ def grow_unseen(path: Path) -> None:
     os.utime(path, ns=(seen, seen))
 
 
+def write_unseen(path: Path) -> None:
+    """Change the content, and neither size nor time."""
+    seen = path.stat().st_mtime_ns
+    path.write_text("y")
+    os.utime(path, ns=(seen, seen))
+
+
 def put_over(root: Path) -> None:
     rewrite(root / "b", "other")
     (root / "b").replace(root / "a")
@@ -224,6 +231,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "a file written again": (lambda root: rewrite(root / "a", "a"), ("a",)),
     "a file that grew": (lambda root: (root / "b").write_text("more"), ("b",)),
     "a file that grew and kept its time": (lambda root: grow_unseen(root / "b"), ("b",)),
+    "a file that kept its size and time": (lambda root: write_unseen(root / "b"), ("b",)),
+    "new rights": (lambda root: (root / "b").chmod(0o600), ("b",)),
     "a file removed": (lambda root: (root / "a").unlink(), ()),
     "a file renamed": (lambda root: (root / "a").rename(root / "z"), ("z",)),
     "a file put over another": (put_over, ("a",)),

@@ -61,6 +61,7 @@ def settings() -> Config:
     """What differs from IPython's defaults: no history database, no colours."""
     config = Config()
     config.HistoryManager.enabled = False
+    config.Session.check_pid = False  # a forked child's messages are turned into text instead
     config.Session.packer = f"{streams.__name__}.pack"
     config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
     return config

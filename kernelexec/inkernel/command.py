@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from . import family
+from .inlet import unread
 
 MARK = "KERNELEXEC_COMMAND"
 #: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
@@ -53,6 +54,10 @@ class Command:
             OSError: the program cannot be started.
             KeyboardInterrupt: passed on once the command and all of its processes are gone.
         """
+        with _waitable_children():
+            return self._run()
+
+    def _run(self) -> int:
         process = subprocess.Popen(
             self._argv,
             executable=shutil.which(self._argv[0]),
@@ -101,43 +106,49 @@ class Command:
             if not hasattr(os, "pidfd_open"):
                 left = 0.05
             self._move(left)
-        while self._move(0):
-            pass
+        self._finish()
         return True
 
-    def _move(self, timeout: float | None) -> bool:
-        """Handle what is ready; whether any data moved."""
-        moved = False
-        for key, _ in self._selector.select(timeout):
-            if isinstance(key.data, subprocess.Popen):
-                continue
-            moved = (self._feed(key.fileobj) if key.data is None else self._read(key.fileobj, key.data)) or moved
-        return moved
+    def _finish(self) -> None:
+        """Read what was written so far, and no more: a background child may write for ever."""
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None and not isinstance(key.data, subprocess.Popen):
+                left = unread(key.fd)
+                while left >= 0 and (count := self._read(key.fileobj, key.data)):
+                    left -= count
 
-    def _feed(self, pipe: Any) -> bool:
+    def _move(self, timeout: float | None) -> None:
+        """Handle what is ready."""
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                self._feed(key.fileobj)
+            elif not isinstance(key.data, subprocess.Popen):
+                self._read(key.fileobj, key.data)
+
+    def _feed(self, pipe: Any) -> None:
         try:
             written = os.write(pipe.fileno(), self._input[:_READ_BYTES])
         except BlockingIOError:
-            return False
+            return
         except OSError:
             written = len(self._input)
         self._input = self._input[written:]
         if not self._input:
             self._close(pipe)
-        return True
 
-    def _read(self, pipe: Any, sink: Callable[[str], Any]) -> bool:
+    def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
+        """Hand on what is there; how many bytes that was."""
         try:
             found = os.read(pipe.fileno(), _READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             found = b""
         if text := self._decoders[pipe].decode(found, final=not found):
             sink(text)
         if not found:
             self._close(pipe)
-        return bool(found)
+        return len(found)
 
     def _close(self, pipe: Any) -> None:
         self._selector.unregister(pipe)
@@ -153,8 +164,7 @@ class Command:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         family.sweep(MARK, self._mark)
-        while self._move(0):
-            pass
+        self._finish()
 
     def _leave(self, process: subprocess.Popen[bytes]) -> None:
         """Pipes that a background child still holds are read on by a thread, under the cell that started the command."""
@@ -173,6 +183,19 @@ class Command:
         while self._selector.get_map():
             self._move(None)
         self._selector.close()
+
+
+@contextmanager
+def _waitable_children() -> Iterator[None]:
+    """Where SIGCHLD is ignored the system throws exit codes away."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 @contextmanager

@@ -16,7 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 _READ_BYTES = 64 * 1024
-_PIECE_CHARS = 400  # as JSON, with its envelope, a piece fits into PIPE_BUF: pieces of many writers never mix
+_PIECE_CHARS = 400  # as JSON, six bytes a character at most, it fits into PIPE_BUF with its envelope: writers never mix
+_DISPLAYS = ("display_data", "execute_result", "update_display_data")
+_DELIMITER = b"<IDS|MSG>"
 
 
 class Inlet:
@@ -25,6 +27,7 @@ class Inlet:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._quick: Any = select.epoll() if hasattr(select, "epoll") else None  # many threads may ask it at once
+        self._awaited: set[int] = set()
         self._idle = threading.Condition()
         self._reading = False
         self._taken_bytes = 0
@@ -35,8 +38,17 @@ class Inlet:
         """Read a pipe from now on until its last writer has closed it; at its end ``take`` gets nothing (``b""``)."""
         with self._idle:
             self._selector.register(fd, selectors.EVENT_READ, take)
+            self._awaited.add(fd)
             if self._quick is not None:
                 self._quick.register(fd, select.EPOLLIN)
+
+    def await_no_more(self, fd: int) -> None:
+        """Read a pipe on, but have nobody wait for what comes of it."""
+        with self._idle:
+            self._awaited.discard(fd)
+            with suppress(OSError, ValueError):
+                if self._quick is not None:
+                    self._quick.unregister(fd)
 
     @property
     def busy(self) -> bool:
@@ -52,15 +64,12 @@ class Inlet:
         """Wait, for a bounded time, until all that was written before this call has been read."""
         deadline = time.monotonic() + seconds
         with self._idle:
-            enough = self._taken_bytes + self._unread() + _READ_BYTES
+            enough = self._taken_bytes + sum(map(unread, self._awaited)) + _READ_BYTES
             while self.busy and self._taken_bytes < enough and self._thread.is_alive():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return
                 self._idle.wait(left)
-
-    def _unread(self) -> int:
-        return sum(_unread(key.fd) for key in list(self._selector.get_map().values()))
 
     def _run(self) -> None:
         while True:
@@ -68,14 +77,17 @@ class Inlet:
                 ready = [(key.fd, key.data) for key, _ in self._selector.select()]
             except (OSError, ValueError):
                 return
-            self._reading = True
+            self._reading = any(fd in self._awaited for fd, _ in ready)
             try:
-                for fd, take in ready:
+                for fd, take in sorted(ready, key=self._order):
                     self._read(fd, take)
             finally:
                 with self._idle:
                     self._reading = False
                     self._idle.notify_all()
+
+    def _order(self, item: tuple[int, Any]) -> bool:
+        return item[0] not in self._awaited
 
     def _read(self, fd: int, take: Callable[[bytes], Any]) -> None:
         try:
@@ -85,19 +97,16 @@ class Inlet:
         with suppress(Exception):  # one reader's fault must not stop the others
             take(found)
         with self._idle:
-            self._taken_bytes += len(found)
+            self._taken_bytes += len(found) * (fd in self._awaited)
             self._idle.notify_all()
         if not found:
             self._forget(fd)
 
     def _forget(self, fd: int) -> None:
-        with self._idle:
-            for registry in (self._selector, self._quick):
-                with suppress(OSError, ValueError, KeyError):
-                    if registry is not None:
-                        registry.unregister(fd)
-            with suppress(OSError):
-                os.close(fd)
+        self.await_no_more(fd)
+        with self._idle, suppress(OSError, ValueError, KeyError):
+            self._selector.unregister(fd)
+            os.close(fd)
 
 
 class Children:
@@ -117,9 +126,17 @@ class Children:
         """Called in a child."""
         header = {name: parent[name] for name in ("msg_id", "session", "msg_type", "version") if name in parent}
         for start in range(0, len(text), _PIECE_CHARS):
-            line = json.dumps([stream, header, text[start : start + _PIECE_CHARS]]) + "\n"
+            line = json.dumps([stream, header, text[start : start + _PIECE_CHARS]], ensure_ascii=False) + "\n"
             with suppress(OSError):
-                os.write(self._in, line.encode())
+                os.write(self._in, line.encode("utf-8", "backslashreplace"))
+
+    def write_message(self, frames: list[bytes]) -> None:
+        """Called in a child: what can be said in text of a message that it cannot send, an exception or a display."""
+        header, parent, _, content = map(json.loads, frames[(start := frames.index(_DELIMITER) + 2) : start + 4])
+        if header["msg_type"] == "error":
+            self.write("stderr", parent, "\n".join(content["traceback"]) + "\n")
+        elif header["msg_type"] in _DISPLAYS:
+            self.write("stdout", parent, content["data"].get("text/plain", "") + "\n")
 
     def _take(self, found: bytes) -> None:
         *lines, self._rest = (self._rest + found).split(b"\n")
@@ -129,7 +146,8 @@ class Children:
                 self._deliver(stream, parent, text)
 
 
-def _unread(fd: int) -> int:
+def unread(fd: int) -> int:
+    """How many bytes wait in a pipe."""
     try:
         count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     except OSError:

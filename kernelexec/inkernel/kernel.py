@@ -77,6 +77,9 @@ class Kernel(IPythonKernel):
     def _prepare(self) -> None:
         """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
         self._restore_streams()
+        for stream in self._own_streams[:2]:
+            if isinstance(stream, Stream):
+                stream.begin_cell()
         self._words.begin(self.get_parent("shell").get("header", {}))
         self._cpu_before = _cpu_seconds()
         self.shell.last_exit_code = self.shell.last_work_dir = self.shell.failed_within = None
@@ -88,7 +91,7 @@ class Kernel(IPythonKernel):
             if isinstance(stream, Stream):
                 stream.drain()
                 if lingering:
-                    stream.turn_page()
+                    stream.part_from_programs()
         if lingering:
             family.reap_adopted()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -23,11 +24,13 @@ from . import groups
 from .command import MARK, Command
 
 _ARGUMENT_BYTES = 100_000
+_CAPTURED_CHARS = 256 * 1024 * 1024
 _EVALUE_CHARS = 64 * 1024
 _TRACEBACK_CHARS = 256 * 1024
 _STATE = "KERNELEXEC_STATE"
 # Saves where the command ended and what it exported; on one line, so that the shell counts the command's lines from one.
 _SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
+_EXEC = re.compile(r"\bexec\b")
 _NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
 
 
@@ -64,9 +67,9 @@ class Shell(ZMQInteractiveShell):
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:  # noqa: FBT001, FBT002 - IPython's signature
         """Run ``x = !cmd`` or ``%sx``: the output, stderr included, as a list of lines or a string."""
-        pieces: list[str] = []
-        self.run_argv([*_shell(), "-c", self.var_expand(cmd, depth=depth + 1)], out=pieces.append, merged=True)
-        text = "".join(pieces)
+        captured = _Captured()
+        self.run_argv([*_shell(), "-c", self.var_expand(cmd, depth=depth + 1)], out=captured.add, merged=True)
+        text = captured.take()
         return SList(text.splitlines()) if split else LSString(text)
 
     def run_command(self, command: str, work_dir: str | None = None, stdin: str | None = None) -> None:
@@ -146,6 +149,26 @@ class Shell(ZMQInteractiveShell):
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
 
 
+class _Captured:
+    """What a command puts into a variable, within a bound; once it was taken, nobody can have what comes later."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._room = _CAPTURED_CHARS
+
+    def add(self, text: str) -> None:
+        if self._room > 0 and len(text) >= self._room:
+            sys.stderr.write(f"captured output is cut after {_CAPTURED_CHARS} characters\n")
+        if self._room > 0:
+            self._pieces.append(text[: self._room])
+            self._room -= len(text)
+
+    def take(self) -> str:
+        self._room = 0
+        pieces, self._pieces = self._pieces, []
+        return "".join(pieces)
+
+
 class _ScriptMagic:
     """``%%bash`` and ``%%sh`` through the runner; what needs a process handle stays with IPython."""
 
@@ -162,17 +185,16 @@ class _ScriptMagic:
         if args.bg or args.proc:
             return self._shell.run_cell_magic("script", f"{self._program} {line}", cell)
         names = {"out": args.out, "err": args.err}
-        pieces: dict[str, list[str]] = {"out": [], "err": []}
-        sinks = {which: pieces[which].append if name else None for which, name in names.items()}
+        captured = {which: _Captured() for which, name in names.items() if name}
+        sinks = {which: pieces.add for which, pieces in captured.items()}
         argv, stdin = [self._program, *rest], None
         if rest or len(cell.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
             stdin = cell
         else:
             argv += ["-c", cell]
-        code = self._shell.run_argv(argv, out=sinks["out"], err=sinks["err"], stdin=stdin)
-        for which, name in names.items():
-            if name:
-                self._shell.user_ns[name] = "".join(pieces[which])
+        code = self._shell.run_argv(argv, out=sinks.get("out"), err=sinks.get("err"), stdin=stdin)
+        for which, pieces in captured.items():
+            self._shell.user_ns[names[which]] = pieces.take()
         if code and args.raise_error:
             raise CalledProcessError(code, cell.encode("utf-8", "replace"), None, None)
         return None
@@ -197,8 +219,8 @@ class _Lasting:
             argv = [*_shell(), "-c", saving, *_shell()]
             directory = work_dir or self._place()
             shell.run_argv(argv, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
-            if not self._learn(state, env, keep_directory=work_dir is not None) and "trap" in command:
-                sys.stderr.write("the command set a trap of its own on EXIT: its cd and export do not last\n")
+            if not self._learn(state, env, keep_directory=work_dir is not None) and not _EXEC.search(command):
+                sys.stderr.write("what the command changed by cd and export could not be saved: it does not last\n")
 
     def _place(self) -> str | None:
         if self._directory is not None and not Path(self._directory).is_dir():

@@ -6,7 +6,6 @@ blocks instead, the queues are bounded, and whoever writes too fast waits: a cel
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import sys
@@ -22,6 +21,7 @@ from ipykernel.thread import CONTROL_THREAD_NAME
 from jupyter_client.jsonutil import json_clean, json_default
 
 from .inlet import Children, Inlet
+from .pages import Descriptor
 from .words import LastWords
 
 _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
@@ -29,7 +29,7 @@ _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # what a small message costs while it waits
 _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
-_PENDING_CHARS = 1024 * 1024
+_PENDING_CHARS = 128 * 1024  # with what is just being sent, less than the last words hold
 _DRAIN_SECONDS = 0.25
 _TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
 
@@ -95,7 +95,8 @@ class Publisher(IOPubThread):
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Send a message from this thread; from another one queue it, and wait while the queue is full."""
         if forked:  # none of the locks may be taken in a child
-            self._really_send(msg, *args, **kwargs)
+            with suppress(ValueError, LookupError, TypeError):
+                self.children.write_message(list(map(bytes, msg)))
             return
         if threading.current_thread() is self.thread:
             self._really_send(msg, *args, **kwargs)
@@ -165,6 +166,7 @@ class Stream(OutStream):
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
         self._written = 0.0
+        self._descriptor: Descriptor | None = None
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
         pub_thread.streams[name] = self
@@ -241,7 +243,6 @@ class Stream(OutStream):
 
     def publish(self, text: str, parent: Any) -> None:
         """Send text as stream messages of a bounded size. Runs in the publisher's thread."""
-        self.session.pid = os.getpid()
         for start in range(0, len(text), _SLICE_CHARS):
             content = {"name": self.name, "text": text[start : start + _SLICE_CHARS]}
             self.session.send(self.pub_thread, "stream", content, parent=parent, ident=self.topic)
@@ -249,30 +250,22 @@ class Stream(OutStream):
     def _setup_stream_redirects(self, name: str) -> None:
         self._original_stdstream_fd = getattr(sys, name).fileno()
         self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
-        self._capture()
+        assert self.pub_thread is not None
+        self._descriptor = Descriptor(self._original_stdstream_fd, self.pub_thread.inlet, self._take)
 
-    def _capture(self) -> None:
-        """Have what is written to the descriptor itself, by C code and by programs, written here."""
-        publisher = self.pub_thread
-        assert publisher is not None
-        out, into = os.pipe()
-        os.dup2(into, self._original_stdstream_fd)
-        os.close(into)
-        self._page = page = _Page(out)
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    def _take(self, parent: Any, text: str) -> None:
+        if self.pub_thread is not None:
+            self.queue(self.pub_thread, parent or self._parent_header_global, text, text.encode())
 
-        def take(found: bytes) -> None:
-            if text := decoder.decode(found, final=not found):
-                self.queue(publisher, page.parent or self._parent_header_global, text, text.encode())
+    def begin_cell(self) -> None:
+        """Have the descriptor lead here, whatever an earlier cell did to it."""
+        if self._descriptor is not None:
+            self._descriptor.take_back()
 
-        publisher.inlet.add(out, take)
-
-    def turn_page(self) -> None:
-        """Give programs that were started so far a pipe of their own: what they still write belongs to the cell that ends."""
-        with suppress(OSError):
-            if os.fstat(self._original_stdstream_fd).st_ino == os.fstat(self._page.fd).st_ino:  # else it is not ours any more
-                self._page.parent = self._parent_header_global
-                self._capture()
+    def part_from_programs(self) -> None:
+        """What programs that were started so far still write belongs to the cell that ends."""
+        if self._descriptor is not None:
+            self._descriptor.turn_page(self._parent_header_global)
 
     def close(self) -> None:
         """Flush only: the next cell needs the stream, whatever this one does to it."""
@@ -283,11 +276,3 @@ class Stream(OutStream):
         publisher = self.pub_thread
         if publisher is not None and publisher.may_block:
             publisher.inlet.drain(_DRAIN_SECONDS)
-
-
-class _Page:
-    """The pipe behind a descriptor, and the cell that its text belongs to: the running one, or one that has ended."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.parent: Any = None

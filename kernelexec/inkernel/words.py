@@ -14,13 +14,12 @@ import os
 import struct
 from typing import Any
 
-HALF_BYTES = 64 * 1024
+HALF_BYTES = 512 * 1024
 OPEN = 0xFFFFFFFF
 _KEY_BYTES = 64
 _RECORD = struct.Struct("<BIQ")
 _LENGTH = struct.Struct("<I")
 _ROOM_BYTES = HALF_BYTES - _KEY_BYTES - _RECORD.size
-_NOTHING = bytes(HALF_BYTES)
 
 
 class LastWords:
@@ -31,6 +30,7 @@ class LastWords:
         self._map: mmap.mmap | None = None
         self._key = b""
         self._half = 0
+        self._used = {0: 0, HALF_BYTES: 0}
         self._record = 0
         self._stderr: bool | None = None
         self._position = 0
@@ -74,6 +74,7 @@ class LastWords:
 
     def _take_half(self, start: int) -> None:
         assert self._map is not None
-        self._map[start : start + HALF_BYTES] = _NOTHING
+        self._used[self._half] = max(self._position - self._half, 0)
+        self._map[start : start + self._used[start]] = bytes(self._used[start])
         self._map[start : start + len(self._key)] = self._key
         self._half, self._position, self._stderr = start, start + _KEY_BYTES, None

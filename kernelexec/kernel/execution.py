@@ -64,7 +64,10 @@ class Execution:
     def saw_last_words(self, content: bytes) -> None:
         """Take what the launcher had written down before its process died, as far as it did not arrive."""
         if self.end is None:
-            for name, text in unsent(content, self.msg_id, self._collector.stream_bytes):
+            for lost, name, text in unsent(content, self.msg_id, self._collector.stream_bytes):
+                if lost:
+                    self._collector.drop(lost)
+                    text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
                 self._collector.feed("stream", {"name": name, "text": text})
 
     def saw_idle(self) -> None:

@@ -32,7 +32,7 @@ _ALL_NAMES = 10_000
 _NAME_CHARS = 100
 _STDERR_BYTES = 4096
 _STACKS_BYTES = 64 * 1024
-_WORDS_BYTES = 128 * 1024
+_WORDS_BYTES = 1024 * 1024
 #: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
@@ -167,6 +167,10 @@ class Kernel:
         if self._link is None:
             raise KernelConnectionFailed("the kernel was not started")
         return self._link.submit(code, collector, late)
+
+    def take_late(self) -> list[Execution]:
+        """Executions that have ended, and of which output came since the last call."""
+        return self._link.take_late() if self._link is not None else []
 
     async def answers(self, patience: float) -> bool:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import struct
 
-HALF_BYTES = 64 * 1024
+HALF_BYTES = 512 * 1024
 _OPEN = 0xFFFFFFFF
 _KEY_BYTES = 64
 _RECORD = struct.Struct("<BIQ")
 
 
-def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[str, str]]:
-    """Stream name and text of what a cell wrote after the ``received_bytes`` that arrived, in order."""
+def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
+    """What a cell wrote after the ``received_bytes`` that arrived: bytes lost before a text, its stream's name, the text."""
     records = sorted(
         record
         for start in range(0, len(content) - HALF_BYTES + 1, HALF_BYTES)
@@ -22,10 +22,11 @@ def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[str, 
     )
     found = []
     for offset, name, text in records:
+        lost = max(0, offset - received_bytes)
         missing = text[max(0, received_bytes - offset) :].decode("utf-8", "ignore")
         received_bytes = max(received_bytes, offset + len(text))
         if missing:
-            found.append((name, missing))
+            found.append((lost, name, missing))
     return found
 
 

@@ -42,6 +42,7 @@ class Link:
         self._channels: dict[str, Channel] = {}
         self._heard = asyncio.Event()
         self._executions: dict[str, Execution] = {}
+        self._late: dict[str, Execution] = {}
         self._answers: dict[str, asyncio.Event] = {}
         self._closing = False
 
@@ -117,6 +118,11 @@ class Link:
         for execution in self._executions.values():
             execution.saw_last_words(content)
 
+    def take_late(self) -> list[Execution]:
+        """Executions that have ended, and of which output came since the last call."""
+        late, self._late = self._late, {}
+        return list(late.values())
+
     def finish(self, end: End) -> None:
         """End every execution that has not ended."""
         for execution in self._executions.values():
@@ -152,6 +158,8 @@ class Link:
             if message.content.get("execution_state") == "idle":
                 execution.saw_idle()
             return
+        if execution.end is not None:
+            self._late[execution.msg_id] = execution
         execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
 
     def _on_shell(self, multipart: Multipart) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from kernelexec.config import Config
-from kernelexec.errors import Closed
+from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Death, Execution, Kernel
 from kernelexec.provisioning import RuntimeDirectory, stored_identity
@@ -85,11 +85,16 @@ class Keeper:
             kernel = self._starting = Kernel(self._config, runtime, cwd=self._cwd, identity=self._identity)
             try:
                 await kernel.start(self._life.tasks)
+            except KernelStartFailed:
+                self._check_wanted()
+                raise
             finally:
                 self._starting = None
             kernel.on_death = self._died
             self.kernel = kernel
+            self._killing, self._renewing = None, False  # what was asked for meanwhile has come: this kernel is fresh
             self._say("started")
+            self._check_wanted()
         return self.kernel
 
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
@@ -106,31 +111,48 @@ class Keeper:
 
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
         """Find out, with the kernel, whether the state survived the execution; fill the verdict."""
-        grace = self._config.budgets.grace
+        lingers = False
         if execution.end == "complete" and _asks_exit(execution):
-            await kernel.exits(grace * 2)
             verdict.notes.append("The cell asked the kernel to exit.")
-        elif execution.end == "complete" and self._vouched(kernel, execution):
+            lingers = not await kernel.exits(self._config.budgets.grace * 2)
+        elif await self._survives(kernel, execution, verdict):
             verdict.state = "kept"
             return
-        elif execution.end in ("complete", "incomplete"):
-            if await kernel.answers(grace):
-                verdict.state = "kept"
-                if execution.end == "incomplete":
-                    verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
-                return
-            verdict.notes.append("The kernel no longer answered after the cell and was killed.")
-        elif execution.end == "disconnected":
-            verdict.notes.append("The kernel closed its sockets and was killed.")
         died_by_itself = kernel.death is not None and self._killing is None and verdict.rung != "kill"
         loss = await self._bury(kernel, told=True)
         verdict.state, verdict.lost_names = "lost", loss.names
         if loss.name_count > len(loss.names):
             verdict.notes.append(f"{loss.name_count} names were lost; {len(loss.names)} of them are known.")
-        verdict.cause = loss.cause if died_by_itself else self._blame(verdict.interrupted)
+        if self._stopped and self._killing is not None:
+            verdict.interrupted = verdict.interrupted or "request"
+            verdict.notes.append("The session was closed while the cell ran.")
+        elif lingers and self._killing is None:
+            verdict.notes.append("Its threads or exit handlers did not end in time: it was killed.")
+            loss = replace(loss, cause="exited", exit_code=1)
+        elif not died_by_itself:
+            loss = replace(loss, cause=self._blame(verdict.interrupted))
+        self._loss, verdict.cause = loss, loss.cause
         if verdict.interrupted is None:
             verdict.exit_code = loss.exit_code
         self._killing = None
+
+    async def _survives(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
+        """Whether the kernel vouches for its state, or answers at least."""
+        if execution.end == "complete" and self._vouched(kernel, execution):
+            return True
+        if execution.end in ("complete", "incomplete"):
+            if await kernel.answers(self._config.budgets.grace):
+                if execution.end == "incomplete":
+                    verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
+                return True
+            verdict.notes.append("The kernel no longer answered after the cell and was killed.")
+        elif execution.end == "disconnected":
+            verdict.notes.append("The kernel closed its sockets and was killed.")
+        return False
+
+    def take_late(self) -> list[Execution]:
+        """Executions that have ended, and of which output came since the last call."""
+        return self.kernel.take_late() if self.kernel is not None else []
 
     async def kill(self, cause: Cause) -> None:
         """End the kernel now, whatever it does; what ran in it is told the cause."""
@@ -154,6 +176,7 @@ class Keeper:
             await self._starting.kill()
         kernel, self.kernel = self.kernel, None
         if kernel is not None:
+            self._killing = "request" if kernel.death is None else self._killing
             kernel.on_death = None
             await kernel.stop(patience)
 
@@ -166,7 +189,7 @@ class Keeper:
         await kernel.kill()
         death = kernel.death or Death("killed", 137)
         names = tuple(sorted(kernel.names))
-        self._loss = Loss(death.cause, death.exit_code, names, max(len(names), kernel.name_count), told)
+        self._loss = Loss(self._killing or death.cause, death.exit_code, names, max(len(names), kernel.name_count), told)
         self.kernel = None
         return self._loss
 

@@ -20,6 +20,8 @@ from kernelexec.session.runner import Runner
 from kernelexec.session.scribe import Scribe
 from kernelexec.session.turn import Turn, broke_off, never_ran, snapshot
 
+_LATE_TOLD = 3
+
 
 class Queue:
     """Gives each turn a task of the session's life, and lets them run one at a time."""
@@ -117,7 +119,7 @@ class Queue:
                 return
             try:
                 turn.clock.turn = time.monotonic()
-                result = await self._runner.run(turn)
+                result = self._with_late_told(await self._runner.run(turn))
             finally:
                 self.order.release()
             self._tell(CellExecuted(self._session, turn.cell, result))
@@ -130,6 +132,13 @@ class Queue:
                 await self._scribe.settle()
             finally:
                 turn.answer()
+
+    def _with_late_told(self, result: ExecutionResult) -> ExecutionResult:
+        """Have a result say which earlier cells' output came meanwhile: it is not among its own."""
+        late = self._keeper.take_late()
+        ids = [turn_id for turn_id in self._memory.ids() if late and self._memory.find(turn_id, ()).execution in late]
+        told = tuple(f"Output of an earlier cell came late: wait_for({turn_id!r}) gives it." for turn_id in ids[-_LATE_TOLD:])
+        return dataclasses.replace(result, notes=(*result.notes, *told)) if told else result
 
     def _conclude(self, turn: Turn, result: ExecutionResult) -> None:
         """The next turn may run while this one's notebook is written; then it is answered."""

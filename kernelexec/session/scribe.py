@@ -10,6 +10,7 @@ from collections.abc import Callable
 import anyio
 
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
+from kernelexec.recorder import Recorder
 from kernelexec.session.life import Life, in_thread
 
 #: How long a write is waited for, in seconds: a disk that hangs holds no result back for ever.
@@ -21,11 +22,12 @@ logger = logging.getLogger("kernelexec")
 
 
 class Scribe:
-    """A hook, told after the one that ``write`` belongs to; ``write`` writes what that one was told, if it is anything new."""
+    """A hook, told after the recorder, which it has write what that one was told, if it is anything new."""
 
-    def __init__(self, session: str, write: Callable[[], None] | None, life: Life) -> None:
+    def __init__(self, session: str, recorder: Recorder | None, life: Life) -> None:
         self._session = session
-        self._write = write
+        self._write: Callable[[], None] | None = recorder.write if recorder else None
+        self._finish: Callable[[], None] | None = recorder.finish if recorder else None
         self._life = life
         self._unwritten = False
         self._writing = asyncio.Lock()
@@ -52,7 +54,7 @@ class Scribe:
 
     async def close(self) -> None:
         """Write for the last time, also what could not be written before."""
-        self._unwritten = True
+        self._unwritten, self._write = True, self._finish
         await self.settle()
         self._stop_timer()
 

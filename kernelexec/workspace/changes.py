@@ -1,4 +1,7 @@
-"""Which files of a workspace a cell made or changed: by comparing names, sizes and times, links never followed."""
+"""Which files of a workspace a cell made or changed: by comparing names, sizes and times, links never followed.
+
+The time of a file's inode counts too: a program can put the other one back. So new rights or a new hard link are a change.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class Watch:
         known, self._known = self._known, now
         return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
 
-    def _look(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+    def _look(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
         pending, entries = [""], 0
         while pending:
             relative = pending.pop()
@@ -45,5 +48,5 @@ class Watch:
                     elif path not in self._ignore and entry.is_file(follow_symlinks=False):
                         with suppress(OSError):
                             seen = entry.stat(follow_symlinks=False)
-                            found[path] = (seen.st_mtime_ns, seen.st_size)
+                            found[path] = (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
         return found
