@@ -161,7 +161,7 @@ class AsyncExecutor:
         runtime = _free_path(self._root.path / name[:8].replace(".", "-"))
         runtime.mkdir(mode=0o700)
         recorder = _recorder(name, workspace) if self.config.notebook else None
-        session = AsyncSession(name, workspace, runtime, self.config, self._hooks, recorder=recorder, on_close=self._closed)
+        session = AsyncSession(name, workspace, runtime, self.config, self._hooks, record=recorder, on_close=self._closed)
         self._sessions[name] = session
         tasks.start_soon(session.life.live)
         try:

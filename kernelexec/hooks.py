@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
@@ -62,3 +63,23 @@ class Hook(Protocol):
 
     def __call__(self, event: Event, /) -> None:
         """Take notice of one event."""
+
+
+class Record(Hook, Protocol):
+    """A hook that keeps a file. It only takes note when it is told; ``write`` and ``finish``, for a thread, do the work."""
+
+    path: Path
+
+    def write(self) -> None:
+        """Write what was taken note of.
+
+        Raises:
+            OSError: it could not be written; it is tried again with the next.
+        """
+
+    def finish(self) -> None:
+        """Write for the last time.
+
+        Raises:
+            OSError: see ``write``.
+        """

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import anyio
 
-from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
-from kernelexec.recorder import Recorder
+from kernelexec.hooks import CellExecuted, DisplayUpdated, Event, Record
 from kernelexec.session.life import Life, in_thread
 
 #: How long a write is waited for, in seconds: a disk that hangs holds no result back for ever.
@@ -22,12 +21,12 @@ logger = logging.getLogger("kernelexec")
 
 
 class Scribe:
-    """A hook, told after the recorder, which it has write what that one was told, if it is anything new."""
+    """A hook, told after the record, which it has write what that one was told, if it is anything new."""
 
-    def __init__(self, session: str, recorder: Recorder | None, life: Life) -> None:
+    def __init__(self, session: str, record: Record | None, life: Life) -> None:
         self._session = session
-        self._write: Callable[[], None] | None = recorder.write if recorder else None
-        self._finish: Callable[[], None] | None = recorder.finish if recorder else None
+        self._write: Callable[[], None] | None = record.write if record else None
+        self._finish: Callable[[], None] | None = record.finish if record else None
         self._life = life
         self._unwritten = False
         self._writing = asyncio.Lock()

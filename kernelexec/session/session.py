@@ -15,9 +15,8 @@ from kernelexec import cells
 from kernelexec.cells import Cell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest
-from kernelexec.hooks import Hook, SessionClosed, SessionOpened
+from kernelexec.hooks import Hook, Record, SessionClosed, SessionOpened
 from kernelexec.provisioning.trees import remove_tree
-from kernelexec.recorder import Recorder
 from kernelexec.results import ExecutionResult, OutputPage, Progress
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life, in_thread
@@ -42,18 +41,18 @@ class AsyncSession:
         config: Config,
         hooks: Iterable[Hook] = (),
         *,
-        recorder: Recorder | None,
+        record: Record | None,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
-        self.notebook = notebook = recorder.path if recorder else None
+        self.notebook = notebook = record.path if record else None
         self.workspace = workspace.path
         self.life = Life(f"Session {name!r}", self._stop, self._remove)
         self._place = workspace
         self._runtime = runtime
         self._config = config
-        self._scribe = Scribe(name, recorder, self.life)
-        self._tell = tell = teller(name, (*hooks, *([recorder] if recorder else []), self._scribe))
+        self._scribe = Scribe(name, record, self.life)
+        self._tell = tell = teller(name, (*hooks, *([record] if record else []), self._scribe))
         self._keeper = keeper = Keeper(config, name, runtime, str(workspace.path), self.life, tell)
         runner = Runner(name, config, keeper, workspace=workspace.path, spills=runtime / "out", notebook=notebook, tell=tell)
         capacity, scribe = config.capacity, self._scribe
