@@ -29,7 +29,7 @@ _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # what a small message costs while it waits
 _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
-_PENDING_CHARS = 128 * 1024  # with what is just being sent, less than the last words hold
+_PENDING_CHARS = 512 * 1024  # with what is just being sent, less than the last words hold
 _DRAIN_SECONDS = 0.25
 _TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
 

@@ -14,7 +14,7 @@ import os
 import struct
 from typing import Any
 
-HALF_BYTES = 512 * 1024
+HALF_BYTES = 1024 * 1024
 OPEN = 0xFFFFFFFF
 _KEY_BYTES = 64
 _RECORD = struct.Struct("<BIQ")

@@ -32,7 +32,7 @@ _ALL_NAMES = 10_000
 _NAME_CHARS = 100
 _STDERR_BYTES = 4096
 _STACKS_BYTES = 64 * 1024
-_WORDS_BYTES = 1024 * 1024
+_WORDS_BYTES = 2 * 1024 * 1024
 #: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}

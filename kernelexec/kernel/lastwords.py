@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-HALF_BYTES = 512 * 1024
+HALF_BYTES = 1024 * 1024
 _OPEN = 0xFFFFFFFF
 _KEY_BYTES = 64
 _RECORD = struct.Struct("<BIQ")
