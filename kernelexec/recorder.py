@@ -284,7 +284,7 @@ def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
         yield b'"'
         for at in range(0, len(value), _PIECE_CHARS):
             yield _json(value[at : at + _PIECE_CHARS])[1:-1]
-            time.sleep(0)
+            time.sleep(0)  # lets go of the interpreter's lock, nothing else
         yield b'"'
     else:
         yield _json(value)

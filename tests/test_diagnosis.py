@@ -42,17 +42,17 @@ CALLBACK = error(
     "ZeroDivisionError",
     "division by zero",
     "Cell In[2], line 3\n      1 import helper\n      2 def inverse(x): return 1 / x\n----> 3 helper.apply(inverse, 0)\n",
-    "File /work/helper.py:2, in apply(f, x)\n      1 def apply(f, x):\n----> 2     return f(x)\n",
+    "File /srv/helper.py:2, in apply(f, x)\n      1 def apply(f, x):\n----> 2     return f(x)\n",
     "Cell In[2], line 2, in inverse(x)\n----> 2 def inverse(x): return 1 / x\n",
 )
 LIBRARY = error(
     "JSONDecodeError",
     "Expecting value: line 1 column 1 (char 0)",
     "Cell In[5], line 2\n      1 import json\n----> 2 json.loads('')\n",
-    "File ~/.pyenv/versions/3.11.7/lib/python3.11/json/__init__.py:346, in loads(s, cls, object_hook)\n"
+    "File /usr/lib/python3.11/json/__init__.py:346, in loads(s, cls, object_hook)\n"
     "    345         parse_constant is None and object_pairs_hook is None and not kw):\n"
     "--> 346     return _default_decoder.decode(s)\n    347 if cls is None:\n    348     cls = JSONDecoder\n",
-    "File ~/.pyenv/versions/3.11.7/lib/python3.11/json/decoder.py:355, in JSONDecoder.raw_decode(self, s, idx)\n"
+    "File /usr/lib/python3.11/json/decoder.py:355, in JSONDecoder.raw_decode(self, s, idx)\n"
     "    354 except StopIteration as err:\n"
     '--> 355     raise JSONDecodeError("Expecting value", s, err.value) from None\n    356 return obj, end\n',
 )
@@ -118,7 +118,7 @@ BROKEN_MODULE = Error(
     (
         RUN_CODE,
         "  Cell In[34], line 2\n    import broken\n",
-        "  File /work/x/broken.py:8\n    y = = 2\n        ^\nSyntaxError: invalid syntax\n",
+        "  File /srv/x/broken.py:8\n    y = = 2\n        ^\nSyntaxError: invalid syntax\n",
     ),
 )
 INDENT = Error(
@@ -138,7 +138,7 @@ BASH = error(
     "CalledProcessError",
     "Command 'b'exit 3\\n'' returned non-zero exit status 3.",
     "Cell In[25], line 1\n----> 1 get_ipython().run_cell_magic('bash', '', 'exit 3\\n')\n",
-    "File /work/shell.py:138, in _ScriptMagic.__call__(self, line, cell)\n--> 138     raise CalledProcessError(code, cell)\n",
+    "File /srv/shell.py:138, in _ScriptMagic.__call__(self, line, cell)\n--> 138     raise CalledProcessError(code, cell)\n",
 )
 
 PLACES: dict[str, tuple[Error, int | None, str | None]] = {

@@ -52,8 +52,8 @@ class Mark:
                 break
         return len(killed)
 
-    def _find(self, leader: int | None) -> dict[int, _Status]:
-        table = {pid: status for pid in _processes() if (status := _status(pid))}
+    def _find(self, leader: int | None) -> dict[int, Status]:
+        table = {pid: status for pid in _processes() if (status := status_of(pid))}
         family = _descendants(leader, table) if leader else set()
         needle = f"{NAME}={self.value}".encode()
 
@@ -64,10 +64,12 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Status:
+class Status:
+    """What the system says of a living process."""
+
     parent: int
     session: int
-    born: bytes  # in clock ticks since the machine started: tells a process from the next one with its id
+    born: int  # in clock ticks since the machine started: tells a process from the next one with its id
 
 
 def oom_kills() -> int:
@@ -86,7 +88,7 @@ def _processes() -> Iterator[int]:
             yield from (int(entry.name) for entry in entries if entry.name.isdigit() and int(entry.name) != os.getpid())
 
 
-def _descendants(pid: int, table: dict[int, _Status]) -> set[int]:
+def _descendants(pid: int, table: dict[int, Status]) -> set[int]:
     family = more = {pid}
     while more:
         more = {child for child, status in table.items() if status.parent in more} - family
@@ -94,11 +96,11 @@ def _descendants(pid: int, table: dict[int, _Status]) -> set[int]:
     return family & table.keys()
 
 
-def _status(pid: int) -> _Status | None:
-    """None where the process has ended."""
+def status_of(pid: int) -> Status | None:
+    """Of a process by its id; None where it has ended."""
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else _Status(int(fields[1]), int(fields[3]), fields[19])
+        return None if fields[0] in (b"Z", b"X") else Status(int(fields[1]), int(fields[3]), int(fields[19]))
     except (OSError, IndexError):
         return None
 
@@ -111,14 +113,14 @@ def _environ(pid: int) -> list[bytes]:
         return []
 
 
-def _signal(pid: int, signum: int, expected: _Status, wait_milliseconds: int) -> bool:
+def _signal(pid: int, signum: int, expected: Status, wait_milliseconds: int) -> bool:
     """Signal the process if it is still the expected one, and wait for its end if told to; whether it was signalled."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        status = _status(pid)
+        status = status_of(pid)
         if status is None or status.born != expected.born:
             return False
         signal.pidfd_send_signal(fd, signum)

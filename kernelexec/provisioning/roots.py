@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.processes import status_of
 from kernelexec.provisioning.trees import DIRECTORY, clear, names_in
 
 RECORD = ".owner"
@@ -208,11 +209,8 @@ def _lock(fd: int) -> bool:
 
 def _started(pid: int) -> int | None:
     """When a living process started, in ticks since the machine did."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
+    status = status_of(pid)
+    return status.born if status else None
 
 
 def _boot() -> str:

@@ -136,9 +136,11 @@ class Queue:
     def _with_late_told(self, result: ExecutionResult) -> ExecutionResult:
         """Have a result say which earlier cells' output came meanwhile: it is not among its own."""
         late = self._keeper.take_late()
-        ids = [turn_id for turn_id in self._memory.ids() if late and self._memory.find(turn_id, ()).execution in late]
-        told = tuple(f"Output of an earlier cell came late: wait_for({turn_id!r}) gives it." for turn_id in ids[-_LATE_TOLD:])
-        return dataclasses.replace(result, notes=(*result.notes, *told)) if told else result
+        if not late:
+            return result
+        ids = [turn_id for turn_id in self._memory.ids() if self._memory.find(turn_id, ()).execution in late]
+        told = (f"Output of an earlier cell came late: wait_for({turn_id!r}) gives it." for turn_id in ids[-_LATE_TOLD:])
+        return dataclasses.replace(result, notes=(*result.notes, *told))
 
     def _conclude(self, turn: Turn, result: ExecutionResult) -> None:
         """The next turn may run while this one's notebook is written; then it is answered."""
