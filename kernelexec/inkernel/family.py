@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,11 +58,15 @@ def reap_adopted() -> None:
 def sweep(name: str, mark: str) -> None:
     """Kill every process but this one that carries a mark in its environment."""
     needle = f"{name}={mark}".encode()
+
+    def marked(pid: int) -> bool:
+        return needle in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+
     for entry in _PROC.glob("[0-9]*"):
-        if entry.name != str(os.getpid()):
-            with suppress(OSError):
-                if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    _kill(int(entry.name))
+        pid = int(entry.name)
+        with suppress(OSError):
+            if pid != os.getpid() and marked(pid):
+                _kill(pid, marked)
 
 
 def kill_descendants() -> None:
@@ -70,26 +75,20 @@ def kill_descendants() -> None:
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     for _ in range(_ROUNDS):
-        found = [pid for pid in _descendants() if _kill(pid)]
-        if not found:
+        if not _kill_family():
             break
     for name, mark in MARKED.items():
         sweep(name, mark)
 
 
-def _descendants() -> set[int]:
-    """The living ones."""
-    table = _table()
-    family = {os.getpid()}
-    while True:
-        more = {pid for pid, (parent, _, _) in table.items() if parent in family} - family
-        if not more:
-            return {pid for pid in family if pid != os.getpid() and not table[pid][2]}
-        family |= more
-
-
-def _table() -> dict[int, tuple[int, int, bool]]:
-    return {int(entry.name): _status(int(entry.name)) for entry in _PROC.glob("[0-9]*")}
+def _kill_family() -> int:
+    """Kill the living descendants that there are now; how many were."""
+    table = {int(entry.name): _status(int(entry.name)) for entry in _PROC.glob("[0-9]*")}
+    family = more = {os.getpid()}
+    while more:
+        more = {pid for pid, (parent, _, _) in table.items() if parent in more} - family
+        family = family | more
+    return sum(_kill(pid, lambda pid: _status(pid)[0] in family) for pid in family - {os.getpid()} if not table[pid][2])
 
 
 def _status(pid: int) -> tuple[int, int, bool]:
@@ -110,8 +109,14 @@ def _children() -> list[int]:
     return found
 
 
-def _kill(pid: int) -> bool:
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-        return True
+def _kill(pid: int, belongs: Callable[[int], bool]) -> bool:
+    """Kill a process that still belongs to us once it is held by a descriptor: an id can be another's by now."""
+    with suppress(OSError, AttributeError):  # not every system has descriptors of processes
+        fd = os.pidfd_open(pid)
+        try:
+            if belongs(pid):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                return True
+        finally:
+            os.close(fd)
     return False
