@@ -20,7 +20,7 @@ from kernelexec.executor import AsyncExecutor
 from kernelexec.hooks import Hook
 from kernelexec.results import ExecutionResult, OutputPage, Progress
 from kernelexec.session import AsyncSession
-from kernelexec.session.session import PAGE_BYTES
+from kernelexec.session.executions import PAGE_BYTES
 from kernelexec.session.turn import OnOutput
 
 _T = TypeVar("_T")
