@@ -32,7 +32,18 @@ from kernelexec.errors import (
     UnknownSession,
 )
 from kernelexec.executor import AsyncExecutor
-from kernelexec.hooks import CellExecuted, DisplayUpdated, Hook, KernelChanged, SessionClosed, SessionOpened
+from kernelexec.hooks import (
+    CellAborted,
+    CellExecuted,
+    CellRefused,
+    CellStarted,
+    DisplayUpdated,
+    Hook,
+    KernelChanged,
+    SessionClosed,
+    SessionClosing,
+    SessionOpened,
+)
 from kernelexec.results import (
     Diagnosis,
     DisplayData,
@@ -55,7 +66,10 @@ __all__ = [
     "AsyncExecutor",
     "AsyncSession",
     "CapacityReached",
+    "CellAborted",
     "CellExecuted",
+    "CellRefused",
+    "CellStarted",
     "Closed",
     "Config",
     "Diagnosis",
@@ -86,6 +100,7 @@ __all__ = [
     "Refused",
     "Session",
     "SessionClosed",
+    "SessionClosing",
     "SessionOpened",
     "Stream",
     "Timing",

@@ -124,6 +124,7 @@ class Session:
         self.name = session.name
         self.workspace: Path = session.workspace
         self.notebook: Path | None = session.notebook
+        self.journal: Path | None = session.journal
 
     @property
     def kernel_epoch(self) -> int:
@@ -141,10 +142,12 @@ class Session:
         *,
         timeout: float | None = None,
         wait: float | None = None,
+        request_id: str | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """See ``AsyncSession.execute``."""
-        return self._portal.call(partial(self._session.execute, code, timeout=timeout, wait=wait, on_output=on_output))
+        call = partial(self._session.execute, code, timeout=timeout, wait=wait, request_id=request_id)
+        return self._portal.call(partial(call, on_output=on_output))
 
     def execute_command(
         self,
@@ -154,11 +157,12 @@ class Session:
         work_dir: str | os.PathLike[str] | None = None,
         stdin: str | None = None,
         wait: float | None = None,
+        request_id: str | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """See ``AsyncSession.execute_command``."""
         call = partial(self._session.execute_command, command, timeout=timeout, work_dir=work_dir)
-        return self._portal.call(partial(call, stdin=stdin, wait=wait, on_output=on_output))
+        return self._portal.call(partial(call, stdin=stdin, wait=wait, request_id=request_id, on_output=on_output))
 
     def executions(self) -> tuple[str, ...]:
         """See ``AsyncSession.executions``."""

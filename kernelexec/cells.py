@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 
@@ -46,6 +49,17 @@ class ShellCell:
 
 
 Cell = CodeCell | ShellCell
+
+
+def digest(cell: Cell) -> str:
+    """The SHA-256 of the cell's source, in hexadecimal, as ``sha256sum`` would say it of the text."""
+    return hashlib.sha256(cell.source.encode("utf-8", "replace")).hexdigest()
+
+
+def fingerprint(cell: Cell) -> str:
+    """What two requests for the same have in common, and no others."""
+    text = json.dumps([type(cell).__name__, *dataclasses.astuple(cell)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def parse(source: str, *, limit_bytes: int) -> Cell:

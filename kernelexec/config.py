@@ -147,6 +147,8 @@ class Capacity(_Branch):
     """The largest cell, in bytes of UTF-8."""
     results: Count = Field(default=100, ge=1)
     """Finished executions that a session remembers."""
+    journal_bytes: Count = Field(default=64 * MIB, ge=64 * 1024)
+    """What a session's journal may hold, in bytes; over it its oldest quarter goes."""
 
 
 class Config(_Branch):
@@ -165,6 +167,8 @@ class Config(_Branch):
     capacity: Capacity = Field(default_factory=Capacity)
     notebook: bool = True
     """Whether every session keeps ``<name>.ipynb`` in its workspace."""
+    journal: bool = True
+    """Whether every session keeps ``.journals/<name>.jsonl`` in the executor's workspace; ``request_id`` needs it."""
     save_displays: bool = True
     """Whether pictures and tables that a cell displays are saved as files under ``outputs/`` of the workspace."""
 

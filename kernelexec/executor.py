@@ -18,11 +18,13 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config, load
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidWorkDir, UnknownSession, nearest
 from kernelexec.hooks import Hook
+from kernelexec.journal import DIRECTORY, SUFFIX, Journal
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
@@ -161,7 +163,11 @@ class AsyncExecutor:
         runtime = _free_path(self._root.path / name[:8].replace(".", "-"))
         runtime.mkdir(mode=0o700)
         recorder = _recorder(name, workspace) if self.config.notebook else None
-        session = AsyncSession(name, workspace, runtime, self.config, self._hooks, record=recorder, on_close=self._closed)
+        with anyio.CancelScope(shield=True):  # what is locked must come to the session, which lets go of it
+            ledger = await _ledger(name, self.config) if self.config.journal else None
+        session = AsyncSession(
+            name, workspace, runtime, self.config, self._hooks, record=recorder, ledger=ledger, on_close=self._closed
+        )
         self._sessions[name] = session
         tasks.start_soon(session.life.live)
         try:
@@ -215,6 +221,12 @@ def _recorder(name: str, workspace: Workspace) -> Recorder | None:
     except OSError:
         logger.exception("kernelexec.notebook_not_made", extra={"session": name})
     return None
+
+
+async def _ledger(name: str, config: Config) -> Journal:
+    """The journal of a session's name, in a thread: the owner before may be about to let go of it."""
+    path = config.workspace.expanduser().absolute() / DIRECTORY / f"{name}{SUFFIX}"
+    return await anyio.to_thread.run_sync(partial(Journal, path, limit_bytes=config.capacity.journal_bytes))
 
 
 def _free_path(path: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
+from kernelexec.errors import KernelexecError
 from kernelexec.results import ExecutionResult
 
 
@@ -16,6 +17,7 @@ class SessionOpened:
     """A session has its workspace; its first kernel is about to start."""
 
     session: str
+    workspace: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,45 @@ class KernelChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CellRefused:
+    """A cell was not taken: what was asked for makes no sense, or a bound was reached. Nothing ran."""
+
+    session: str
+    kind: Literal["code", "command"]
+    source: object
+    error: KernelexecError
+    request_id: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellStarted:
+    """A cell is about to be sent to its kernel."""
+
+    session: str
+    execution_id: str
+    cell: Cell
+    kernel_epoch: int
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CellExecuted:
     """A cell has its result."""
 
     session: str
     cell: Cell
     result: ExecutionResult
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellAborted:
+    """A cell that was taken never ran: it was cancelled while it waited, its session closed, or no kernel came up."""
+
+    session: str
+    cell: Cell
+    result: ExecutionResult
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +83,30 @@ class DisplayUpdated:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionClosing:
+    """A session is to end: no cell begins any more, and the one that runs is ended."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClosed:
     """A session ended; its kernel is gone."""
 
     session: str
 
 
-Event = SessionOpened | KernelChanged | CellExecuted | DisplayUpdated | SessionClosed
+CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
+Event = SessionOpened | KernelChanged | CellEvent | DisplayUpdated | SessionClosing | SessionClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a journal knows of a request: which execution it was, of what cell, and its result if it is known to have ended."""
+
+    execution_id: str
+    fingerprint: str
+    result: ExecutionResult | None
 
 
 @runtime_checkable
@@ -83,3 +135,28 @@ class Record(Hook, Protocol):
         Raises:
             OSError: see ``write``.
         """
+
+
+class Ledger(Hook, Protocol):
+    """A hook that keeps the journal: it has written what it was told when it returns, or says why not."""
+
+    path: Path
+    failure: str | None
+    """Why the newest event is not recorded; None if it is."""
+
+    def secure(self) -> None:
+        """Have what is written outlast a failure of the machine too. For a thread.
+
+        Raises:
+            OSError: it may not.
+        """
+
+    def look_up(self, request_id: str) -> Earlier | None:
+        """What is known of a request. For a thread.
+
+        Raises:
+            Refused: another process keeps the journal, so that nobody here can know.
+        """
+
+    def close(self) -> None:
+        """Let go of the file. For a thread."""

@@ -165,7 +165,7 @@ def test_an_update_changes_the_displays_of_earlier_cells(path: Path) -> None:
 
 def test_other_events_write_nothing(path: Path) -> None:
     recorder = Recorder(path)
-    for event in (SessionOpened("s"), KernelChanged("s", 1, "started"), update("d", "x"), SessionClosed("s")):
+    for event in (SessionOpened("s", path.parent), KernelChanged("s", 1, "started"), update("d", "x"), SessionClosed("s")):
         recorder(event)
     assert list(path.parent.iterdir()) == []
 

@@ -122,8 +122,28 @@ def doctor(
     return examine(python=python, as_json=as_json)
 
 
+@app.command(epilog=f"Exit status: 0; {OURSELVES} after wrong usage, or where there is no such journal.")
+def log(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", callback=_filled, help="A session's name, or the path of a journal. Default: the only one."
+        ),
+    ] = None,
+    workspace: Annotated[
+        str, typer.Option("--workspace", metavar="DIRECTORY", callback=_filled, help="The executor's workspace.")
+    ] = "workspaces",
+    last: Annotated[int | None, typer.Option("--last", "-n", min=1, metavar="N", help="Only the newest N rows.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
+) -> int:
+    """Show what a session's journal holds: its cells with their outcomes, refusals, and what became of its kernels."""
+    from kernelexec.cli.log import show_journal  # noqa: PLC0415 - see run
+
+    return show_journal(name, workspace=Path(workspace), last=last, as_json=as_json)
+
+
 def _config(isolation: str | None, python: str | None) -> Config:
-    options = {"notebook": False, "save_displays": False} | ({"python": python} if python else {})
+    options = {"notebook": False, "journal": False, "save_displays": False} | ({"python": python} if python else {})
     return load(isolation, config=options)
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from kernelexec.errors import KernelexecError
 from kernelexec.results.outputs import Error, Image, Output, image_of, output_text, stream_text
 
-Status = Literal["ok", "error", "aborted", "running"]
+#: ``unknown``: it was sent to a kernel, and nobody can know what became of it.
+Status = Literal["ok", "error", "aborted", "running", "unknown"]
 State = Literal["kept", "lost", "unknown"]
 Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
@@ -117,11 +118,13 @@ class ExecutionResult:
         """Return this result if the cell ran to its end without failure.
 
         Raises:
-            ExecutionFailed: the status is ``error`` or ``aborted``.
+            ExecutionFailed: the status is ``error``, ``aborted`` or ``unknown``.
         """
         if self.status in ("ok", "running"):
             return self
         what = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
+        if self.status == "unknown":
+            what = "nobody can know what became of it"
         message = f"cell {self.execution_id} {self.status}: {what} (state {self.state})"
         raise ExecutionFailed(message, self)
 

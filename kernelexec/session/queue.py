@@ -11,11 +11,12 @@ import anyio
 
 from kernelexec.config import Capacity
 from kernelexec.errors import QueueFull
-from kernelexec.hooks import CellExecuted, Event
+from kernelexec.hooks import CellAborted, CellExecuted, Event
 from kernelexec.results import ExecutionResult
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
 from kernelexec.session.memory import Memory
+from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner
 from kernelexec.session.scribe import Scribe
 from kernelexec.session.turn import Turn, broke_off, never_ran, snapshot
@@ -35,6 +36,7 @@ class Queue:
         keeper: Keeper,
         runner: Runner,
         scribe: Scribe,
+        requests: Requests,
         tell: Callable[[Event], None],
     ) -> None:
         self.order = asyncio.Lock()
@@ -46,6 +48,7 @@ class Queue:
         self._keeper = keeper
         self._runner = runner
         self._scribe = scribe
+        self._requests = requests
         self._tell = tell
 
     @property
@@ -70,7 +73,9 @@ class Queue:
 
         Raises:
             QueueFull: too many wait.
+            Closed: the session ends.
         """
+        self._life.check_open()
         if len(self.turns) > self._limit:
             message = f"{len(self.turns) - 1} cells wait in session {self._session!r}, its limit: wait for one to end."
             raise QueueFull(message)
@@ -101,7 +106,7 @@ class Queue:
     def end(self) -> None:
         """Let go of turns whose task never began. No task runs any more."""
         for turn in list(self.turns):
-            self._conclude(turn, never_ran(turn, self._session, self._keeper.epoch, "The session was closed."))
+            self._conclude(turn, self._broken(turn, "The session was closed."))
             turn.answer()
 
     def forget(self) -> None:
@@ -122,16 +127,23 @@ class Queue:
                 result = self._with_late_told(await self._runner.run(turn))
             finally:
                 self.order.release()
-            self._tell(CellExecuted(self._session, turn.cell, result))
+            self._tell(CellExecuted(self._session, turn.cell, result, turn.request_id))
+            result = self._requests.noted(result)
         except Exception as exc:  # noqa: BLE001 - given to who asked
             turn.failure, why = exc, str(exc)
         finally:
-            broken = never_ran if turn.execution is None else broke_off
-            self._conclude(turn, result or broken(turn, self._session, self._keeper.epoch, why))
+            self._conclude(turn, result or self._broken(turn, why))
             try:
                 await self._scribe.settle()
             finally:
                 turn.answer()
+
+    def _broken(self, turn: Turn, why: str) -> ExecutionResult:
+        """The result of a turn that never came to its own, which the hooks are told too."""
+        sent = turn.execution is not None
+        result = (broke_off if sent else never_ran)(turn, self._session, self._keeper.epoch, why)
+        self._tell((CellExecuted if sent else CellAborted)(self._session, turn.cell, result, turn.request_id))
+        return self._requests.noted(result)
 
     def _with_late_told(self, result: ExecutionResult) -> ExecutionResult:
         """Have a result say which earlier cells' output came meanwhile: it is not among its own."""

@@ -12,9 +12,10 @@ from typing import Any
 
 from kernelexec.collector import Collector
 from kernelexec.config import Config
-from kernelexec.hooks import DisplayUpdated, Event, Hook
+from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook
 from kernelexec.results import ExecutionResult
 from kernelexec.session.keeper import Keeper, loss_told
+from kernelexec.session.requests import Requests
 from kernelexec.session.turn import Turn, conclude
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
 
@@ -33,6 +34,7 @@ class Runner:
         workspace: Path,
         spills: Path,
         notebook: Path | None,
+        requests: Requests,
         tell: Callable[[Event], None],
     ) -> None:
         self._session = session
@@ -40,6 +42,7 @@ class Runner:
         self._keeper = keeper
         self._workspace = workspace
         self._spills = spills
+        self._requests = requests
         self._tell = tell
         self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
@@ -55,6 +58,9 @@ class Runner:
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
+        self._tell(CellStarted(self._session, turn.execution_id, turn.cell, self._keeper.epoch, turn.request_id))
+        if turn.request_id is not None:
+            await self._requests.secure()
         turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late))
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()

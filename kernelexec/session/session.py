@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from kernelexec import cells
 from kernelexec.cells import Cell
 from kernelexec.config import Config, seconds
-from kernelexec.errors import InvalidRequest
-from kernelexec.hooks import Hook, Record, SessionClosed, SessionOpened
+from kernelexec.errors import InvalidRequest, Refused
+from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult
 from kernelexec.session.executions import Executions
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life, in_thread
 from kernelexec.session.queue import Queue
+from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner, teller
 from kernelexec.session.scribe import Scribe
 from kernelexec.session.turn import OnOutput, Turn
@@ -36,21 +40,29 @@ class AsyncSession(Executions):
         hooks: Iterable[Hook] = (),
         *,
         record: Record | None,
+        ledger: Ledger | None,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
         self.notebook = notebook = record.path if record else None
+        self.journal = ledger.path if ledger else None
         self.workspace = workspace.path
         self.life = Life(f"Session {name!r}", self._stop, self._remove)
         self._place = workspace
         self._runtime = runtime
         self._config = config
         self._scribe = Scribe(name, record, self.life)
-        self._tell = tell = teller(name, (*hooks, *([record] if record else []), self._scribe))
+        self._ledger = ledger
+        self._requests = requests = Requests(name, ledger)
+        told = (ledger, *hooks, record, self._scribe)
+        self._tell = tell = teller(name, [hook for hook in told if hook is not None])
         self._keeper = keeper = Keeper(config, name, runtime, str(workspace.path), self.life, tell)
-        runner = Runner(name, config, keeper, workspace=workspace.path, spills=runtime / "out", notebook=notebook, tell=tell)
+        place, spills = workspace.path, runtime / "out"
+        runner = Runner(name, config, keeper, workspace=place, spills=spills, notebook=notebook, requests=requests, tell=tell)
         capacity, scribe = config.capacity, self._scribe
-        self._queue = Queue(name, capacity, self.life, keeper=keeper, runner=runner, scribe=scribe, tell=tell)
+        self._queue = Queue(
+            name, capacity, self.life, keeper=keeper, runner=runner, scribe=scribe, requests=requests, tell=tell
+        )
         self._on_close = on_close
 
     @property
@@ -71,7 +83,7 @@ class AsyncSession(Executions):
         """
         await self.life.begun.wait()
         self.life.check_open()
-        self._tell(SessionOpened(self.name))
+        self._tell(SessionOpened(self.name, self.workspace))
         async with self._queue.order:
             await self._keeper.start()
 
@@ -81,6 +93,7 @@ class AsyncSession(Executions):
         *,
         timeout: float | None = None,
         wait: float | None = None,
+        request_id: str | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a cell of code or shell magic and return what became of it.
@@ -92,15 +105,20 @@ class AsyncSession(Executions):
             code: the cell's source.
             timeout: seconds that the cell may run from its start, whatever it prints; the configuration's by default.
             wait: seconds that this call blocks at most; then the result so far comes back with status ``running``.
+            request_id: 1 to 200 printable characters that name this request. Sent again, also after a restart of the caller,
+                it joins the running cell or gets its first result, and nothing runs twice; where nobody can know what
+                became of it, the status is ``unknown``. A cell that never ran is run.
             on_output: called in the event loop with every output as it comes; what it raises is raised here at once,
-                while the cell goes on.
+                while the cell goes on. A request that is sent again brings no outputs but those of its result.
 
         Raises:
-            InvalidCode, InvalidTimeout, QueueFull, Closed: before anything ran.
+            InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
             KernelStartFailed: a new kernel was needed and did not come up; nothing ran.
         """
-        cell = cells.parse(code, limit_bytes=self._config.capacity.code_bytes)
-        return await self._submit(cell, timeout, wait, on_output)
+        with self._refusals_told("code", code, request_id):
+            cell = cells.parse(code, limit_bytes=self._config.capacity.code_bytes)
+            sent = await self._submit(cell, timeout, wait, on_output, request_id)
+        return await sent()
 
     async def execute_command(
         self,
@@ -110,6 +128,7 @@ class AsyncSession(Executions):
         work_dir: str | os.PathLike[str] | None = None,
         stdin: str | None = None,
         wait: float | None = None,
+        request_id: str | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a shell command in the kernel's place: stdout and stderr apart, its exit code, its own process group.
@@ -120,10 +139,12 @@ class AsyncSession(Executions):
         Raises:
             InvalidWorkDir: missing, not a directory, or outside of the workspace; and what ``execute`` raises.
         """
-        place = None if work_dir is None else self._place.directory(work_dir)
-        limit = self._config.capacity.code_bytes
-        cell = cells.command(command, work_dir=place, stdin=stdin, limit_bytes=limit)
-        return await self._submit(cell, timeout, wait, on_output)
+        with self._refusals_told("command", command, request_id):
+            place = None if work_dir is None else self._place.directory(work_dir)
+            limit = self._config.capacity.code_bytes
+            cell = cells.command(command, work_dir=place, stdin=stdin, limit_bytes=limit)
+            sent = await self._submit(cell, timeout, wait, on_output, request_id)
+        return await sent()
 
     async def restart(self) -> None:
         """Replace the kernel; its state is lost, the running cell with it. Waiting cells run in the new kernel.
@@ -152,6 +173,7 @@ class AsyncSession(Executions):
 
     async def _stop(self) -> None:
         """Called in the session's task when it is to end: every turn ends by this."""
+        self._tell(SessionClosing(self.name))
         self._queue.let_none_begin()
         await self._keeper.stop(0.0 if self.busy else self._config.budgets.stop)
 
@@ -163,22 +185,38 @@ class AsyncSession(Executions):
             await self._scribe.close()
             await in_thread(self._remove_files)
         finally:
-            self._on_close(self)
             self._tell(SessionClosed(self.name))
+            if self._ledger is not None:
+                self._ledger.close()
+            self._on_close(self)
 
     def _remove_files(self) -> None:
         self._queue.forget()
         remove_tree(self._runtime)
 
     async def _submit(
-        self, cell: Cell, timeout: float | None, wait: float | None, on_output: OnOutput | None
-    ) -> ExecutionResult:
+        self, cell: Cell, timeout: float | None, wait: float | None, on_output: OnOutput | None, request_id: str | None
+    ) -> Callable[[], Awaitable[ExecutionResult]]:
+        """Send a cell, or find the one that this request sent before; what waits for its result comes back."""
         self.life.check_open()
+        self._requests.check(request_id)
         budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
         patience = None if wait is None else seconds(wait, "wait")
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
             message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
-        turn = Turn(cell, timeout=budget, on_output=on_output)
-        self._queue.add(turn)
-        return await self._queue.outcome(turn, patience)
+        turn = Turn(cell, timeout=budget, on_output=on_output, request_id=request_id)
+        found = await self._requests.admit(turn, self._queue.add, epoch=self.kernel_epoch)
+        return partial(self._outcome, found, patience)
+
+    async def _outcome(self, found: Turn | ExecutionResult, patience: float | None) -> ExecutionResult:
+        return found if isinstance(found, ExecutionResult) else await self._queue.outcome(found, patience)
+
+    @contextmanager
+    def _refusals_told(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
+        """Have the hooks told of what is refused within."""
+        try:
+            yield
+        except (InvalidRequest, Refused) as exc:
+            self._tell(CellRefused(self.name, kind, source, exc, request_id))
+            raise

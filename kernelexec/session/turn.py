@@ -77,9 +77,10 @@ class Verdict:
 class Turn:
     """One execution from being asked for to its result."""
 
-    def __init__(self, cell: Cell, *, timeout: float, on_output: OnOutput | None) -> None:
+    def __init__(self, cell: Cell, *, timeout: float, on_output: OnOutput | None = None, request_id: str | None = None) -> None:
         self.execution_id = uuid.uuid4().hex
         self.cell = cell
+        self.request_id = request_id
         self.timeout = timeout
         self.clock = Clock()
         self.done = asyncio.Event()
@@ -94,6 +95,11 @@ class Turn:
         self.held_bytes = 0
         self.spilled_bytes = 0
         self._on_output = on_output
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it ended without having been sent to a kernel."""
+        return self.result is not None and self.result.status == "aborted"
 
     def ask_interrupt(self) -> None:
         """Have the cell interrupted, or never run if it still waits."""
@@ -175,6 +181,12 @@ def never_ran(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
         timing=turn.clock.timing({}),
         notes=(why,),
     )
+
+
+def lost_track(execution_id: str, session: str, epoch: int) -> ExecutionResult:
+    """The result of a cell that had been sent to a kernel, and of whose end nothing is recorded."""
+    note = "It was sent to a kernel before, and no outcome is recorded: how far it came nobody can know. It was not run again."
+    return ExecutionResult(execution_id, session, "unknown", kernel_epoch=epoch, notes=(note,))
 
 
 def broke_off(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult:

@@ -1,0 +1,218 @@
+"""The hook that writes a journal: one file, held by a lock, that is JSON lines at every moment and never grows for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kernelexec.errors import Refused
+from kernelexec.hooks import Earlier, Event
+from kernelexec.journal.reading import beside, earlier, part_after, parts, records_about
+from kernelexec.journal.records import line, record
+from kernelexec.provisioning.roots import hold, let_go
+
+#: A journal is kept in so many files at most; the newest one has the journal's name, the others are numbered.
+PARTS = 4
+#: How long the owner before, who has said that he ends, is waited for, in seconds; and how often he is looked at.
+PATIENCE, _PAUSE = 10.0, 0.02
+_KEEPERS = 1000
+_UNRECORDED = 10_000
+_TAIL_BYTES = 64 * 1024
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+logger = logging.getLogger("kernelexec")
+
+
+class Journal:
+    """One session's journal. What it is told is in the file when the call returns; where it is not, ``failure`` says why.
+
+    A line is there as a whole or not at all. Lines that could not be written are counted by the next one that can.
+
+    Args:
+        path: the file's name; the first numbered one beside it is taken where another process keeps that.
+        limit_bytes: what all parts of the journal together may hold; over it the oldest part goes.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int) -> None:
+        self.path = path
+        self.failure: str | None = None
+        self._name = path
+        self._limit = max(1, limit_bytes // PARTS)
+        self._fd: int | None = None
+        self._missed = 0
+        self._reading = threading.Lock()
+        self._seen: set[str] | None = None
+        self._unrecorded: dict[str, Earlier] = {}
+        self._closed = False
+        self._claim()
+
+    def __call__(self, event: Event, /) -> None:
+        """Write a line about the event, if there is one to be written."""
+        said = record(event)
+        if said is None or self._closed:
+            return
+        try:
+            if self._missed:
+                missed = {"time": said["time"], "session": said["session"], "event": "gap", "missed": self._missed}
+                self._append(line(missed))
+                self._missed = 0
+            self._append(line(said))
+            self.failure = None
+        except OSError as exc:
+            self._missed += 1
+            self._fail(exc)
+            self._remember(said)
+        if self._seen is not None and isinstance(said.get("request_id"), str):
+            self._seen.add(said["request_id"])
+
+    def secure(self) -> None:
+        """Have what is written outlast a failure of the machine too.
+
+        Raises:
+            OSError: it may not.
+        """
+        if self._fd is not None:
+            os.fdatasync(self._fd)
+
+    def look_up(self, request_id: str) -> Earlier | None:
+        """What is known of a request: from this journal, whoever wrote it.
+
+        Raises:
+            Refused: another process keeps the journal, so that nobody here can know.
+        """
+        if self.path != self._name:
+            message = (
+                f"request_id={request_id!r}: another process has this session open and keeps its journal {self._name}: "
+                "send the request there, or take another session name."
+            )
+            raise Refused(message)
+        with self._reading:
+            if self._seen is None:
+                self._seen = {said["request_id"] for said in records_about(self.path, None)}
+        recorded = earlier(self.path, request_id) if request_id in self._seen else None
+        return recorded or self._unrecorded.get(request_id)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._closed = True
+        if self._fd is not None:
+            let_go(self._fd)
+            self._fd = None
+
+    def _claim(self) -> None:
+        """Become the keeper of the first file that nobody keeps, and mend what a keeper before could not finish."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in _numbered(self._name):
+                fd = os.open(path, _FLAGS, 0o600)
+                if _locked(fd, path):
+                    self._fd, self.path = hold(fd), path
+                    self._mend(fd)
+                    return
+                os.close(fd)
+        except OSError as exc:
+            self._fail(exc)
+
+    def _mend(self, fd: int) -> None:
+        """Cut off a line that ends in the middle: its writer was killed in it."""
+        size = os.fstat(fd).st_size
+        while size and (tail := os.pread(fd, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))):
+            end = tail.rfind(b"\n") + 1
+            if end == len(tail):
+                return
+            size = size - len(tail) + end
+            os.ftruncate(fd, size)
+            self._missed = 1
+            if end:
+                return
+
+    def _append(self, content: bytes) -> None:
+        fd = self._current()
+        size = os.fstat(fd).st_size
+        if size and size + len(content) > self._limit:
+            fd, size = self._turn_over(fd), 0
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+
+    def _current(self) -> int:
+        """The open file; it is made anew where somebody removed it."""
+        if self._fd is not None and not os.fstat(self._fd).st_nlink:
+            let_go(self._fd)
+            self._fd = None
+        if self._fd is None:
+            self._claim()
+        if self._fd is None:
+            raise OSError(0, self.failure or "it cannot be opened", str(self.path))
+        return self._fd
+
+    def _turn_over(self, fd: int) -> int:
+        """Begin a new part. The name is there at every moment, and what it names is locked."""
+        part_after(self.path).hardlink_to(self.path)
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        fresh.unlink(missing_ok=True)
+        new = hold(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
+        fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fresh.replace(self.path)
+        self._fd = new
+        let_go(fd)
+        for path in parts(self.path)[:-PARTS]:
+            path.unlink(missing_ok=True)
+        return new
+
+    def _remember(self, said: dict[str, Any]) -> None:
+        """Know of a request that is sent though nothing is written of it."""
+        if said["event"] == "started" and "request_id" in said and len(self._unrecorded) < _UNRECORDED:
+            self._unrecorded[said["request_id"]] = Earlier(said["execution_id"], said["fingerprint"], None)
+
+    def _fail(self, exc: OSError) -> None:
+        if self.failure is None:
+            logger.error("kernelexec.journal_not_written", extra={"journal": str(self.path), "reason": str(exc)})
+        self.failure = exc.strerror or str(exc)
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (beside(path, number) for number in range(2, _KEEPERS))
+
+
+def _locked(fd: int, path: Path) -> bool:
+    """Whether the file is ours now. A keeper who has said that he ends is waited for."""
+    deadline = time.monotonic() + PATIENCE
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return False
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(fd), path.stat())
+        except BlockingIOError:
+            if not _is_ending(fd) or time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+        except OSError:  # a file system without locks
+            return True
+
+
+def _is_ending(fd: int) -> bool:
+    """Whether the last word about the session's life is that it ends."""
+    size = os.fstat(fd).st_size
+    for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
+        with suppress(ValueError, AttributeError):
+            said = json.loads(raw).get("event")
+            if said in ("opened", "closing", "closed"):
+                return bool(said != "opened")
+    return False

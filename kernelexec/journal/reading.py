@@ -1,0 +1,138 @@
+"""Reading journals: their records, what they know of a request, and their cells as rows for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.hooks import Earlier
+from kernelexec.journal.records import request_mark
+from kernelexec.results import ExecutionResult
+
+DIRECTORY, SUFFIX = ".journals", ".jsonl"
+#: Parts of a journal, and journals of one session's name in several processes, are numbered after what no name holds.
+_PART, _KEEPER = "~", "@"
+_ANY_REQUEST = b'"request_id":"'
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that happened: a cell with its outcome, a refusal, or a change in the session's life."""
+
+    time: str
+    session: str
+    event: str
+    execution_id: str | None = None
+    kind: str | None = None
+    code: str | None = None
+    status: str | None = None
+    exit_code: int | None = None
+    seconds: float | None = None
+    state: str | None = None
+    cause: str | None = None
+    why: str | None = None
+    request_id: str | None = None
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a journal that are there, the oldest first."""
+    numbered = sorted((number, found) for found in path.parent.glob(f"*{path.suffix}") if (number := _number(path, found)))
+    return [found for _, found in numbered] + [path] * path.is_file()
+
+
+def part_after(path: Path) -> Path:
+    """The name for what is in the journal's newest file, when another one takes its place."""
+    newest = max((_number(path, found) for found in parts(path)), default=0)
+    return path.with_name(f"{path.stem}{_PART}{newest + 1}{path.suffix}")
+
+
+def beside(path: Path, number: int) -> Path:
+    """The journal of another process's session of the same name."""
+    return path.with_name(f"{path.stem}{_KEEPER}{number}{path.suffix}")
+
+
+def _number(path: Path, found: Path) -> int:
+    """Which part of the journal this file is; 0 for its newest, and for what is none of it."""
+    stem, _, number = found.stem.rpartition(_PART)
+    return int(number) if stem == path.stem and number.isdecimal() else 0
+
+
+def journals(workspace: Path) -> dict[str, Path]:
+    """The journals of a workspace, by the names that ``path_of`` and people use."""
+    found = workspace.joinpath(DIRECTORY).glob(f"*{SUFFIX}")
+    return {path.stem: path for path in sorted(found) if _PART not in path.stem}
+
+
+def path_of(workspace: Path, name: str) -> Path:
+    """Where the journal of a session is.
+
+    Raises:
+        InvalidRequest: there is none; the message names the nearest.
+    """
+    known = journals(workspace)
+    if name not in known:
+        message = f"No journal of a session {name!r} in {workspace / DIRECTORY}{nearest(name, known)}."
+        raise InvalidRequest(message)
+    return known[name]
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """All records of a journal, the oldest first. A line that is none is passed over."""
+    yield from _parsed(raw for part in parts(path) for raw in _lines(part))
+
+
+def records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any]]:
+    """The records of cells that were sent with this request id, or with any."""
+    mark = _ANY_REQUEST if request_id is None else request_mark(request_id)
+    for said in _parsed(raw for part in parts(path) for raw in _lines(part) if mark in raw):
+        named = said.get("request_id")
+        if said.get("event") in ("started", "finished") and isinstance(named, str) and request_id in (None, named):
+            yield said
+
+
+def earlier(path: Path, request_id: str) -> Earlier | None:
+    """What a journal knows of a request."""
+    found: Earlier | None = None
+    for said in records_about(path, request_id):
+        if said["event"] == "started":
+            found = Earlier(str(said.get("execution_id")), str(said.get("fingerprint")), None)
+        elif "result" in said:
+            result = ExecutionResult.from_json(json.dumps(said["result"]))
+            found = Earlier(result.execution_id, str(said.get("fingerprint")), result)
+    return found
+
+
+def rows(path: Path) -> list[Row]:
+    """The journal for a reader: one row for each cell, refusal and change of life, in the order in which they began."""
+    found: dict[object, Row] = {}
+    for number, said in enumerate(read(path)):
+        key = said.get("execution_id", number)
+        values = {name: said[name] for name in Row.__dataclass_fields__ if said.get(name) is not None}
+        if said.get("event") == "finished" and key in found:
+            values = {name: value for name, value in values.items() if name not in ("time", "event")}
+            values["why"] = values.get("why") or said.get("error")
+            found[key] = replace(found[key], event="cell", **values)
+        else:
+            about = said.get("change") or said.get("missed")
+            found[key] = Row(**{"why": None if about is None else str(about), "time": "", "session": "", "event": "", **values})
+    return list(found.values())
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with suppress(FileNotFoundError), path.open("rb") as file:  # the oldest part may go at any time
+        yield from file
+
+
+def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for raw in lines:
+        try:
+            said = json.loads(raw)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, dict):
+            yield said

@@ -1,0 +1,124 @@
+"""An event as the JSON object that stands for it in a journal, and a result as it is kept there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kernelexec import cells
+from kernelexec.cells import Cell, ShellCell
+from kernelexec.hooks import (
+    CellAborted,
+    CellExecuted,
+    CellRefused,
+    CellStarted,
+    Event,
+    KernelChanged,
+    SessionClosed,
+    SessionClosing,
+    SessionOpened,
+)
+from kernelexec.results import Error, ExecutionResult, Output, Stream
+from kernelexec.text import clean, clean_text, cut_middle, head_of
+
+#: What is kept of a result whose request may be sent again, of the text of any other, and of what was refused; in bytes.
+RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
+_STREAM_BYTES = RESULT_BYTES // 8
+_ERROR_BYTES = RESULT_BYTES // 16
+_FILES = 1000
+_LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
+
+
+def record(event: Event) -> dict[str, Any] | None:
+    """What a journal says of an event; None of one that it says nothing of."""
+    match event:
+        case SessionOpened():
+            said: dict[str, Any] = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
+        case SessionClosing():
+            said = {"event": "closing"}
+        case SessionClosed():
+            said = {"event": "closed"}
+        case KernelChanged():
+            said = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
+        case CellRefused():
+            said = {"event": "refused", "decision": "refused", **_refused(event)}
+        case CellStarted():
+            said = {"event": "started", "execution_id": event.execution_id, "decision": "allowed"}
+            said |= {**_cell(event.cell), "kernel_epoch": event.kernel_epoch, **_request(event.request_id, event.cell)}
+        case CellExecuted():
+            said = {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell)}
+            if event.request_id is not None:
+                said["result"] = kept(event.result).to_dict()
+        case CellAborted():
+            said = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
+            said |= {"why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
+        case _:
+            return None
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **said}
+
+
+def line(said: dict[str, Any]) -> bytes:
+    """A record as it stands in the file: one line, also for readers that take other characters for a line's end."""
+    text = json.dumps(clean(said), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.translate(_LINE_ENDS).encode() + b"\n"
+
+
+def request_mark(request_id: str) -> bytes:
+    """What the line of a record about this request holds, as bytes."""
+    return line({"request_id": request_id})[1:-2]
+
+
+def kept(result: ExecutionResult) -> ExecutionResult:
+    """The result as a journal keeps it: whole if it fits, else its text and its error, cut, and without its displays."""
+    if len(result.to_json().encode()) <= RESULT_BYTES:
+        return result
+    names: tuple[Any, ...] = ("stdout", "stderr")
+    text: tuple[Output, ...] = tuple(Stream(name, cut_middle(getattr(result, name), _STREAM_BYTES)) for name in names)
+    shown = Stream("stdout", cut_middle(result.text, _STREAM_BYTES))
+    text = tuple(output for output in text if isinstance(output, Stream) and output.text) or (shown,)
+    error = result.error
+    if error is not None:
+        evalue, traceback = cut_middle(error.evalue, _ERROR_BYTES), cut_middle("\n".join(error.traceback), _ERROR_BYTES)
+        text = (*text, Error(head_of(error.ename, 1024), evalue, tuple(traceback.split("\n"))))
+    notes = (*result.notes, "From the journal, which keeps no displays of a result this large, and of its text head and tail.")
+    return replace(result, outputs=text, late=(), truncated=True, files=result.files[:_FILES], notes=notes)
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    if not isinstance(cell, ShellCell):
+        return {"kind": "code", "code": cell.source, "sha256": cells.digest(cell)}
+    said: dict[str, Any] = {"kind": "command", "code": cell.source, "sha256": cells.digest(cell), "lasts": cell.lasts}
+    return said | {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
+
+
+def _request(request_id: str | None, cell: Cell) -> dict[str, Any]:
+    return {} if request_id is None else {"request_id": request_id, "fingerprint": cells.fingerprint(cell)}
+
+
+def _refused(event: CellRefused) -> dict[str, Any]:
+    code = event.source if isinstance(event.source, str) else f"<{type(event.source).__name__}>"
+    said = {"kind": event.kind, "code": head_of(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
+    said |= {"error": type(event.error).__name__, "why": head_of(clean_text(str(event.error)), REFUSED_BYTES)}
+    return said | ({"request_id": event.request_id[:200]} if isinstance(event.request_id, str) else {})
+
+
+def _outcome(result: ExecutionResult) -> dict[str, Any]:
+    timing = result.timing
+    cpu = timing.cpu_seconds
+    said: dict[str, Any] = {
+        name: getattr(result, name)
+        for name in ("execution_id", "status", "exit_code", "interrupted", "rung", "state", "cause", "kernel_epoch")
+    }
+    said |= {
+        "seconds": round(timing.run, 6),
+        "queue_seconds": round(timing.queue, 6),
+        "cpu_seconds": None if cpu is None else round(cpu, 6),
+    }
+    said |= {"peak_memory_bytes": timing.peak_memory_bytes, "total_bytes": result.total_bytes}
+    if result.error is not None:
+        said["error"] = f"{head_of(result.error.ename, 200)}: {head_of(result.error.evalue, TEXT_BYTES)}"
+    files = list(result.files[:_FILES])
+    return said | {"text": cut_middle(result.text[: 4 * RESULT_BYTES], TEXT_BYTES), "files": files, "notes": list(result.notes)}

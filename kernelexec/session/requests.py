@@ -1,0 +1,105 @@
+"""Requests that name themselves: sent again, by whomever, they join their execution or get its outcome, and never run twice."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from functools import partial
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.to_thread
+
+from kernelexec import cells
+from kernelexec.errors import InvalidRequest
+from kernelexec.hooks import Earlier, Ledger
+from kernelexec.results import ExecutionResult
+from kernelexec.session.life import in_thread
+from kernelexec.session.turn import Turn, lost_track
+
+ID_CHARS = 200
+#: How long the disk is waited for before a named cell is sent all the same, in seconds.
+_PATIENCE = 10.0
+
+logger = logging.getLogger("kernelexec")
+
+
+class Requests:
+    """Knows the executions of one session by their requests' ids: those in memory by itself, all others by the journal."""
+
+    def __init__(self, session: str, ledger: Ledger | None) -> None:
+        self._session = session
+        self._ledger = ledger
+        self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
+        self._admitting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def check(self, request_id: object) -> None:
+        """Refuse what cannot name a request here.
+
+        Raises:
+            InvalidRequest: no text of 1 to 200 printable characters, or the session keeps no journal.
+        """
+        if request_id is None:
+            return
+        if not isinstance(request_id, str) or not 1 <= len(request_id) <= ID_CHARS or not request_id.isprintable():
+            message = f"request_id={request_id!r:.300}: it is a text of 1 to {ID_CHARS} printable characters."
+            raise InvalidRequest(message)
+        if self._ledger is None:
+            message = (
+                f"request_id={request_id!r}: session {self._session!r} keeps no journal: leave it out, or set journal=True."
+            )
+            raise InvalidRequest(message)
+
+    async def admit(self, turn: Turn, add: Callable[[Turn], None], *, epoch: int) -> Turn | ExecutionResult:
+        """Have a turn added if its request is new; else the turn that it was first, or the outcome that the journal knows.
+
+        An execution that never ran is none: its request, sent again, is new.
+
+        Raises:
+            InvalidRequest: the id names another cell.
+            Refused: nobody here can know, or there is no room.
+        """
+        name = turn.request_id
+        if name is None:
+            add(turn)
+            return turn
+        async with self._admitting.setdefault(name, asyncio.Lock()):
+            known = self._turns.get(name)
+            if known is not None and not known.never_ran:
+                self._check_same(name, cells.fingerprint(known.cell), turn)
+                return known
+            earlier = await self._look_up(name)
+            if earlier is not None:
+                self._check_same(name, earlier.fingerprint, turn)
+                return earlier.result or lost_track(earlier.execution_id, self._session, epoch)
+            add(turn)
+            self._turns[name] = turn
+            return turn
+
+    async def secure(self) -> None:
+        """Have the journal on the disk before a named cell runs: else, after a failure of the machine, it could run twice."""
+        if self._ledger is None:
+            return
+        try:
+            with anyio.fail_after(_PATIENCE):
+                await in_thread(self._ledger.secure, abandon=True)
+        except OSError:  # TimeoutError is one
+            logger.exception("kernelexec.journal_not_secured", extra={"session": self._session})
+
+    def noted(self, result: ExecutionResult) -> ExecutionResult:
+        """The result, which says so if the journal does not have it."""
+        failure = self._ledger.failure if self._ledger is not None else None
+        if failure is None:
+            return result
+        return dataclasses.replace(result, notes=(*result.notes, f"Not recorded in the journal: {failure}."))
+
+    async def _look_up(self, name: str) -> Earlier | None:
+        assert self._ledger is not None
+        return await anyio.to_thread.run_sync(partial(self._ledger.look_up, name))
+
+    def _check_same(self, name: str, fingerprint: str, turn: Turn) -> None:
+        if fingerprint != cells.fingerprint(turn.cell):
+            message = f"request_id={name!r} was sent with another cell before: give each request an id of its own."
+            raise InvalidRequest(message)

@@ -1,0 +1,286 @@
+"""A request that names itself runs once, whoever sends it again, and when: counted by what it does to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, InvalidRequest, QueueFull, Refused
+from kernelexec.hooks import CellAborted, CellRefused, CellStarted, Event
+from kernelexec.journal import read, rows
+
+BOUND = 60
+COUNT = "with open('count', 'a') as file: _ = file.write('x')"
+#: Makes a mark, so that the caller can be killed while the cell surely runs, and then takes for ever.
+FOR_EVER = f"{COUNT}\nprint('begun', flush=True)\nopen('begun', 'w').close()\nimport time; time.sleep(600)"
+OWNER = """
+import sys
+from kernelexec import Executor
+with Executor("local", workspace=sys.argv[1]) as executor:
+    session = executor.session("a")
+    session.execute("x = 1", request_id="before")
+    print(session.execute(sys.argv[2], request_id="r", timeout=600).status, flush=True)
+    sys.stdin.read()
+"""
+
+
+def run(workspace: Path, main: Callable[[AsyncSession], Awaitable[None]], *, hooks: Any = (), **config: Any) -> None:
+    async def bounded() -> None:
+        async with (
+            asyncio.timeout(BOUND),
+            AsyncExecutor("local", workspace=workspace, config={"notebook": False, **config}, hooks=hooks) as executor,
+        ):
+            await main(await executor.session("a"))
+
+    asyncio.run(bounded())
+
+
+def count(workspace: Path) -> int:
+    path = workspace / "a" / "count"
+    return len(path.read_text()) if path.exists() else 0
+
+
+def start_owner(workspace: Path, code: str) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", OWNER, str(workspace), code]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def kill(owner: subprocess.Popen[str]) -> None:
+    with owner:
+        owner.send_signal(signal.SIGKILL)
+
+
+def wait_for(path: Path) -> None:
+    deadline = threading.Event()
+    for _ in range(BOUND * 100):
+        if path.exists():
+            return
+        deadline.wait(0.01)
+    pytest.fail(f"{path} was never made")
+
+
+def test_twenty_retries_at_once_run_it_once(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        code = f"{COUNT}\nprint('done')\n6 * 7"
+        results = await asyncio.gather(*(session.execute(code, request_id="r") for _ in range(20)))
+        assert {result.execution_id for result in results} == {results[0].execution_id}
+        assert all(result == results[0] and result.text == "done\n42\n" for result in results)
+        assert (await session.execute(code, request_id="r")) == results[0]
+        assert count(tmp_path) == 1
+        assert (await session.execute(code, request_id="other")).ok
+        assert count(tmp_path) == 2
+
+    run(tmp_path, main)
+
+
+def test_a_retry_joins_the_running_cell_and_its_wait_is_its_own(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        code = f"{COUNT}\nimport time; time.sleep(1); print('end')"
+        first = asyncio.create_task(session.execute(code, request_id="r"))
+        await asyncio.sleep(0)
+        second = await session.execute(code, request_id="r", wait=0.1)
+        assert second.status == "running"
+        first.cancel()
+        third = await session.execute(code, request_id="r")
+        assert (third.text, third.execution_id) == ("end\n", second.execution_id)
+        assert count(tmp_path) == 1
+
+    run(tmp_path, main)
+
+
+def test_commands_have_requests_too(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        command = "printf x >> count; cat; exit 7"
+        first, second = [await session.execute_command(command, stdin="in", request_id="r") for _ in range(2)]
+        assert first == second
+        assert (first.exit_code, first.stdout) == (7, "in")
+        with pytest.raises(InvalidRequest, match="sent with another cell"):
+            await session.execute_command(command, stdin="else", request_id="r")
+        assert count(tmp_path) == 1
+
+    run(tmp_path, main)
+
+
+def test_another_cell_under_the_same_id_is_refused_and_the_refusal_recorded(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        await session.execute("1", request_id="r")
+        with pytest.raises(InvalidRequest, match="request_id='r' was sent with another cell before"):
+            await session.execute(COUNT, request_id="r")
+        assert count(tmp_path) == 0
+        assert session.journal is not None
+        last = list(read(session.journal))[-1]
+        assert (last["event"], last["decision"], last["request_id"]) == ("refused", "refused", "r")
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 201, "a\nb", "\x00", "\ud800", 5, b"r"])
+def test_an_id_that_names_nothing_is_refused_before_anything_runs(tmp_path: Path, request_id: Any) -> None:
+    async def main(session: AsyncSession) -> None:
+        with pytest.raises(InvalidRequest, match=r"request_id=.*1 to 200 printable characters"):
+            await session.execute(COUNT, request_id=request_id)
+        assert count(tmp_path) == 0
+
+    run(tmp_path, main)
+
+
+def test_without_a_journal_a_request_cannot_be_named(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        assert session.journal is None
+        with pytest.raises(InvalidRequest, match="keeps no journal"):
+            await session.execute(COUNT, request_id="r")
+        assert (await session.execute(COUNT)).ok
+
+    run(tmp_path, main, journal=False)
+
+
+def test_what_is_no_longer_in_memory_is_in_the_journal(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        first = await session.execute(
+            f"{COUNT}\nfrom IPython.display import Image, display; display({{'a/b': 1}}, raw=True)", request_id="r"
+        )
+        for _ in range(3):
+            await session.execute("1")
+        assert first.execution_id not in session.executions()
+        again = await session.execute(
+            f"{COUNT}\nfrom IPython.display import Image, display; display({{'a/b': 1}}, raw=True)", request_id="r"
+        )
+        assert again == first
+        assert count(tmp_path) == 1
+
+    run(tmp_path, main, capacity={"results": 2})
+
+
+def test_the_next_owner_gives_the_first_outcome(tmp_path: Path) -> None:
+    code = f"{COUNT}\nprint('a'); raise ValueError('b')"
+    found: list[ExecutionResult] = []
+
+    async def main(session: AsyncSession) -> None:
+        found.append(await session.execute(code, request_id="r"))
+
+    run(tmp_path, main)
+    run(tmp_path, main)
+    assert found[0] == found[1]
+    assert (found[1].status, found[1].stdout, count(tmp_path)) == ("error", "a\n", 1)
+
+
+def test_a_caller_killed_after_the_cell_had_ended_gets_its_outcome(tmp_path: Path) -> None:
+    owner = start_owner(tmp_path, COUNT)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ok\n"
+    kill(owner)
+
+    async def main(session: AsyncSession) -> None:
+        results = await asyncio.gather(*(session.execute(COUNT, request_id="r") for _ in range(20)))
+        assert {result.status for result in results} == {"ok"}
+        assert count(tmp_path) == 1
+
+    run(tmp_path, main)
+
+
+def test_a_caller_killed_amid_the_cell_is_told_that_nobody_can_know(tmp_path: Path) -> None:
+    owner = start_owner(tmp_path, FOR_EVER)
+    wait_for(tmp_path / "a" / "begun")
+    kill(owner)
+    path = tmp_path / ".journals" / "a.jsonl"
+    said = list(read(path))
+    assert [one["event"] for one in said] == ["opened", "kernel", "started", "finished", "started"]
+    assert (said[-1]["code"], said[-1]["request_id"]) == (FOR_EVER, "r")
+    assert path.read_bytes().endswith(b"\n")
+
+    async def main(session: AsyncSession) -> None:
+        results = await asyncio.gather(*(session.execute(FOR_EVER, request_id="r") for _ in range(20)))
+        assert {(result.status, result.state, result.exit_code) for result in results} == {("unknown", "unknown", None)}
+        assert results[0].execution_id == said[-1]["execution_id"]
+        assert "not run again" in results[0].notes[0]
+        assert count(tmp_path) == 1
+        assert (await session.execute("x = 1", request_id="before")).ok
+        assert (await session.execute("'x' in globals()")).text == "False\n"
+
+    run(tmp_path, main)
+
+
+def test_a_cell_that_never_ran_runs_when_it_is_sent_again(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        await session.execute("import time; time.sleep(60)", wait=0.01)
+        waiting = await session.execute(COUNT, request_id="r", wait=0.01)
+        aborted = await session.interrupt(waiting.execution_id)
+        assert aborted is not None
+        assert aborted.status == "aborted"
+        await session.interrupt()
+        assert (await session.execute(COUNT, request_id="r")).ok
+        assert (await session.execute(COUNT, request_id="r")).ok
+        assert count(tmp_path) == 1
+
+    events: list[Event] = []
+    run(tmp_path, main, hooks=[events.append])
+    assert [type(event).__name__ for event in events].count("CellAborted") == 1
+    aborted = next(event for event in events if isinstance(event, CellAborted))
+    assert (aborted.request_id, aborted.result.status) == ("r", "aborted")
+
+
+def test_a_full_queue_uses_no_request_up(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        await session.execute("import time; time.sleep(60)", wait=0.01)
+        with pytest.raises(QueueFull):
+            await session.execute(COUNT, request_id="r")
+        await session.interrupt()
+        assert (await session.execute(COUNT, request_id="r")).ok
+        assert count(tmp_path) == 1
+
+    events: list[Event] = []
+    run(tmp_path, main, hooks=[events.append], capacity={"queue": 0})
+    refused = [event for event in events if isinstance(event, CellRefused)]
+    assert [(event.source, type(event.error), event.request_id) for event in refused] == [(COUNT, QueueFull, "r")]
+
+
+def test_a_second_owner_of_the_session_refuses_requests_that_it_cannot_know(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as first, Executor("local", workspace=tmp_path) as second:
+        one, two = first.session("a"), second.session("a")
+        assert one.execute(COUNT, request_id="r").ok
+        with pytest.raises(Refused, match="another process has this session open"):
+            two.execute(COUNT, request_id="r")
+        assert two.execute("1").ok
+        assert count(tmp_path) == 1
+
+
+def test_a_full_disk_costs_the_record_and_not_the_result(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        assert session.journal is not None
+        before = session.journal.read_bytes()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), hard))
+        try:
+            result = await session.execute("print('a')", request_id="r")
+            assert (result.status, result.stdout) == ("ok", "a\n")
+            assert result.notes == ("Not recorded in the journal: File too large.",)
+            assert (await session.execute("print('a')", request_id="r")) == result
+            assert session.journal.read_bytes() == before
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (await session.execute("1")).notes == ()
+        assert [row.event for row in rows(session.journal)] == ["opened", "kernel", "gap", "cell"]
+
+    run(tmp_path, main)
+
+
+def test_a_cell_is_written_down_before_it_is_sent(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        assert session.journal is not None
+        path = str(session.journal)
+        result = await session.execute(f"print(open({path!r}).read().splitlines()[-1])")
+        assert '"event":"started"' in result.stdout
+        assert result.execution_id in result.stdout
+
+    events: list[Event] = []
+    run(tmp_path, main, hooks=[events.append])
+    assert sum(isinstance(event, CellStarted) for event in events) == 1
