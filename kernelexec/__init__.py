@@ -25,6 +25,7 @@ from kernelexec.errors import (
     KernelConnectionFailed,
     KernelError,
     KernelexecError,
+    KernelNotAnswering,
     KernelStartFailed,
     QueueFull,
     Refused,
@@ -45,6 +46,7 @@ from kernelexec.hooks import (
     SessionOpened,
 )
 from kernelexec.results import (
+    Completion,
     Diagnosis,
     DisplayData,
     Error,
@@ -57,6 +59,8 @@ from kernelexec.results import (
     Progress,
     Stream,
     Timing,
+    Variable,
+    Variables,
 )
 from kernelexec.session import AsyncSession
 
@@ -71,6 +75,7 @@ __all__ = [
     "CellRefused",
     "CellStarted",
     "Closed",
+    "Completion",
     "Config",
     "Diagnosis",
     "DisplayData",
@@ -91,6 +96,7 @@ __all__ = [
     "KernelChanged",
     "KernelConnectionFailed",
     "KernelError",
+    "KernelNotAnswering",
     "KernelStartFailed",
     "KernelexecError",
     "Output",
@@ -106,4 +112,6 @@ __all__ = [
     "Timing",
     "UnknownExecution",
     "UnknownSession",
+    "Variable",
+    "Variables",
 ]

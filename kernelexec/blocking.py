@@ -18,9 +18,11 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.hooks import Hook
-from kernelexec.results import ExecutionResult, OutputPage, Progress
+from kernelexec.results import CodeStatus, Completion, ExecutionResult, OutputPage, Progress, Variables
+from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session import AsyncSession
 from kernelexec.session.executions import PAGE_BYTES
+from kernelexec.session.lookout import LOOK_SECONDS
 from kernelexec.session.turn import OnOutput
 
 _T = TypeVar("_T")
@@ -181,6 +183,29 @@ class Session:
     def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
         """See ``AsyncSession.interrupt``."""
         return self._portal.call(partial(self._session.interrupt, execution_id))
+
+    @property
+    def connection_file(self) -> Path | None:
+        """See ``AsyncSession.connection_file``."""
+        return self._session.connection_file
+
+    def variables(
+        self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = LOOK_SECONDS
+    ) -> Variables:
+        """See ``AsyncSession.variables``."""
+        return self._portal.call(partial(self._session.variables, names=names, limit=limit, wait=wait))
+
+    def complete(self, code: str, cursor: int | None = None, *, wait: float = LOOK_SECONDS) -> Completion:
+        """See ``AsyncSession.complete``."""
+        return self._portal.call(partial(self._session.complete, code, cursor, wait=wait))
+
+    def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = LOOK_SECONDS) -> str | None:
+        """See ``AsyncSession.inspect``."""
+        return self._portal.call(partial(self._session.inspect, code, cursor, detail=detail, wait=wait))
+
+    def is_complete(self, code: str, *, wait: float = LOOK_SECONDS) -> tuple[CodeStatus, str]:
+        """See ``AsyncSession.is_complete``."""
+        return self._portal.call(partial(self._session.is_complete, code, wait=wait))
 
     def restart(self) -> None:
         """See ``AsyncSession.restart``."""

@@ -15,6 +15,7 @@ KernelexecError
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      the kernel did not do its part
 │   ├── KernelStartFailed            no kernel came up; nothing ran
+│   ├── KernelNotAnswering           it does not say what it was asked in time; cells are not concerned
 │   └── KernelConnectionFailed       its sockets are not what they should be
 └── ExecutionFailed                  in ``results``, with its result; raised by ``raise_for_error()`` only
 
@@ -87,6 +88,10 @@ class KernelError(KernelexecError):
 
 class KernelStartFailed(KernelError):
     """No kernel came up. The message ends with what the kernel's process wrote to stderr."""
+
+
+class KernelNotAnswering(KernelError):
+    """The kernel does not say what it was asked, in time or at all: no cell and no state is concerned by that."""
 
 
 class KernelConnectionFailed(KernelError):

@@ -142,6 +142,29 @@ def log(
     return show_journal(name, workspace=Path(workspace), last=last, as_json=as_json)
 
 
+@app.command(epilog=f"Exit status: 0; {OURSELVES} where kernelexec itself failed.")
+def sessions(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
+    """List your sessions that live on this machine, whichever process has them, and how to attach to their kernels."""
+    from kernelexec.cli.look import list_sessions  # noqa: PLC0415 - see run
+
+    return list_sessions(as_json=as_json)
+
+
+@app.command(
+    epilog=f"Exit status: 0; {OURSELVES} where kernelexec itself failed: no such session, a kernel that does not answer."
+)
+def variables(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", callback=_filled, help="The session, as NAME or NAME@PROCESS.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> int:
+    """Show the variables of a session that lives on this machine, also while a cell runs; none of its code runs for it."""
+    from kernelexec.cli.look import list_variables  # noqa: PLC0415 - see run
+
+    return list_variables(name, as_json=as_json)
+
+
 def _config(isolation: str | None, python: str | None) -> Config:
     options = {"notebook": False, "journal": False, "save_displays": False} | ({"python": python} if python else {})
     return load(isolation, config=options)

@@ -7,14 +7,15 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
-from . import family, streams
+from . import family, streams, variables
 from .lifeline import Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
 from .streams import Publisher, Stream
@@ -22,6 +23,10 @@ from .words import LastWords
 
 _NAMES = 1000
 _NAME_CHARS = 100
+_OWNER = "kernelexec"  # how the owner signs its requests, as a Jupyter client says its user's name
+_VARIABLES_MAX = 1000
+#: How long completing or inspecting a name may take, in seconds: it runs where cells run, and the next cell waits for it.
+_LOOK_SECONDS = 3.0
 
 
 class Kernel(IPythonKernel):
@@ -35,6 +40,7 @@ class Kernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
+        self.control_handlers["kernelexec_variables_request"] = self.variables_request
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
         self._known_names: set[str] = self._names()
         self._cpu_before = 0.0
@@ -109,7 +115,8 @@ class Kernel(IPythonKernel):
             metadata = super().finish_metadata(parent, metadata, reply_content)
         names = self._names()
         added, removed = sorted(names - self._known_names), sorted(self._known_names - names)
-        self._known_names = names
+        if parent["header"].get("username") == _OWNER:  # what another client's cells changed is the owner's to know too
+            self._known_names = names
         metadata["kernelexec"] = {
             "token": self.order.token,
             "pid": os.getpid(),
@@ -125,7 +132,7 @@ class Kernel(IPythonKernel):
 
     def _names(self) -> set[str]:
         hidden = self.shell.user_ns_hidden
-        found = (name for name in list(self.shell.user_ns) if isinstance(name, str) and not name.startswith("_"))
+        found = (name for name in list(self.shell.user_ns) if type(name) is str and not name.startswith("_"))
         return {name for name in found if name not in hidden and len(name) <= _NAME_CHARS}
 
     async def cancel_request(self, stream: Any, ident: Any, parent: Any) -> None:
@@ -135,6 +142,31 @@ class Kernel(IPythonKernel):
         if waiting and task is not None and loop is not None:
             loop.call_soon_threadsafe(task.cancel)
         self.session.send(stream, "kernelexec_cancel_reply", {"status": "ok", "cancelled": waiting}, parent, ident)
+
+    def variables_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Tell the user's variables. Served by the control thread, so it works while a cell runs."""
+        content = parent["content"]
+        wanted, limit = content.get("names"), content.get("limit")
+        names = self._names()
+        if isinstance(wanted, list):
+            names &= {name for name in wanted if isinstance(name, str)}
+        limit = min(limit, _VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else _VARIABLES_MAX
+        told = variables.listing(names, self.shell.user_ns, limit)
+        self.session.send(stream, "kernelexec_variables_reply", told, parent, ident)
+
+    def do_complete(self, code: str, cursor_pos: int | None) -> Any:
+        """Complete a name; what the user's own classes do about it is ended after a while, or by an interrupt."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        nothing = {"status": "ok", "matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
+        return _looked(lambda: super(Kernel, self).do_complete(code, cursor_pos), nothing)
+
+    def do_inspect(self, *args: Any, **kwargs: Any) -> Any:
+        """Tell about a name; bounded as ``do_complete`` is."""
+        nothing = {"status": "ok", "data": {}, "metadata": {}, "found": False}
+        return _looked(lambda: super(Kernel, self).do_inspect(*args, **kwargs), nothing)
+
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """A cell that fails ends no other: what waits may be of another client, who asked for no such thing."""
 
     @contextmanager
     def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
@@ -170,6 +202,21 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _looked(look: Callable[[], Any], nothing: dict[str, Any]) -> Any:
+    """What a look at the user's objects gives; nothing where it fails, or does not end in time by itself."""
+    end = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    end.daemon = True
+    try:
+        with _interruptible():
+            end.start()
+            try:
+                return look()
+            finally:
+                end.cancel()
+    except BaseException:  # what the user's classes raise is anything
+        return nothing
 
 
 def _cpu_seconds() -> float:

@@ -115,7 +115,8 @@ def rows(path: Path) -> list[Row]:
         values = {name: said[name] for name in Row.__dataclass_fields__ if said.get(name) is not None}
         if said.get("event") == "finished" and key in found:
             values = {name: value for name, value in values.items() if name not in ("time", "event")}
-            values["why"] = values.get("why") or said.get("error")
+            if isinstance(error := said.get("error"), dict):
+                values["why"] = f"{error.get('ename')}: {error.get('evalue')}"
             found[key] = replace(found[key], event="cell", **values)
         else:
             about = said.get("change") or said.get("missed")

@@ -119,6 +119,6 @@ def _outcome(result: ExecutionResult) -> dict[str, Any]:
     }
     said |= {"peak_memory_bytes": timing.peak_memory_bytes, "total_bytes": result.total_bytes}
     if result.error is not None:
-        said["error"] = f"{head_of(result.error.ename, 200)}: {head_of(result.error.evalue, TEXT_BYTES)}"
+        said["error"] = {"ename": head_of(result.error.ename, 200), "evalue": head_of(result.error.evalue, TEXT_BYTES)}
     files = list(result.files[:_FILES])
     return said | {"text": cut_middle(result.text[: 4 * RESULT_BYTES], TEXT_BYTES), "files": files, "notes": list(result.notes)}

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from kernelexec.kernel.execution import End, Execution, unread
 from kernelexec.kernel.kernel import Death, Kernel
+from kernelexec.kernel.visit import ask_kernel
 
-__all__ = ["Death", "End", "Execution", "Kernel", "unread"]
+__all__ = ["Death", "End", "Execution", "Kernel", "ask_kernel", "unread"]

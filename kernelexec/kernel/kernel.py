@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -79,6 +80,11 @@ class Kernel:
     def alive(self) -> bool:
         """Whether the process lives and still talks to us."""
         return self._link is not None and self.death is None and not self._link.hung_up
+
+    @property
+    def connection_file(self) -> Path:
+        """By which any Jupyter client can attach while the process lives."""
+        return self._runtime.connection_file
 
     async def start(self, tasks: TaskGroup) -> None:
         """Start the process, wait until it says that it serves, and connect.
@@ -175,6 +181,10 @@ class Kernel:
     async def answers(self, patience: float) -> bool:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
         return self.alive and self._link is not None and await self._link.answers(patience)
+
+    async def ask(self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any] | None:
+        """See ``Link.ask``; None at once where the kernel does not live."""
+        return await self._link.ask(channel, msg_type, content, patience=patience) if self.alive and self._link else None
 
     async def exits(self, patience: float) -> bool:
         """Whether the kernel's process ends within ``patience`` seconds, as it said it would."""

@@ -43,23 +43,26 @@ class Link:
         self._heard = asyncio.Event()
         self._executions: dict[str, Execution] = {}
         self._late: dict[str, Execution] = {}
-        self._answers: dict[str, asyncio.Event] = {}
+        self._answers: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._closing = False
 
-    async def connect(self, path: Callable[[str], Path], pid: int | None) -> None:
-        """Open the channels and wait until iopub reaches us. The caller bounds the wait.
+    async def connect(self, path: Callable[[str], Path], pid: int | None, *, only: str | None = None) -> None:
+        """Open the channels (``only`` one of them) and wait until iopub reaches us. The caller bounds the wait.
 
         Raises:
             KernelConnectionFailed: a socket is not what it should be.
         """
         deliver = {"iopub": self._on_iopub, "shell": self._on_shell, "control": self._on_control}
         for name, kind in _CHANNELS.items():
+            if only is not None and name != only:
+                continue
             sock = open_pinned(path(name), uid=self._uid, pid=pid)
             identity = b"" if kind == b"SUB" else self._identity
             channel = self._channels[name] = Channel(kind, identity, self._limit, deliver[name], self._on_lost)
             await channel.connect(sock)
-        self._channels["iopub"].send(_SUBSCRIBE_ALL)
-        await self._await_welcome()
+        if "iopub" in self._channels:
+            self._channels["iopub"].send(_SUBSCRIBE_ALL)
+            await self._await_welcome()
 
     async def _await_welcome(self) -> None:
         """Wait for the kernel's welcome on iopub, or for the traces of a request where no welcome comes.
@@ -96,15 +99,25 @@ class Link:
         self._channels["shell"].send(frames)
         return execution
 
+    async def ask(self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any] | None:
+        """The content of the reply to a request on ``shell`` or ``control``; None if it does not come in ``patience`` seconds.
+
+        A reply that was too large to be read is an empty one.
+        """
+        msg_id, frames = self._wire.pack(msg_type, content)
+        answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._answers[msg_id] = answer
+        try:
+            with suppress(KernelError, KeyError), anyio.move_on_after(patience):
+                self._channels[channel].send(frames)
+                return await answer
+        finally:
+            del self._answers[msg_id]
+        return None
+
     async def answers(self, patience: float) -> bool:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
-        msg_id, frames = self._wire.pack("kernel_info_request", {})
-        self._answers[msg_id] = answered = asyncio.Event()
-        with suppress(KernelError), anyio.move_on_after(patience):
-            self._channels["shell"].send(frames)
-            await answered.wait()
-        del self._answers[msg_id]
-        return answered.is_set()
+        return await self.ask("shell", "kernel_info_request", {}, patience=patience) is not None
 
     def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
@@ -124,7 +137,10 @@ class Link:
         return list(late.values())
 
     def finish(self, end: End) -> None:
-        """End every execution that has not ended."""
+        """End every execution that has not ended, and the waiting for every answer."""
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(None)
         for execution in self._executions.values():
             execution.finish(end)
 
@@ -166,9 +182,9 @@ class Link:
         message = self._unpack(multipart)
         if message is None:
             return
-        if answered := self._answers.get(message.parent_id):
-            answered.set()
-        elif (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
+        if self._is_answer(message):
+            return
+        if (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
             if message.whole:
                 self._on_metadata(message.metadata)
                 execution.saw_reply(message.content, message.metadata)
@@ -177,8 +193,16 @@ class Link:
 
     def _on_control(self, multipart: Multipart) -> None:
         """A reply on control says that the control thread runs, no more."""
-        if self._unpack(multipart) is not None:
+        message = self._unpack(multipart)
+        if message is not None and not self._is_answer(message):
             self.control_answered.set()
+
+    def _is_answer(self, message: Message) -> bool:
+        """Whether a message is what somebody waits for; if so they have it."""
+        answer = self._answers.get(message.parent_id)
+        if answer is not None and not answer.done():
+            answer.set_result(message.content)
+        return answer is not None
 
     def _on_lost(self, _channel: Channel, _reason: str) -> None:
         if not self._closing and not self.hung_up:

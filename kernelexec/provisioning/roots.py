@@ -27,7 +27,7 @@ from kernelexec.provisioning.trees import DIRECTORY, clear, names_in
 
 RECORD = ".owner"
 #: How the roots' names begin, and what ``tempfile`` makes of it.
-PREFIX, _NAME = "kx-", re.compile(r"kx-[a-z0-9_]{8}")
+PREFIX, NAME = "kx-", re.compile(r"kx-[a-z0-9_]{8}")
 #: A directory without a record that is younger than this, in seconds, is just being made.
 _YOUNG_SECONDS = 60.0
 _RECORD_BYTES = 4096
@@ -140,7 +140,7 @@ def sweep(bases: Iterable[Path], stop: threading.Event) -> None:
             continue
         try:
             with os.scandir(fd) as entries:
-                names = [entry.name for entry in islice(entries, _ENTRIES_MAX) if _NAME.fullmatch(entry.name)]
+                names = [entry.name for entry in islice(entries, _ENTRIES_MAX) if NAME.fullmatch(entry.name)]
             for name in names:
                 with suppress(OSError):
                     _end(fd, base / name, stop)
@@ -199,9 +199,14 @@ def _part() -> None:
 os.register_at_fork(after_in_child=_part)
 
 
-def _lock(fd: int) -> bool:
+def is_held(fd: int, owner: Owner) -> bool:
+    """Whether the owner of an open root lives; ``fd`` is closed soon after, as this may take a lock that is free."""
+    return not _lock(fd, fcntl.LOCK_SH) if owner.locked else not owner.gone
+
+
+def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -109,6 +109,13 @@ class RuntimeDirectory:
         self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
         return Connection(prefix, key.encode())
 
+    def connection(self) -> Connection | None:
+        """Where the sockets of a kernel are that another process started; None where that cannot be read."""
+        with suppress(ValueError, RecursionError, TypeError, LookupError):
+            key = json.loads(self.read(self.connection_file.name, _LINE_BYTES))["key"]
+            return Connection(self.path / "s", key.encode()) if isinstance(key, str) else None
+        return None
+
     def launch_environment(self, token: str, limits: dict[str, int]) -> dict[str, str]:
         """What the launcher inside the kernel's process is told."""
         paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}

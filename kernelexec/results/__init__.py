@@ -29,9 +29,12 @@ from kernelexec.results.result import (
     Status,
     Timing,
 )
+from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [
     "Cause",
+    "CodeStatus",
+    "Completion",
     "Diagnosis",
     "DisplayData",
     "Error",
@@ -49,6 +52,8 @@ __all__ = [
     "Status",
     "Stream",
     "Timing",
+    "Variable",
+    "Variables",
     "decode_base64",
     "image_of",
     "output_text",

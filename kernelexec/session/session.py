@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,13 @@ from kernelexec.cells import Cell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened
+from kernelexec.provisioning.register import note
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult
 from kernelexec.session.executions import Executions
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life, in_thread
+from kernelexec.session.lookout import Lookout
 from kernelexec.session.queue import Queue
 from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner, teller
@@ -27,8 +30,10 @@ from kernelexec.session.scribe import Scribe
 from kernelexec.session.turn import OnOutput, Turn
 from kernelexec.workspace import Workspace
 
+logger = logging.getLogger("kernelexec")
 
-class AsyncSession(Executions):
+
+class AsyncSession(Executions, Lookout):
     """One agent's persistent kernel. Made by ``AsyncExecutor.session``; cells sent at once run one after the other."""
 
     def __init__(
@@ -83,6 +88,10 @@ class AsyncSession(Executions):
         """
         await self.life.begun.wait()
         self.life.check_open()
+        try:
+            note(self._runtime, self.name, self.workspace)
+        except OSError:
+            logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
         self._tell(SessionOpened(self.name, self.workspace))
         async with self._queue.order:
             await self._keeper.start()

@@ -1,0 +1,88 @@
+"""The living sessions of this user on this machine, each known by a note in its private directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from kernelexec.errors import InvalidRequest
+from kernelexec.provisioning.roots import NAME, Owner, is_held
+from kernelexec.provisioning.runtime import RuntimeDirectory
+from kernelexec.provisioning.trees import DIRECTORY
+from kernelexec.workspace.directory import check_name
+
+_NOTE, _NOTE_BYTES = "session.json", 16 * 1024
+_ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """A session that some process of this user has open; ``kernel`` is the private directory of its newest kernel."""
+
+    name: str
+    workspace: str
+    pid: int
+    epoch: int
+    kernel: RuntimeDirectory | None
+
+
+def note(directory: Path, name: str, workspace: Path) -> None:
+    """Write into a session's private directory which session it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with os.fdopen(os.open(directory / _NOTE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid()}, file)
+
+
+def live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
+    """All living sessions of executors whose private directories are in these directories, in the order of their names."""
+    roots = (root for base in dict.fromkeys(bases) for root in _live_roots(base))
+    found = (session for root, pid in islice(roots, _ROOTS_MAX) for session in _sessions_in(root, pid))
+    return sorted(islice(found, _SESSIONS_MAX), key=lambda session: (session.name, session.pid))
+
+
+def _live_roots(base: Path) -> Iterator[tuple[Path, int]]:
+    """The private directories that are this user's and that a living process holds, each with its process."""
+    with suppress(OSError), os.scandir(base) as entries:
+        for entry in entries:
+            if not NAME.fullmatch(entry.name):
+                continue
+            with suppress(OSError):
+                fd = os.open(entry.path, DIRECTORY)
+                try:
+                    found, owner = os.fstat(fd), Owner.of(fd)
+                    private = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+                    if private and owner is not None and is_held(fd, owner):
+                        yield Path(entry.path), owner.pid
+                finally:
+                    os.close(fd)
+
+
+def _sessions_in(root: Path, pid: int) -> Iterator[LiveSession]:
+    with suppress(OSError), os.scandir(root) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                continue
+            with suppress(ValueError, RecursionError, InvalidRequest):  # a kernel may have written anything there
+                said = json.loads(RuntimeDirectory(Path(entry.path)).read(_NOTE, _NOTE_BYTES))
+                if isinstance(said, dict) and isinstance(said.get("workspace"), str):
+                    check_name(said.get("name", ""))
+                    yield LiveSession(said["name"], said["workspace"], pid, *_newest_kernel(Path(entry.path)))
+
+
+def _newest_kernel(directory: Path) -> tuple[int, RuntimeDirectory | None]:
+    """How many kernels there were, as far as it can be seen, and the directory of the newest if it is there."""
+    with suppress(OSError):
+        epochs = [int(name) for name in os.listdir(directory) if name.isdecimal() and len(name) < 10]  # noqa: PLR2004, PTH208
+        runtime = RuntimeDirectory(directory / str(max(epochs, default=0)))
+        if runtime.connection_file.is_file():
+            return max(epochs), runtime
+    return 0, None

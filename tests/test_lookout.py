@@ -1,0 +1,224 @@
+"""Looking into a session, idle or busy: its variables, names and code, and none of it hangs, costs state, or runs user code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+
+from kernelexec import Completion, Executor, InvalidCode, InvalidRequest, InvalidTimeout, KernelNotAnswering, Session, Variable
+from tests.conftest import KINDS
+
+BOUND = 60.0
+#: A class whose instances, and which itself, hang whoever asks them anything.
+TRAPS = """
+import time
+def hang(*args): time.sleep(1000)
+class Meta(type):
+    __hash__ = __getattribute__ = __instancecheck__ = __subclasscheck__ = __eq__ = __len__ = __repr__ = hang
+class Trap(metaclass=Meta):
+    __repr__ = __len__ = __sizeof__ = __getattr__ = __iter__ = __str__ = __eq__ = hang
+    __class__ = property(hang)
+class Items(dict):
+    __len__ = __iter__ = items = keys = __sizeof__ = hang
+trap = Trap()
+within = [trap, {1: trap}, (trap, 'text')]
+items = Items(a=1)
+"""
+
+
+def seen(session: Session, *names: str) -> dict[str, Variable]:
+    return {variable.name: variable for variable in session.variables(names=names or None, wait=BOUND)}
+
+
+def files_of(session: Session) -> list[bool]:
+    return [file.is_file() for file in (session.connection_file,) if file is not None]
+
+
+def client_of(session: Session) -> BlockingKernelClient:
+    client = BlockingKernelClient()
+    client.load_connection_file(str(session.connection_file))
+    client.start_channels()
+    client.wait_for_ready(timeout=BOUND)
+    return client
+
+
+def test_the_variables_are_the_names_that_the_user_gave(session: Session) -> None:
+    assert session.variables().total == 0
+    session.execute("import os\nx = 40\n_hidden = 1\ndef f(a, *, b): pass\nclass C: pass\nx")
+    found = session.variables()
+    assert found.names == ("C", "f", "os", "x")
+    assert (len(found), found.total) == (4, 4)
+    assert [(variable.type, variable.text) for variable in found] == [
+        ("class", "__main__.C"),
+        ("function", "f(a, b)"),
+        ("module", "os"),
+        ("int", "40"),
+    ]
+
+
+def test_arrays_and_tables_have_shapes_and_sizes(session: Session) -> None:
+    code = "import numpy as np, pandas as pd\na = np.zeros((3, 4))\ndf = pd.DataFrame({'x': [1, 2], 'y': [0.5, 1]})\ns = df.x"
+    assert session.execute(code).ok
+    found = seen(session, "a", "df", "s")
+    assert found["a"] == Variable("a", "numpy.ndarray", (3, 4), 96, "float64 [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ...]")
+    assert (found["df"].type, found["df"].shape, found["df"].text) == ("pandas.DataFrame", (2, 2), "x: int64, y: float64")
+    assert (found["s"].type, found["s"].shape, found["s"].text) == ("pandas.Series", (2,), "x: int64")
+    assert (found["df"].size_bytes or 0) > (found["s"].size_bytes or 0) > 16
+
+
+def test_no_code_of_the_users_runs_for_a_look(session: Session) -> None:
+    assert session.execute(TRAPS).ok
+    found = seen(session)
+    assert found["trap"] == Variable("trap", "__main__.Trap", None, None, "<__main__.Trap object>")
+    assert found["Trap"].type == "class"
+    assert found["items"] == Variable("items", "__main__.Items", None, None, "<__main__.Items object>")
+    object_ = "<__main__.Trap object>"
+    assert found["within"].text == f"[{object_}, {{1: {object_}}}, ({object_}, 'text')]"
+    assert session.execute("1 + 1").text == "2\n"
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass"])
+def test_the_variables_are_seen_while_a_cell_runs(session: Session, code: str) -> None:
+    session.execute("x = 40")
+    session.execute(f"y = 1\n{code}", wait=0.1)
+    while "y" not in seen(session):
+        assert session.busy
+    assert set(seen(session)) - {"time"} == {"x", "y"}
+    ended = session.interrupt()
+    assert ended is not None
+    assert (ended.state, ended.rung) == ("kept", "interrupt")
+
+
+def test_a_kernel_that_holds_the_interpreters_lock_does_not_answer_and_loses_nothing(session: Session) -> None:
+    running = session.execute("import ctypes\nx = 40\nctypes.PyDLL(None).sleep(3)", wait=0.01)
+    told = ""
+    while session.busy and not told:
+        try:
+            session.variables(wait=0.2)
+        except KernelNotAnswering as exc:
+            told = str(exc)
+    assert "did not answer within 0.2 s" in told
+    assert session.wait_for(running.execution_id).result is not None
+    assert session.execute("x").text == "40\n"
+    assert session.variables(names=["x"]).names == ("x",)
+
+
+def test_so_many_variables_are_told_as_are_asked_for(session: Session) -> None:
+    session.execute("globals().update({f'n{n:04}': n for n in range(1500)})")
+    whole = session.variables(wait=BOUND)
+    assert (len(whole), whole.total, whole.names[-1]) == (1000, 1500, "n0999")
+    some = session.variables(limit=2)
+    assert (some.names, some.total) == (("n0000", "n0001"), 1500)
+    assert some.to_dict()["variables"][1]["text"] == "1"
+
+
+def test_a_container_that_a_thread_changes_all_the_time_can_be_looked_at(session: Session) -> None:
+    code = "import threading\nd, s, on = {}, set(), True\n"
+    code += "def churn():\n    n = 0\n    while on:\n        n += 1; d[n] = n; s.add(n)\n"
+    code += "        if n > 99: d.clear(); s.clear(); n = 0\n"
+    session.execute(f"{code}threading.Thread(target=churn).start()")
+    try:
+        for _ in range(50):
+            assert {"d", "s"} <= set(seen(session, "d", "s"))
+    finally:
+        assert session.execute("on = False").ok
+
+
+def test_names_are_completed_and_told_about(session: Session) -> None:
+    session.execute("value = 40\ndef double(n):\n    'Twice as much.'\n    return 2 * n")
+    assert session.complete("x = val") == Completion(("value",), 4, 7)
+    assert "double" in session.complete("dou + 1", 3).matches
+    assert "Twice as much." in (session.inspect("double") or "")
+    assert "return 2 * n" in (session.inspect("double(", 3, detail=1) or "")
+    assert session.inspect("nothing_of_that_name") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("1 + 1", ("complete", "")),
+        ("def f():", ("incomplete", "    ")),
+        ("1 1", ("invalid", "")),
+        ("", ("complete", "")),
+        ("%%bash\nls", ("incomplete", "")),
+    ],
+)
+def test_the_kernel_tells_whether_code_can_be_run(session: Session, code: str, told: tuple[str, str]) -> None:
+    assert session.is_complete(code) == told
+
+
+def test_a_busy_kernel_is_asked_nothing_and_a_look_can_wait_for_the_cell(session: Session) -> None:
+    running = session.execute("import time; time.sleep(60)", wait=0.01)
+    for look in (session.complete, session.inspect, session.is_complete):
+        with pytest.raises(KernelNotAnswering, match="is busy: a cell runs"):
+            look("x", wait=0.05)
+    session.interrupt(running.execution_id)
+    session.execute("import time; value = 1; time.sleep(0.3)", wait=0.01)
+    assert session.complete("valu", wait=BOUND).matches == ("value",)
+
+
+@pytest.mark.parametrize("look", ["complete('trap.')", "inspect('trap')"])
+def test_a_class_that_hangs_whoever_looks_costs_neither_state_nor_the_next_cell(session: Session, look: str) -> None:
+    session.execute(f"{TRAPS}\nx = 40")
+    found = eval(f"session.{look[:-1]}, wait={BOUND})", {"session": session})  # noqa: S307 - ours
+    assert found in (None, Completion((), 5, 5))
+    after = session.execute("x")
+    assert (after.text, after.state) == ("40\n", "kept")
+
+
+def test_a_session_whose_kernel_died_says_so_and_starts_none_for_a_look(session: Session) -> None:
+    assert files_of(session) == [True]
+    session.execute("import os; os._exit(3)")
+    assert files_of(session) == []
+    for look in (session.variables, lambda: session.complete("x"), lambda: session.inspect("x")):
+        with pytest.raises(KernelNotAnswering, match="has no living kernel"):
+            look()
+    assert session.kernel_epoch == 1
+    session.execute("x = 1")
+    assert session.variables().names == ("x",)
+
+
+def test_a_look_that_makes_no_sense_is_refused(session: Session) -> None:
+    for cursor in (-1, 2, 0.5, True):
+        with pytest.raises(InvalidRequest, match="from 0 to 1"):
+            session.complete("x", cursor)  # type: ignore[arg-type]
+    for limit in (0, 1001, True, "2"):
+        with pytest.raises(InvalidRequest, match="from 1 to 1000"):
+            session.variables(limit=limit)  # type: ignore[arg-type]
+    for names in ("x", [1], ["x"] * 1001):
+        with pytest.raises(InvalidRequest, match="a list of names"):
+            session.variables(names=names)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="0, or 1"):
+        session.inspect("x", detail=2)
+    for code in ("\udc80", "\0", 3):
+        with pytest.raises(InvalidCode):
+            session.is_complete(code)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTimeout, match="wait"):
+        session.variables(wait=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: Path) -> None:
+    with Executor(kind, workspace=tmp_path) as executor:
+        session = executor.session()
+        session.execute("mine = 1")
+        client = client_of(session)
+        texts: list[str] = []
+        client.execute_interactive(
+            "theirs = mine + 1; print(theirs)", timeout=BOUND, output_hook=lambda m: texts.append(m["content"].get("text", ""))
+        )
+        assert "2\n" in texts
+        assert set(seen(session)) == {"mine", "theirs"}
+        assert session.execute("theirs").text == "2\n"
+        client.stop_channels()
+        lost = session.execute("import os; os._exit(1)")
+        assert set(lost.lost_names) == {"mine", "theirs", "os"} - {"os"}
+
+
+def test_another_clients_failing_cell_aborts_no_cell_of_the_owners(session: Session) -> None:
+    client = client_of(session)
+    client.execute("import time; time.sleep(0.5); 1/0", stop_on_error=True)
+    assert session.execute("40 + 2").text == "42\n"
+    client.stop_channels()

@@ -1,0 +1,78 @@
+"""Single values as a look tells them, within their bounds; what a kernel says of them is checked again on our side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelexec.inkernel.variables import listing
+from kernelexec.results import Variable, Variables
+
+
+def told(value: object) -> dict[str, Any]:
+    [variable] = listing(["x"], {"x": value}, 10)["variables"]
+    assert isinstance(variable, dict)
+    return variable
+
+
+RECURSIVE: list[object] = []
+RECURSIVE.append(RECURSIVE)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        (1.5, "1.5"),
+        ([1, "a", b"b"], "[1, 'a', b'b']"),
+        ((1,), "(1,)"),
+        ((), "()"),
+        (set(), "set()"),
+        ({"a": [1, {2: 3}]}, "{'a': [1, {2: 3}]}"),
+        (list(range(100)), "[0, 1, 2, 3, 4, 5, ...]"),
+        ([[[[1]]]], "[[[[...]]]]"),
+        (RECURSIVE, "[[[[...]]]]"),
+        (2**9999, "<int of 10000 bits>"),
+        ("\udc80", "'\\udc80'"),
+    ],
+    ids=range(12),
+)
+def test_a_value_is_told_in_short(value: object, text: str) -> None:
+    assert told(value)["text"] == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10**6, b"x" * 10**6, ["x" * 10**6] * 10, {"x" * 1000: {"y" * 1000: ["z" * 1000] * 9}}, type("x" * 999, (), {})],
+)
+def test_no_value_is_told_at_length(value: object) -> None:
+    found = told(value)
+    assert len(found["text"]) <= 200
+    assert len(found["type"]) <= 100
+
+
+def test_a_name_that_goes_meanwhile_is_left_out() -> None:
+    assert listing(["gone", "x"], {"x": 1}, 10)["variables"] == [
+        {"name": "x", "type": "int", "shape": None, "size_bytes": 28, "text": "1"}
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"variables": 3, "total": "x"},
+        {"variables": [None, 1, {"name": 1, "type": "int", "text": ""}], "total": -1},
+        {"variables": [{"name": "x", "type": None, "text": ""}], "total": True},
+    ],
+)
+def test_what_makes_no_sense_in_a_reply_is_left_out(said: dict[str, Any]) -> None:
+    assert len(Variables.of(said, 10)) == 0
+
+
+def test_a_reply_is_bounded_and_cleaned() -> None:
+    item = {"name": "n" * 9999, "type": "t\udc80", "text": "x" * 9999, "shape": [2**70], "size_bytes": -1}
+    found = Variables.of({"variables": [item] * 50, "total": 2**70}, 10)
+    assert (len(found), found.total) == (10, 10)
+    assert found.found[0] == Variable("n" * 200, "t\\udc80", None, None, "x" * 200)
