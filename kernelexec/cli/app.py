@@ -11,7 +11,7 @@ import typer
 
 from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
 from kernelexec.cli.surroundings import prepare, say, settle, write_any
-from kernelexec.config import Config, load
+from kernelexec.config import Config, load, seconds
 from kernelexec.errors import KernelexecError
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
@@ -163,6 +163,31 @@ def variables(
     from kernelexec.cli.look import list_variables  # noqa: PLC0415 - see run
 
     return list_variables(name, as_json=as_json)
+
+
+@app.command(
+    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve."
+)
+def mcp(
+    isolation: IsolationOption = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="DIRECTORY",
+            callback=_filled,
+            help="Where every session gets a directory of its own. Default: ./workspaces.",
+        ),
+    ] = None,
+    timeout: TimeoutOption = None,
+    python: PythonOption = None,
+) -> int:
+    """Serve MCP over stdin and stdout: persistent sessions as tools, for one client."""
+    from kernelexec.cli.serve import serve_mcp  # noqa: PLC0415 - see run
+
+    budget = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
+    options = budget | ({"python": python} if python else {})
+    return serve_mcp(load(isolation, workspace=workspace, config=options))
 
 
 def _config(isolation: str | None, python: str | None) -> Config:

@@ -1,0 +1,168 @@
+"""What a cell's outcome looks like to a model: text within bounds, pictures that clients take, the record beside them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastmcp.tools import ToolResult
+from mcp.types import ImageContent, TextContent
+
+from kernelexec.mcp.calls import Seen
+from kernelexec.mcp.words import PREVIEW_CHARS
+from kernelexec.results import ExecutionResult, Image, Output, Stream, image_of, output_text
+from kernelexec.text import apply_returns, clean, utf8_size
+
+#: The key of the machine-readable record in an answer's ``_meta``.
+RECORD = "kernelexec/result"
+#: What clients and models take of pictures.
+PICTURES_MAX = 4
+PICTURE_BYTES = 500_000
+PICTURE_PIXELS = 8000
+ANSWER_BYTES = 900_000
+_LATE_CHARS = 2000
+_LISTED = 100
+_MARGIN_BYTES = 2000
+_BULKY = ("outputs", "late")
+_SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
+
+
+def answer(seen: Seen) -> ToolResult:
+    """The answer to a call: content only, since some clients show their model nothing else where there is structure too."""
+    record = _record(seen)
+    text = _text(seen)
+    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps(text)) - len(json.dumps(record))
+    images = [image for output in seen.outputs if (image := image_of(output)) is not None]
+    shown, left_out = _pictures(images, room)
+    if left_out:
+        text += "\n" + _elsewhere(left_out, len(images), seen)
+    return ToolResult(
+        content=[TextContent(type="text", text=text), *shown], meta={RECORD: record}, is_error=seen.result.status == "aborted"
+    )
+
+
+def preview(text: str, more: str) -> str:
+    """The text if it fits an answer, else its head and tail, and between them what is missing and where it is."""
+    if len(text) <= PREVIEW_CHARS:
+        return text
+    half = PREVIEW_CHARS // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
+
+
+def remarks(result: ExecutionResult) -> list[str]:
+    """What a model should know of a result beside its outputs, and what to do about it."""
+    found = list(result.notes)
+    if result.state == "lost":
+        names = ", ".join(result.lost_names[:_LISTED])
+        gone = f": {names} are gone" if names else ""
+        found.append(f"state lost ({result.cause}){gone}. Import and define again what you need; files are still there.")
+    if result.interrupted == "timeout":
+        found.append("Over its timeout: give a larger timeout if it needs more time, and a small wait to go on meanwhile.")
+    if result.diagnosis is not None and result.status == "error":
+        found.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
+    if result.files:
+        found.append(f"files made or changed: {_listed(result.files)}")
+    return [str(clean(line)) for line in found]
+
+
+def _text(seen: Seen) -> str:
+    result = seen.result
+    output = apply_returns(output_text(seen.outputs))
+    parts = [_headline(seen)]
+    if seen.missed_bytes:
+        parts.append(f"[{seen.missed_bytes} earlier bytes are no longer held here: read_output has them]")
+    more = f"read_output(execution_id='{result.execution_id}'{_offset(seen)}) reads on"
+    parts.append(str(clean(preview(output, more))).rstrip("\n") if output.strip() else "(no output)")
+    if result.late:
+        parts.append("[output that came after the cell had ended:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
+    parts.extend(f"[{line}]" for line in remarks(result))
+    return "\n".join(parts)
+
+
+def _headline(seen: Seen) -> str:
+    result = seen.result
+    who = f"session {result.session}"
+    if result.status == "running":
+        waits = f"it waits behind {seen.place} other(s)" if seen.place else "it goes on"
+        call = f"wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})"
+        return f"[running: {who}; {waits}. Call {call} to collect it; do not send it again.]"
+    facts = [who, f"exit code {result.exit_code}"] if result.status != "ok" else [who]
+    if result.interrupted:
+        facts.append(f"ended by {result.interrupted}")
+    return f"[{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s]"
+
+
+def _offset(seen: Seen) -> str:
+    """Where in the streams the head of the preview ends: displays are not among them, so it is never too far."""
+    left, size = PREVIEW_CHARS // 2, 0
+    for output in seen.outputs if not seen.since else ():
+        if left <= 0:
+            break
+        text = output_text([output])
+        size += utf8_size(text[:left]) if isinstance(output, Stream) else 0
+        left -= len(text)
+    return f", offset={size}" if size else ""
+
+
+def _record(seen: Seen) -> dict[str, Any]:
+    """The result without its outputs, and with bounded lists."""
+    plain = {key: value for key, value in seen.result.to_dict().items() if key not in _BULKY}
+    for key in ("lost_names", "files", "notes"):
+        plain[key] = plain[key][:_LISTED]
+    if seen.result.status == "running":
+        plain |= {"cursor": seen.cursor, "place": seen.place}
+    found: dict[str, Any] = clean(plain)
+    return found
+
+
+def _pictures(images: Sequence[Image], room: int) -> tuple[list[ImageContent], list[int]]:
+    """The pictures that go inline, and the numbers of those that do not."""
+    shown: list[ImageContent] = []
+    left_out: list[int] = []
+    for number, image in enumerate(images):
+        encoded_bytes = (len(image.content) + 2) // 3 * 4 + 100
+        if len(shown) >= PICTURES_MAX or encoded_bytes > room or not _fit(image):
+            left_out.append(number)
+            continue
+        room -= encoded_bytes
+        encoded = base64.b64encode(image.content).decode("ascii")
+        shown.append(ImageContent(type="image", data=encoded, mime_type=image.mime))
+    return shown, left_out
+
+
+def _fit(image: Image) -> bool:
+    """Whether a picture is what it says, of a kind and size that models take: one that is not spoils a whole conversation."""
+    content = image.content
+    if len(content) > PICTURE_BYTES:
+        return False
+    if image.mime == "image/png":
+        sides = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+        return content.startswith(b"\x89PNG\r\n\x1a\n") and all(0 < side <= PICTURE_PIXELS for side in sides)
+    return image.mime == "image/jpeg" and content.startswith(b"\xff\xd8\xff")
+
+
+def _elsewhere(left_out: Sequence[int], count: int, seen: Seen) -> str:
+    """Which files of the workspace hold the pictures that are not inline."""
+    limits = f"at most {PICTURES_MAX} PNG or JPEG pictures of {PICTURE_BYTES // 1000} kB each are shown"
+    if seen.result.status == "running":
+        return f"[{len(left_out)} picture(s) not shown here: {limits}; they are saved when the cell ends]"
+    saved = sorted((int(match[1]), name) for name in seen.result.files if (match := _SAVED.fullmatch(name)))
+    names = [name for _, name in saved]
+    if len(names) == count:  # else some were not saved, or belong to an earlier answer: then all are named
+        names = [names[number] for number in left_out]
+    where = f"see {_listed(names)} in the workspace" if names else "and not saved either"
+    return f"[{len(left_out)} picture(s) not shown here: {limits}; {where}]"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def streams(outputs: Sequence[Output], name: str) -> str:
+    """One stream's text as it reads, within the bounds of an answer."""
+    text = apply_returns(output_text([output for output in outputs if isinstance(output, Stream) and output.name == name]))
+    return str(clean(preview(text, "read_output(execution_id) has all of it")))

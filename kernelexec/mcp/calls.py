@@ -1,0 +1,184 @@
+"""Calls that block on a cell: they tell of its progress, let go of it after a time, and end it when they are cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from kernelexec.config import SHORTEST_TIMEOUT, seconds
+from kernelexec.errors import InvalidRequest, UnknownExecution, UnknownSession, nearest
+from kernelexec.executor import AsyncExecutor
+from kernelexec.results import ExecutionResult, Output, output_text
+from kernelexec.session import AsyncSession
+from kernelexec.text import clean_text
+
+#: How a call tells of its progress: seconds so far, and a line.
+Report = Callable[[float, str], Awaitable[None]]
+#: What sends a cell and waits so many seconds for it.
+Send = Callable[[float], Awaitable[ExecutionResult]]
+
+_LINE_CHARS = 200
+_LOOKED_AT = 20
+_TITLES = 1000
+_ENDING = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a call has to show: the result, or the result so far, and the outputs that are new to the caller."""
+
+    result: ExecutionResult
+    outputs: tuple[Output, ...]
+    since: int = 0
+    cursor: int = 0
+    missed_bytes: int = 0
+    place: int = 0
+
+
+class Calls:
+    """The sessions of one executor, as calls use them.
+
+    Args:
+        executor: whose sessions; it is open.
+        interval: seconds between two tellings of progress.
+    """
+
+    def __init__(self, executor: AsyncExecutor, *, interval: float) -> None:
+        self._executor = executor
+        self._interval = seconds(interval, "interval")
+        self._sessions: dict[str, AsyncSession] = {}
+        self._titles: OrderedDict[str, str] = OrderedDict()
+
+    async def session(self, name: str) -> AsyncSession:
+        """The session of that name, made if it is new.
+
+        Raises:
+            KernelexecError: what ``AsyncExecutor.session`` raises.
+        """
+        session = self._sessions[name] = await self._executor.session(name)
+        return session
+
+    def sessions(self) -> tuple[AsyncSession, ...]:
+        """The open sessions, the oldest first."""
+        names = self._executor.sessions()
+        return tuple(self._sessions[name] for name in names if name in self._sessions)
+
+    def open_session(self, name: str) -> AsyncSession:
+        """The open session of that name.
+
+        Raises:
+            UnknownSession: none; the message names those that are open.
+        """
+        found = {session.name: session for session in self.sessions()}
+        if name not in found:
+            known = f"Open are: {', '.join(found)}." if found else "None is open yet."
+            message = f"No session {name!r} is open{nearest(name, found)}. {known} execute_code and execute_command make one."
+            raise UnknownSession(message)
+        return found[name]
+
+    def session_of(self, execution_id: str) -> AsyncSession:
+        """The open session that knows an execution.
+
+        Raises:
+            UnknownExecution: none does.
+        """
+        for session in self.sessions():
+            if execution_id in session.executions():
+                return session
+        message = (
+            f"No open session knows an execution {execution_id!r:.100}: take the execution_id of an answer that said running. "
+            "Only the newest finished ones are remembered; list_sessions names those that run."
+        )
+        raise UnknownExecution(message)
+
+    async def run(self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report) -> Seen:
+        """Send a cell and see it through for ``wait`` seconds; cancelling this call interrupts it, or takes it off the queue.
+
+        The cell itself runs in the session's life: nothing that becomes of this call loses it.
+        """
+        patience = check_wait(wait)
+        sent: ExecutionResult | None = None
+        try:
+            with anyio.CancelScope(shield=True):  # between sending a cell and knowing its id nothing is cancelled
+                sent = await send(SHORTEST_TIMEOUT)
+            assert sent is not None
+            self._name(sent.execution_id, title)
+            if sent.status != "running":
+                return Seen(sent, sent.outputs)
+            return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
+        except anyio.get_cancelled_exc_class():
+            if sent is not None:
+                with anyio.move_on_after(_ENDING, shield=True):
+                    await session.interrupt(sent.execution_id)
+            raise
+
+    async def follow(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float, report: Report) -> Seen:
+        """See an execution through for ``wait`` seconds. Cancelling this costs the cell nothing."""
+        began = time.monotonic()
+        patience = check_wait(wait)
+        heard, newest, over = cursor, "", False
+        while not over:
+            left = patience - (time.monotonic() - began)
+            over = left <= self._interval
+            step = max(min(left, self._interval), SHORTEST_TIMEOUT)
+            progress = await session.wait_for(execution_id, cursor=heard, wait=step)
+            if progress.result is not None:
+                break
+            heard, newest = progress.cursor, newest_line(progress.outputs) or newest
+            if not over:
+                await report(time.monotonic() - began, newest)
+        progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
+        if progress.result is not None and not cursor:
+            return Seen(progress.result, progress.result.outputs, 0, progress.cursor)
+        result = progress.result or ExecutionResult(execution_id, session.name, "running", kernel_epoch=session.kernel_epoch)
+        return Seen(result, progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place)
+
+    async def running(self, session: AsyncSession) -> list[tuple[str, str]]:
+        """The ids and first lines of what runs or waits in a session, in its order, the newest twenty."""
+        found: list[tuple[str, str]] = []
+        for execution_id in reversed(session.executions()[-_LOOKED_AT:]):
+            progress = await session.wait_for(execution_id, cursor=2**62, wait=SHORTEST_TIMEOUT)
+            if progress.result is not None:
+                break
+            found.append((execution_id, self._titles.get(execution_id, "")))
+        return found[::-1]
+
+    def _name(self, execution_id: str, title: str) -> None:
+        self._titles[execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
+        while len(self._titles) > _TITLES:
+            self._titles.popitem(last=False)
+
+
+def check_wait(wait: float) -> float:
+    """How long a call may block; 0 is as short as it goes.
+
+    Raises:
+        InvalidTimeout: no number of seconds.
+    """
+    return SHORTEST_TIMEOUT if wait == 0 else seconds(wait, "wait")
+
+
+def check_cursor(cursor: int) -> int:
+    """A place in an execution's output, as an earlier answer gave it.
+
+    Raises:
+        InvalidRequest: it is negative.
+    """
+    if cursor < 0:
+        message = f"cursor={cursor}: it is 0, or the cursor of an earlier answer."
+        raise InvalidRequest(message)
+    return cursor
+
+
+def newest_line(outputs: Sequence[Output]) -> str:
+    """The last line that says something, at most 200 characters of it."""
+    for output in reversed(outputs[-_LOOKED_AT:]):
+        tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
+        for line in reversed(tail.split("\n")):
+            if line.strip():
+                return clean_text(line.strip()[:_LINE_CHARS])
+    return ""

@@ -1,0 +1,119 @@
+"""The tool of shell commands: its answer has the same fields whatever becomes of the command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastmcp import Context
+
+from kernelexec.errors import KernelexecError
+from kernelexec.mcp.answers import preview, remarks, streams
+from kernelexec.mcp.calls import Calls, Seen, check_wait
+from kernelexec.mcp.tools import WAIT, RequestId, SessionName, Timeout, Wait, reporting
+from kernelexec.results import ExecutionResult
+from kernelexec.text import clean_text
+
+_FILES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """What became of a command. One that was refused has exit_code -1, the reason in stderr, and no output or time."""
+
+    success: bool
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    execution_time: float
+    command: str
+    work_dir: str
+    status: str
+    execution_id: str
+    timed_out: bool
+    truncated: bool
+    state: str
+    files: list[str]
+    notes: list[str]
+
+
+class Commands:
+    """The tool, for one executor's sessions."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def execute_command(
+        self,
+        context: Context,
+        command: Annotated[str, "A command line or a script for bash."],
+        timeout: Timeout = None,
+        work_dir: Annotated[str | None, "A directory inside of the workspace to run this one command in."] = None,
+        session: SessionName = "default",
+        wait: Wait = WAIT,
+        request_id: RequestId = None,
+    ) -> CommandAnswer:
+        """Run a command."""
+        more: dict[str, Any] = {"request_id": request_id} if request_id is not None else {}
+        try:
+            check_wait(wait)
+            opened = await self._calls.session(session)
+
+            async def send(patience: float) -> ExecutionResult:
+                return await opened.execute_command(command, timeout=timeout, work_dir=work_dir, wait=patience, **more)
+
+            seen = await self._calls.run(opened, send, title=command, wait=wait, report=reporting(context))
+        except KernelexecError as exc:
+            return _refused(command, work_dir or "", str(exc))
+        return _answer(seen, command, work_dir or str(opened.workspace))
+
+
+def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:
+    result = seen.result
+    if result.status == "aborted":
+        return _refused(command, work_dir, "\n".join(result.notes) or "It did not run.", result.execution_id, result.state)
+    running = result.status == "running"
+    stdout, stderr = streams(seen.outputs, "stdout"), streams(seen.outputs, "stderr")
+    collect = f"It still runs: call wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})."
+    error = result.error
+    if error is not None and not stderr:  # the kernel ended, or the cell obeyed no interrupt: nothing else says so
+        stderr = clean_text(preview(f"{error.ename}: {error.evalue}", "see notes"))
+    return CommandAnswer(
+        success=result.ok,
+        exit_code=result.exit_code,
+        stdout=stdout,
+        stderr=stderr,
+        execution_time=round(result.timing.run, 3),
+        command=_echo(command),
+        work_dir=result.work_dir or work_dir,
+        status=result.status,
+        execution_id=result.execution_id,
+        timed_out=result.interrupted == "timeout",
+        truncated=result.truncated or bool(seen.missed_bytes) or any("characters left out" in s for s in (stdout, stderr)),
+        state=result.state,
+        files=[clean_text(name) for name in result.files[:_FILES_MAX]],
+        notes=[collect] if running else remarks(result),
+    )
+
+
+def _refused(command: str, work_dir: str, why: str, execution_id: str = "", state: str = "unknown") -> CommandAnswer:
+    return CommandAnswer(
+        success=False,
+        exit_code=-1,
+        stdout="",
+        stderr=clean_text(why),
+        execution_time=0.0,
+        command=_echo(command),
+        work_dir=clean_text(work_dir),
+        status="aborted",
+        execution_id=execution_id,
+        timed_out=False,
+        truncated=False,
+        state=state,
+        files=[],
+        notes=[],
+    )
+
+
+def _echo(command: str) -> str:
+    return clean_text(preview(command, "as it was sent"))

@@ -1,0 +1,105 @@
+"""The server: its name, its tools, and how it refuses what makes no sense."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fastmcp
+from fastmcp import FastMCP
+from fastmcp.exceptions import ToolError, ValidationError
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import FunctionTool, ToolResult
+from mcp.types import CallToolRequestParams, ToolAnnotations
+
+from kernelexec.errors import nearest
+from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp import words
+from kernelexec.mcp.calls import Calls
+from kernelexec.mcp.commands import Commands
+from kernelexec.mcp.tools import Tools
+from kernelexec.text import clean_text
+
+_GIVEN_CHARS = 100
+_ERRORS_MAX = 10
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+_ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+
+def make_server(executor: AsyncExecutor, *, interval: float) -> FastMCP:
+    """A server of the sessions of an open executor.
+
+    Args:
+        executor: whose sessions.
+        interval: seconds between two tellings of progress of a call that blocks.
+    """
+    server = FastMCP(
+        "kernelexec",
+        instructions=words.INSTRUCTIONS.format(timeout=executor.config.budgets.timeout),
+        version=importlib.metadata.version("kernelexec"),
+        middleware=[Refusals()],
+        strict_input_validation=True,
+        mask_error_details=False,
+    )
+    calls = Calls(executor, interval=interval)
+    tools, commands = Tools(calls), Commands(calls)
+    for function, description, hints in (
+        (tools.execute_code, words.EXECUTE_CODE, _RUNS),
+        (commands.execute_command, words.EXECUTE_COMMAND, _RUNS),
+        (tools.wait_execution, words.WAIT_EXECUTION, _READS),
+        (tools.read_output, words.READ_OUTPUT, _READS),
+        (tools.interrupt_kernel, words.INTERRUPT_KERNEL, _ENDS),
+        (tools.restart_kernel, words.RESTART_KERNEL, _ENDS),
+        (tools.list_sessions, words.LIST_SESSIONS, _READS),
+        (tools.list_variables, words.LIST_VARIABLES, _READS),
+    ):
+        server.add_tool(_tool(function, description, hints))
+    return server
+
+
+def quiet() -> None:
+    """Have the libraries say nothing on stderr but what is wrong, and ask nothing of the network."""
+    fastmcp.settings.check_for_updates = "off"
+    fastmcp.settings.show_server_banner = False
+    for name in ("fastmcp", "mcp"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class Refusals(Middleware):
+    """Says what is wrong with a call's arguments in plain words, one line each."""
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
+    ) -> ToolResult:
+        """See fastmcp's ``Middleware``."""
+        try:
+            return await call_next(context)
+        except ValidationError as exc:
+            cause: Any = exc.__cause__
+            if not hasattr(cause, "errors"):
+                raise
+            tool = await context.fastmcp_context.fastmcp.get_tool(context.message.name) if context.fastmcp_context else None
+            known = list(tool.parameters.get("properties", {})) if tool else []
+            raise ToolError(_explained(cause.errors(), known)) from exc
+
+
+def _tool(function: Callable[..., Any], description: str, hints: ToolAnnotations) -> FunctionTool:
+    return FunctionTool.from_function(function, description=description, annotations=hints)
+
+
+def _explained(errors: Sequence[dict[str, Any]], known: list[str]) -> str:
+    lines = []
+    for error in errors[:_ERRORS_MAX]:
+        path = ".".join(str(part) for part in error["loc"])
+        if error["type"] == "unexpected_keyword_argument":
+            lines.append(
+                f"{path[:_GIVEN_CHARS]!r} is no argument{nearest(path, known)}: there are {', '.join(known) or 'none'}."
+            )
+        elif error["type"] == "missing_argument":
+            lines.append(f"{path} is missing: it has no default.")
+        else:
+            lines.append(f"{path}: {error['msg']} (given: {error['input']!r:.{_GIVEN_CHARS}}).")
+    return clean_text("\n".join(lines))

@@ -1,0 +1,198 @@
+"""The tools of a session's code: what a model can call. What they are said to do stands in ``words``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from fastmcp import Context
+from fastmcp.exceptions import ToolError
+from fastmcp.tools import ToolResult
+from mcp.types import TextContent
+
+from kernelexec.errors import KernelexecError
+from kernelexec.mcp.answers import answer
+from kernelexec.mcp.calls import Calls, Report, Seen, check_cursor
+from kernelexec.results import ExecutionResult
+from kernelexec.text import clean, clean_text
+
+#: How long a call blocks by default, in seconds: clients cut calls off at a minute.
+WAIT = 45.0
+_PAGE_BYTES = 20_000
+
+SessionName = Annotated[str, "The session's name: letters, digits, dots, dashes, underscores. It is made on first use."]
+Timeout = Annotated[float | None, "Seconds that the cell may run at all. Leave it out for the server's default."]
+Wait = Annotated[float, "Seconds that this call blocks; then it answers with status running and an execution_id."]
+RequestId = Annotated[
+    str | None, "A name for this request: sent again with the same one, it gives the first outcome and runs nothing twice."
+]
+ExecutionId = Annotated[str, "The execution_id of an earlier answer."]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An execution that runs, or waits for its turn; the first one runs."""
+
+    execution_id: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One open session."""
+
+    name: str
+    busy: bool
+    kernel_epoch: int
+    workspace: str
+    executions: list[Running]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList:
+    """The open sessions, the oldest first."""
+
+    sessions: list[SessionRow]
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRow:
+    """One variable of a kernel; what cannot be said of it is null."""
+
+    name: str
+    type: str
+    shape: list[int] | None
+    size_bytes: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariableList:
+    """The variables of a session's kernel."""
+
+    variables: list[VariableRow]
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Our own errors reach the model word for word."""
+    try:
+        yield
+    except KernelexecError as exc:
+        raise ToolError(clean_text(str(exc))) from exc
+
+
+def reporting(context: Context) -> Report:
+    """What tells the client of a call's progress; it hears of it if it gave a progress token."""
+
+    async def report(elapsed: float, newest: str) -> None:
+        await context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {newest}" if newest else ""))
+
+    return report
+
+
+class Tools:
+    """The tools, one method each, for one executor's sessions."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def execute_code(
+        self,
+        context: Context,
+        code: Annotated[str, "What a notebook cell would hold."],
+        session: SessionName = "default",
+        language: Annotated[str, "The language of the code."] = "python",
+        timeout: Timeout = None,
+        wait: Wait = WAIT,
+        request_id: RequestId = None,
+    ) -> ToolResult:
+        """Run a cell."""
+        options = {"language": language} if language != "python" else {}
+        options |= {"request_id": request_id} if request_id is not None else {}
+        more: dict[str, Any] = options
+        with refusing():
+            opened = await self._calls.session(session)
+
+            async def send(patience: float) -> ExecutionResult:
+                return await opened.execute(code, timeout=timeout, wait=patience, **more)
+
+            seen = await self._calls.run(opened, send, title=code, wait=wait, report=reporting(context))
+        return answer(seen)
+
+    async def wait_execution(
+        self,
+        context: Context,
+        execution_id: ExecutionId,
+        wait: Wait = WAIT,
+        cursor: Annotated[int, "The cursor of an earlier answer, to get only output that is new since; 0 for all."] = 0,
+    ) -> ToolResult:
+        """Collect an execution."""
+        with refusing():
+            session = self._calls.session_of(execution_id)
+            place = check_cursor(cursor)
+            return answer(await self._calls.follow(session, execution_id, cursor=place, wait=wait, report=reporting(context)))
+
+    async def read_output(
+        self,
+        execution_id: ExecutionId,
+        offset: Annotated[int, "Where to begin, in bytes."] = 0,
+        limit: Annotated[int, "How much at most, in bytes."] = _PAGE_BYTES,
+        grep: Annotated[str | None, "A regular expression: only lines that match are given."] = None,
+    ) -> ToolResult:
+        """Read a page of output."""
+        with refusing():
+            session = self._calls.session_of(execution_id)
+            page = await session.read_output(execution_id, offset=offset, limit=min(limit, _PAGE_BYTES * 5), grep=grep)
+        again = f"read on with offset={page.next_offset}" if page.next_offset is not None else "this is the end"
+        last = f"[from byte {page.offset} of {page.total_bytes}; {again}]"
+        return told(f"{page.text}\n{last}" if page.text else f"(no output)\n{last}", "kernelexec/page", page)
+
+    async def interrupt_kernel(self, session: SessionName = "default") -> ToolResult:
+        """Interrupt the running cell."""
+        with refusing():
+            result = await self._calls.open_session(session).interrupt()
+        if result is None:
+            return told(f"Nothing runs in session {session}: there is nothing to interrupt.")
+        return answer(Seen(result, result.outputs))
+
+    async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
+        """Replace the kernel."""
+        with refusing():
+            opened = self._calls.open_session(session)
+            await opened.restart()
+        return told(
+            f"Session {session} has a new kernel (kernel_epoch {opened.kernel_epoch}). Variables, imports, cd and export are "
+            f"gone: define again what you need. Files are still in {opened.workspace}."
+        )
+
+    async def list_sessions(self) -> SessionList:
+        """List the sessions."""
+        rows = []
+        with refusing():
+            for session in self._calls.sessions():
+                running = [Running(*found) for found in await self._calls.running(session)]
+                rows.append(SessionRow(session.name, session.busy, session.kernel_epoch, str(session.workspace), running))
+        return SessionList(rows)
+
+    async def list_variables(self, session: SessionName = "default") -> VariableList:
+        """List a session's variables."""
+        with refusing():
+            opened: Any = self._calls.open_session(session)
+            found = await opened.variables()
+        return VariableList([VariableRow(**clean(_row(variable))) for variable in found])
+
+
+def _row(variable: Any) -> dict[str, Any]:  # noqa: ANN401 - a session's Variable
+    names = ("name", "type", "shape", "size_bytes", "text")
+    row: dict[str, Any] = {name: getattr(variable, name) for name in names}
+    shape = row["shape"]
+    return row | {"shape": None if shape is None else list(shape)}
+
+
+def told(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses
+    """An answer of text alone, with a record beside it if there is one."""
+    content = [TextContent(type="text", text=clean_text(text))]
+    return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)

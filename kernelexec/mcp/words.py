@@ -1,0 +1,104 @@
+"""What a model reads of the server: how it works, and of every tool what persists, what comes back and what to do next."""
+
+from __future__ import annotations
+
+#: Characters of output that one answer shows; more is had by ``read_output``.
+PREVIEW_CHARS = 20_000
+
+INSTRUCTIONS = """\
+kernelexec runs code and shell commands in persistent Jupyter kernels.
+
+- A session is one persistent kernel with a directory of its own (its workspace). It is made when its name is first \
+used, and variables, imports and functions stay in it from call to call until the kernel is replaced. Use one \
+session for one task; different names do not see each other's variables.
+- Code and commands run in the workspace: write files there by relative paths. Plots and tables that a cell displays \
+are also saved there under outputs/.
+- A call blocks for `wait` seconds (45 by default). If the cell has not ended by then, the answer says status \
+running and an execution_id, and the cell goes on: call wait_execution(execution_id) until it has ended. Do not send \
+the code again.
+- `timeout` is how long a cell may run at all ({timeout:g} s by default): give a larger one for long work. A cell \
+over it is interrupted, and its variables are usually kept.
+- A failed cell is an answer, with its traceback and state. "state kept" means that all variables are still there: \
+mend the code and run only what is missing. "state lost" means that the kernel was replaced: import and define again \
+what you need; files are still there.
+- Of long output the head and tail are shown; read_output(execution_id) has all of it.
+"""
+
+EXECUTE_CODE = """\
+Run code in a session's persistent kernel and return its output: text, tracebacks and pictures.
+
+Variables, imports and functions persist in the session from call to call, as in a notebook; different sessions do \
+not see each other's. The value of the last expression is shown without print. Lines with !command and cells that \
+begin with %%bash work too. Plots come back as pictures (matplotlib: just call plt.plot or df.plot).
+
+Comes back within `wait` seconds. If the cell still runs then, the answer says status running with an execution_id \
+and the cell goes on: call wait_execution(execution_id), do not send the code again. The first line of the answer \
+says the status and whether the state (all variables) was kept or lost; after state lost define again what you need. \
+Of more than 20,000 characters the head and tail are shown, and read_output(execution_id) has the rest.
+
+Examples:
+  execute_code(code="import pandas as pd\\ndf = pd.read_csv('sales.csv')\\ndf.describe()")
+  execute_code(code="df.groupby('month').revenue.sum().plot()")   # df is still there
+  execute_code(code="model.fit(X, y)", timeout=1800, wait=10)     # long: collect it with wait_execution
+"""
+
+EXECUTE_COMMAND = """\
+Run a shell command (bash) in a session's workspace: stdout and stderr apart, and its exit code.
+
+`cd` and `export` persist in the session from one command to the next; work_dir counts for one command only. Files \
+are shared with execute_code of the same session. Standard input is empty: use options like -y instead of answering \
+questions.
+
+Returns success, exit_code, stdout, stderr, execution_time (seconds), command and work_dir, and with them status, \
+execution_id, timed_out, truncated, state, files and notes. A command that was refused did not run: exit_code -1, \
+the reason in stderr. If it still runs after `wait` seconds, status is running: call wait_execution(execution_id), \
+do not send it again.
+
+Examples:
+  execute_command(command="git clone https://example.org/repo.git && cd repo")
+  execute_command(command="make test", timeout=900)               # runs in repo
+"""
+
+WAIT_EXECUTION = """\
+Collect an execution that answered status running: its new output and, once it has ended, its result with pictures.
+
+Blocks `wait` seconds at most; if it still runs then, call this again, with the cursor of the last answer to see \
+only what is new. The execution is not ended by this, nor if you stop calling; interrupt_kernel ends it. A session \
+remembers its newest finished executions, so a result can be had again.
+
+Example: wait_execution(execution_id="3f2b...", wait=45)
+"""
+
+READ_OUTPUT = """\
+Read the whole stdout and stderr of an execution, page by page, also of one that still runs and what its answer had \
+to leave out.
+
+`offset` and `limit` are bytes; the last line of a page says how to read on. With `grep`, a regular expression, only \
+lines that match are given. Output stays readable as long as the session remembers the execution (its newest \
+hundred).
+
+Examples:
+  read_output(execution_id="3f2b...", offset=20000)
+  read_output(execution_id="3f2b...", grep="(?i)error|warning")
+"""
+
+INTERRUPT_KERNEL = """\
+Interrupt what runs in a session now, and return its result. Variables persist: the kernel is not replaced unless \
+the cell obeys no interrupt, which the answer then says. Cells that wait behind it run next.
+"""
+
+RESTART_KERNEL = """\
+Replace a session's kernel by a fresh one. All variables and imports, and cd and export of commands, are lost; files \
+in the workspace persist. To end a cell that runs too long use interrupt_kernel, which keeps the state.
+"""
+
+LIST_SESSIONS = """\
+List the open sessions: name, busy, kernel_epoch (grows with every new kernel: variables persist within one), \
+workspace (the directory of its files), and the executions that run or wait. A session is made by using its name in \
+execute_code or execute_command, and persists as long as this server.
+"""
+
+LIST_VARIABLES = """\
+List the variables of a session's kernel: name, type, shape, size_bytes and a short text. Works while a cell runs. \
+Look here before computing something again.
+"""
