@@ -1,0 +1,88 @@
+"""An executor's names for callers without an event loop. No logic of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from kernelexec.blocking.portal import Portal
+from kernelexec.blocking.session import Session
+from kernelexec.config import Config
+from kernelexec.errors import Closed, InvalidRequest
+from kernelexec.executor import AsyncExecutor
+from kernelexec.hooks import Hook
+
+
+class Executor:
+    """``AsyncExecutor`` for blocking callers. Use it as ``with``; leaving the block ends everything.
+
+    Args and errors: see ``AsyncExecutor``.
+    """
+
+    def __init__(
+        self,
+        isolation: str | None = None,
+        *,
+        use_docker: bool | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        config: Config | Mapping[str, Any] | None = None,
+        hooks: Iterable[Hook] = (),
+    ) -> None:
+        self._executor = AsyncExecutor(isolation, use_docker=use_docker, workspace=workspace, config=config, hooks=hooks)
+        self._changing = threading.Lock()
+        self._portal: Portal | None = None
+
+    @property
+    def config(self) -> Config:
+        """See ``AsyncExecutor``."""
+        return self._executor.config
+
+    def __enter__(self) -> Self:
+        if self._portal is not None:
+            self._portal.check_here()
+        with self._changing:
+            if self._portal is not None:
+                message = "The executor is open already: it is entered once; hand the object itself on."
+                raise InvalidRequest(message)
+            self._portal = Portal(self._executor)
+            try:
+                self._portal.open()
+            except BaseException:
+                self._portal = None
+                raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        portal = self._portal
+        if portal is None or portal.inherited:
+            return
+        portal.check_here()
+        with self._changing:
+            if self._portal is portal:
+                try:
+                    portal.close(failed=exc is not None)
+                finally:
+                    self._portal = None
+
+    def session(self, name: str = "default", *, work_dir: str | os.PathLike[str] | None = None) -> Session:
+        """See ``AsyncExecutor.session``."""
+        portal = self._open_portal()
+        return Session(portal, portal.call(partial(self._executor.session, name, work_dir=work_dir)))
+
+    def sessions(self) -> tuple[str, ...]:
+        """See ``AsyncExecutor.sessions``."""
+        return self._executor.sessions()
+
+    def close_session(self, name: str) -> None:
+        """See ``AsyncExecutor.close_session``."""
+        self._open_portal().call(partial(self._executor.close_session, name))
+
+    def _open_portal(self) -> Portal:
+        if self._portal is None:
+            message = "The executor is not open: use it as `with Executor(...) as executor:`."
+            raise Closed(message)
+        return self._portal

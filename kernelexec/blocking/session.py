@@ -1,0 +1,115 @@
+"""A session's names for callers without an event loop. No logic of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from kernelexec.blocking.portal import Portal
+from kernelexec.results import CodeStatus, Completion, ExecutionResult, OutputPage, Progress, Variables
+from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.session import AsyncSession
+from kernelexec.session.executions import PAGE_BYTES
+from kernelexec.session.lookout import LOOK_SECONDS
+from kernelexec.session.turn import OnOutput
+
+
+class Session:
+    """``AsyncSession`` for blocking callers; ``on_output`` is called in the executor's thread."""
+
+    def __init__(self, portal: Portal, session: AsyncSession) -> None:
+        self._portal = portal
+        self._session = session
+        self.name = session.name
+        self.workspace: Path = session.workspace
+        self.notebook: Path | None = session.notebook
+        self.journal: Path | None = session.journal
+
+    @property
+    def kernel_epoch(self) -> int:
+        """See ``AsyncSession.kernel_epoch``."""
+        return self._session.kernel_epoch
+
+    @property
+    def busy(self) -> bool:
+        """See ``AsyncSession.busy``."""
+        return self._session.busy
+
+    def execute(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        request_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecutionResult:
+        """See ``AsyncSession.execute``."""
+        call = partial(self._session.execute, code, timeout=timeout, wait=wait, request_id=request_id)
+        return self._portal.call(partial(call, on_output=on_output))
+
+    def execute_command(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        work_dir: str | os.PathLike[str] | None = None,
+        stdin: str | None = None,
+        wait: float | None = None,
+        request_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecutionResult:
+        """See ``AsyncSession.execute_command``."""
+        call = partial(self._session.execute_command, command, timeout=timeout, work_dir=work_dir)
+        return self._portal.call(partial(call, stdin=stdin, wait=wait, request_id=request_id, on_output=on_output))
+
+    def executions(self) -> tuple[str, ...]:
+        """See ``AsyncSession.executions``."""
+        return self._session.executions()
+
+    def wait_for(self, execution_id: str, *, cursor: int = 0, wait: float | None = None) -> Progress:
+        """See ``AsyncSession.wait_for``."""
+        return self._portal.call(partial(self._session.wait_for, execution_id, cursor=cursor, wait=wait))
+
+    def read_output(
+        self, execution_id: str, *, offset: int = 0, limit: int = PAGE_BYTES, grep: str | None = None
+    ) -> OutputPage:
+        """See ``AsyncSession.read_output``."""
+        return self._portal.call(partial(self._session.read_output, execution_id, offset=offset, limit=limit, grep=grep))
+
+    def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
+        """See ``AsyncSession.interrupt``."""
+        return self._portal.call(partial(self._session.interrupt, execution_id))
+
+    @property
+    def connection_file(self) -> Path | None:
+        """See ``AsyncSession.connection_file``."""
+        return self._session.connection_file
+
+    def variables(
+        self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = LOOK_SECONDS
+    ) -> Variables:
+        """See ``AsyncSession.variables``."""
+        return self._portal.call(partial(self._session.variables, names=names, limit=limit, wait=wait))
+
+    def complete(self, code: str, cursor: int | None = None, *, wait: float = LOOK_SECONDS) -> Completion:
+        """See ``AsyncSession.complete``."""
+        return self._portal.call(partial(self._session.complete, code, cursor, wait=wait))
+
+    def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = LOOK_SECONDS) -> str | None:
+        """See ``AsyncSession.inspect``."""
+        return self._portal.call(partial(self._session.inspect, code, cursor, detail=detail, wait=wait))
+
+    def is_complete(self, code: str, *, wait: float = LOOK_SECONDS) -> tuple[CodeStatus, str]:
+        """See ``AsyncSession.is_complete``."""
+        return self._portal.call(partial(self._session.is_complete, code, wait=wait))
+
+    def restart(self) -> None:
+        """See ``AsyncSession.restart``."""
+        self._portal.call(self._session.restart)
+
+    def close(self) -> None:
+        """See ``AsyncSession.close``."""
+        self._portal.call(self._session.close)
