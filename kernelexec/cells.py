@@ -6,19 +6,30 @@ import dataclasses
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import dataclass
 
 from kernelexec.errors import InvalidCode
 
 _SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\r?\n(?P<script>.*)\Z", re.DOTALL)
+#: The largest JavaScript cell: it is an argument of node's.
+NODE_BYTES = 100_000
 _BANG = re.compile(r"^!(?!!)(?P<command>.*)\Z", re.DOTALL)
+_NO_NODE = "node is not installed: JavaScript needs Node.js on the PATH of the session"
+_NODE = f"command -v node >/dev/null || {{{{ echo '{_NO_NODE}' >&2; exit 127; }}}}\nnode --eval={{code}}"
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCell:
-    """Code in the kernel's language."""
+    """Code in the language of the kernel that it is for."""
 
     source: str
+    language: str = "python"
+
+    @property
+    def kernel(self) -> str:
+        """Whose kernel runs it."""
+        return self.language
 
     @property
     def request(self) -> str:
@@ -39,6 +50,12 @@ class ShellCell:
     lasts: bool = False
     work_dir: str | None = None
     stdin: str | None = None
+    language: str = "python"
+
+    @property
+    def kernel(self) -> str:
+        """Whose kernel runs it: commands run in the place of the Python kernel."""
+        return "python"
 
     @property
     def request(self) -> str:
@@ -86,7 +103,26 @@ def command(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: 
     check(text, limit_bytes=limit_bytes, what="command")
     if stdin is not None:
         check(stdin, limit_bytes=limit_bytes, what="stdin")
-    return ShellCell(f"%%bash\n{text}", text, lasts=True, work_dir=work_dir, stdin=stdin)
+    return ShellCell(f"%%bash\n{text}", text, lasts=True, work_dir=work_dir, stdin=stdin, language="bash")
+
+
+def node(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
+    """JavaScript as a command: nothing of it lasts, but it runs where the session's shell is.
+
+    Raises:
+        InvalidCode: see ``check``; or more than a program's argument can hold.
+    """
+    check(code, limit_bytes=limit_bytes)
+    if (size := len(code.encode())) > NODE_BYTES:
+        message = (
+            f"code is {size} bytes, the limit for node is {NODE_BYTES}: put it into a file of the workspace and require() it."
+        )
+        raise InvalidCode(message)
+    if stdin is not None:
+        check(stdin, limit_bytes=limit_bytes, what="stdin")
+    return ShellCell(
+        f"%%script node\n{code}", _NODE.format(code=shlex.quote(code)), lasts=True, stdin=stdin, language="javascript"
+    )
 
 
 def check(source: object, *, limit_bytes: int, what: str = "code") -> None:

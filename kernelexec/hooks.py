@@ -28,6 +28,7 @@ class KernelChanged:
     kernel_epoch: int
     change: Literal["started", "died", "killed", "restarted"]
     cause: str | None = None
+    language: str = "python"
 
 
 @dataclass(frozen=True, slots=True)

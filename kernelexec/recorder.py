@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kernelexec.cells import Cell
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
@@ -118,12 +119,12 @@ class Recorder:
     def _take(self, event: CellExecuted | DisplayUpdated) -> None:
         match event:
             case CellExecuted():
-                self._add(event.cell.source, event.result)
+                self._add(event.cell, event.result)
             case DisplayUpdated():
                 self._update(event.display_id, event.data, event.metadata)
 
-    def _add(self, source: str, result: ExecutionResult) -> None:
-        number, cell = len(self._cells), code_cell(source, result)
+    def _add(self, ran: Cell, result: ExecutionResult) -> None:
+        number, cell = len(self._cells), code_cell(ran, result)
         outputs = cell.pop("outputs")
         head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
         pieces = [head, *(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
@@ -184,14 +185,16 @@ def make_empty(path: Path) -> None:
     _create(path, _file(()))
 
 
-def code_cell(source: str, result: ExecutionResult) -> dict[str, Any]:
-    """A cell with its outputs in the notebook format 4.5."""
+def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
+    """A cell with its outputs in the notebook format 4.5; one of another kernel than the notebook's says its language."""
+    told = {"execution_id": result.execution_id, "status": result.status, "state": result.state}
+    language = {} if cell.kernel == "python" else {"language": cell.kernel}
     return {
         "cell_type": "code",
         "id": result.execution_id[:16],
-        "metadata": {"kernelexec": {"execution_id": result.execution_id, "status": result.status, "state": result.state}},
+        "metadata": {"kernelexec": told | language},
         "execution_count": result.execution_count,
-        "source": source,
+        "source": cell.source,
         "outputs": [notebook_output(output) for output in result.outputs],
     }
 

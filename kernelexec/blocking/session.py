@@ -41,14 +41,16 @@ class Session:
         self,
         code: str,
         *,
+        language: str = "python",
+        stdin: str | None = None,
         timeout: float | None = None,
         wait: float | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """See ``AsyncSession.execute``."""
-        call = partial(self._session.execute, code, timeout=timeout, wait=wait, request_id=request_id)
-        return self._portal.call(partial(call, on_output=on_output))
+        call = partial(self._session.execute, code, language=language, stdin=stdin, timeout=timeout)
+        return self._portal.call(partial(call, wait=wait, request_id=request_id, on_output=on_output))
 
     def execute_command(
         self,
@@ -106,9 +108,9 @@ class Session:
         """See ``AsyncSession.is_complete``."""
         return self._portal.call(partial(self._session.is_complete, code, wait=wait))
 
-    def restart(self) -> None:
+    def restart(self, *, language: str | None = None) -> None:
         """See ``AsyncSession.restart``."""
-        self._portal.call(self._session.restart)
+        self._portal.call(partial(self._session.restart, language=language))
 
     def close(self) -> None:
         """See ``AsyncSession.close``."""

@@ -103,13 +103,20 @@ def exec_(
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
     python: PythonOption = None,
+    language: Annotated[
+        str,
+        typer.Option(
+            "--language", metavar="NAME", callback=_filled, help="Python, bash, javascript, or an installed kernel's."
+        ),
+    ] = "python",
     as_json: JsonOption = False,
 ) -> int:
     """Run one cell of CODE in a new session."""
     from kernelexec.cli.run import run_code  # noqa: PLC0415 - see run
 
     directory = Path(work_dir) if work_dir else None
-    return run_code(code, config=_config(isolation, python), timeout=timeout, work_dir=directory, as_json=as_json)
+    config = _config(isolation, python)
+    return run_code(code, config=config, language=language, timeout=timeout, work_dir=directory, as_json=as_json)
 
 
 @app.command(epilog=f"Exit status: 0, or 1 if something is to be mended; {OURSELVES} after wrong usage.")

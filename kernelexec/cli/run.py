@@ -55,7 +55,7 @@ def run_file(
             say(f"wrote {target}")
 
 
-def run_code(code: str, *, config: Config, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
+def run_code(code: str, *, config: Config, language: str, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
     """Run one cell; the exit status is the cell's own, 1 at least if it failed.
 
     Raises:
@@ -72,7 +72,7 @@ def run_code(code: str, *, config: Config, timeout: float | None, work_dir: Path
         with signals.listening():
             async with AsyncExecutor(config=config) as executor:
                 signals.session = await executor.session("exec", work_dir=work_dir or current)
-                found = await signals.session.execute(code, timeout=timeout, on_output=shower.output)
+                found = await signals.session.execute(code, language=language, timeout=timeout, on_output=shower.output)
         return found
 
     result = anyio.run(once)

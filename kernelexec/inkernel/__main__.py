@@ -1,4 +1,7 @@
-"""``python <this directory> -f CONNECTION_FILE`` starts a kernel, also where the rest of kernelexec is not installed."""
+"""``python <this directory> -f CONNECTION_FILE`` starts a kernel, also where the rest of kernelexec is not installed.
+
+``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(here))]
-app = import_module(f"{here.name}.app")
+guards = sys.argv[1:2] == ["--guard"]
+program = import_module(f"{here.name}.{'guard' if guards else 'app'}")
 sys.path.remove(str(here.parent))
 
-app.main(sys.argv[1:])
+program.main(sys.argv[2:] if guards else sys.argv[1:])

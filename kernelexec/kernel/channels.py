@@ -22,13 +22,14 @@ from kernelexec.kernel import zmtp
 _UCRED = struct.Struct("3i")
 
 
-def open_pinned(path: Path, *, uid: int, pid: int | None = None) -> socket.socket:
+def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callable[[int], bool] | None = None) -> socket.socket:
     """A connected, non-blocking unix stream socket to exactly what ``path`` names now.
 
     Linux only in its full strength: elsewhere the path is checked and then connected to by name.
 
     Raises:
-        KernelConnectionFailed: a link, no socket, another owner, or served by another process than ``pid``.
+        KernelConnectionFailed: a link, no socket, another owner, or served by another process than ``pid``, or by one that
+            does not belong.
     """
     try:
         pin = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -40,7 +41,7 @@ def open_pinned(path: Path, *, uid: int, pid: int | None = None) -> socket.socke
             sock = unless_done.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
             sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
-            _check_peer(sock, path, uid, pid)
+            _check_peer(sock, path, uid, belongs or (lambda peer: pid in (None, peer)))
         except OSError as exc:
             raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
         finally:
@@ -55,11 +56,11 @@ def _check_file(pin: int, path: Path, uid: int) -> None:
         raise KernelConnectionFailed(f"{path.name} is not a socket of uid {uid}: the kernel may have replaced it.")
 
 
-def _check_peer(sock: socket.socket, path: Path, uid: int, pid: int | None) -> None:
+def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[int], bool]) -> None:
     if not hasattr(socket, "SO_PEERCRED"):
         return
     peer_pid, peer_uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    if peer_uid != uid or (pid is not None and peer_pid != pid):
+    if peer_uid != uid or not belongs(peer_pid):
         raise KernelConnectionFailed(f"{path.name} is served by process {peer_pid} of uid {peer_uid}, not by the kernel.")
 
 

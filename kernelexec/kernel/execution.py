@@ -39,6 +39,8 @@ class Execution:
         self.reply_metadata: dict[str, Any] = {}
         self.asked: bool = False
         self.ended = asyncio.Event()
+        self.heard = 0
+        self.lingers = False
         self._turning = asyncio.Event()
         self._idle = False
         self._alive_at = 0.0
@@ -54,8 +56,9 @@ class Execution:
         self._turning.set()
 
     def saw_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
-        """Take an iopub message; after the end it counts as late."""
+        """Take an iopub message; after the end it counts as late, unless the execution lingers."""
         target = self._collector
+        self.heard += 1
         self._alive_at = asyncio.get_running_loop().time()
         if dropped_bytes:
             target.drop(dropped_bytes)
@@ -90,11 +93,18 @@ class Execution:
         if self.end is not None:
             return
         self.end = end
-        self._collector = self.late
+        if not self.lingers:
+            self._collector = self.late
         if self._patience is not None:
             self._patience.cancel()
         self.ended.set()
         self._turning.set()
+
+    def settle(self) -> None:
+        """Linger no longer: whatever comes now is late."""
+        self.lingers = False
+        if self.end is not None:
+            self._collector = self.late
 
     def _half_ended(self) -> None:
         if self._idle and self.reply is not None:

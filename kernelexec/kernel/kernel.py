@@ -6,67 +6,66 @@ It assumes a hostile kernel: nothing here waits without a bound, grows without a
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kernelexec.collector import Collector, Displays
 from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.kernel.death import Death
+from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
-from kernelexec.provisioning import KernelProvisionerBase, RuntimeDirectory, create_provisioner, kernel_spec, scrubbed
-from kernelexec.provisioning.spec import start_failure
-from kernelexec.results import Cause
+from kernelexec.kernel.names import Names
+from kernelexec.kernel.programs import Programs
+from kernelexec.provisioning import (
+    Connection,
+    InstalledSpec,
+    KernelProvisionerBase,
+    RuntimeDirectory,
+    create_provisioner,
+    guarded_spec,
+    kernel_spec,
+    scrubbed,
+)
+from kernelexec.provisioning.spec import complaint, start_failure
+from kernelexec.results import Rung
 
-_NAMES = 1000  # of one cell
-_ALL_NAMES = 10_000
-_NAME_CHARS = 100
 _STDERR_BYTES = 4096
 _STACKS_BYTES = 64 * 1024
 _WORDS_BYTES = 2 * 1024 * 1024
 #: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
-_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """How a kernel's process ended: the cause, and the exit code as a shell would say it (128 + n for signal n)."""
-
-    cause: Cause
-    exit_code: int
-
-    @classmethod
-    def of(cls, status: int | None, *, out_of_memory: bool = False) -> Death:
-        """From a wait status as ``subprocess`` gives it."""
-        if out_of_memory:
-            return cls("oom", 137)
-        if status is None or status >= 0:
-            return cls("exited", status or 0)
-        return cls("crashed" if -status in _CRASHES else "killed", 128 - status)
 
 
 class Kernel:
     """One kernel process. ``start`` and ``stop`` bracket its life; in between, ``submit`` sends it cells."""
 
-    def __init__(self, config: Config, runtime: RuntimeDirectory, *, cwd: str, identity: bytes) -> None:
-        self.names: set[str] = set()
-        self.name_count = 0
+    def __init__(
+        self,
+        config: Config,
+        runtime: RuntimeDirectory,
+        *,
+        cwd: str,
+        identity: bytes,
+        installed: InstalledSpec | None = None,
+    ) -> None:
+        self.names = Names()
         self.death: Death | None = None
         self.died = asyncio.Event()
         self.displays = Displays()
         self.token = secrets.token_hex(8)
         self.about: dict[str, Any] = {}
+        self.programs: Programs | None = None
         self.on_death: Callable[[Death], None] | None = None
         self._config = config
         self._runtime = runtime
@@ -75,6 +74,16 @@ class Kernel:
         self._provisioner: KernelProvisionerBase | None = None
         self._link: Link | None = None
         self._unwanted = False
+        self._installed = installed
+        self._called = f"The kernel {installed.name!r}" if installed else "The kernel"
+        self._dialing: Dialing | None = None
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """The steps that can end a cell of it and keep the state, gentlest first."""
+        if self._installed is None:
+            return "interrupt", "signal", "cancel", "command"
+        return ("interrupt",) if self._installed.interrupt_mode == "message" else ("signal",)
 
     @property
     def alive(self) -> bool:
@@ -92,19 +101,20 @@ class Kernel:
         Raises:
             KernelStartFailed: it did not come up in time or died; with the end of its stderr.
         """
-        connection = self._runtime.create()
+        installed = self._installed
+        connection = self._runtime.create(installed.transport, installed.name) if installed else self._runtime.create()
         budget = self._config.budgets.start
         try:
             with anyio.fail_after(budget):
                 await self._launch(tasks)
-                await self._or_death(self._await_ready)
-                limit = self._config.output.message_bytes
-                link = self._link = Link(connection.key, self._identity, limit, self._learn, uid=os.getuid())
-                await self._or_death(lambda: link.connect(connection.path, getattr(self._provisioner, "pid", None)))
+                if installed is None:
+                    await self._or_death(self._await_ready)
+                await self._connect(connection)
         except TimeoutError as exc:
-            raise KernelStartFailed(await self._give_up(f"The kernel did not serve within {budget} s.")) from exc
+            last = f" ({self._dialing.failure})" if self._dialing and self._dialing.failure else ""
+            raise KernelStartFailed(await self._give_up(f"{self._called} did not serve within {budget} s{last}.")) from exc
         except KernelConnectionFailed as exc:
-            raise KernelStartFailed(await self._give_up(f"The kernel's sockets cannot be used: {exc}.")) from exc
+            raise KernelStartFailed(await self._give_up(f"{self._called}'s sockets cannot be used: {exc}.")) from exc
         except BaseException:
             await self.kill()
             raise
@@ -117,7 +127,8 @@ class Kernel:
     async def _launch(self, tasks: TaskGroup) -> None:
         if self._unwanted:
             raise KernelStartFailed("The kernel was stopped before it started.")
-        spec = kernel_spec(self._config.python, self._runtime.connection_file)
+        file = self._runtime.connection_file
+        spec = guarded_spec(self._installed, file) if self._installed else kernel_spec(self._config.python, file)
         limits = self._config.limits.model_dump(exclude_none=True)
         env = scrubbed(self._config.environment) | self._runtime.launch_environment(self.token, limits)
         provisioner = create_provisioner(self.token, spec)
@@ -130,9 +141,17 @@ class Kernel:
             except OSError as exc:
                 if not provisioner.has_process:
                     self._set_death(Death("exited", 127))
-                raise KernelStartFailed(start_failure(exc, self._config.python, self._cwd)) from exc
+                raise KernelStartFailed(start_failure(exc, spec.argv[0], self._cwd)) from exc
         await provisioner.post_launch()
         tasks.start_soon(self._watch, provisioner)
+
+    async def _connect(self, connection: Connection) -> None:
+        pid = getattr(self._provisioner, "pid", None)
+        dial = self._dialing = Dialing(connection, pid, said=self._installed is None)
+        link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
+        await self._or_death(lambda: link.connect(dial))
+        if self._installed is not None and pid is not None:
+            self.programs = await Programs.of(pid)
 
     async def _await_ready(self) -> None:
         self.about = await self._runtime.wait_ready()
@@ -154,15 +173,13 @@ class Kernel:
             race.cancel_scope.cancel()
         if self.death is not None:
             how = f"{self.death.cause}, exit code {self.death.exit_code}"
-            raise KernelStartFailed(f"The kernel ended while it started ({how}).{self._complaint()}")
+            raise KernelStartFailed(f"{self._called} ended while it started ({how}).{self._complaint()}")
         if failure is not None:
             raise failure
 
     def _complaint(self) -> str:
         text = self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace").strip()
-        if "No module named 'ipykernel'" in text or "No module named ipykernel" in text:
-            return f" {self._config.python} has no ipykernel: install it there with `pip install ipykernel`."
-        return f" Its stderr ended with:\n{text}" if text else ""
+        return complaint(text, None if self._installed else self._config.python)
 
     def submit(self, code: str, collector: Collector, late: Collector) -> Execution:
         """Send a cell.
@@ -170,9 +187,10 @@ class Kernel:
         Raises:
             KernelConnectionFailed: the kernel is gone; nothing was sent.
         """
-        if self._link is None:
-            raise KernelConnectionFailed("the kernel was not started")
-        return self._link.submit(code, collector, late)
+        assert self._link is not None
+        execution = self._link.submit(code, collector, late)
+        execution.lingers = self._installed is not None
+        return execution
 
     def take_late(self) -> list[Execution]:
         """Executions that have ended, and of which output came since the last call."""
@@ -185,6 +203,10 @@ class Kernel:
     async def ask(self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any] | None:
         """See ``Link.ask``; None at once where the kernel does not live."""
         return await self._link.ask(channel, msg_type, content, patience=patience) if self.alive and self._link else None
+
+    async def settle(self, execution: Execution, patience: float) -> bool:
+        """Whether the kernel answers after a cell; see ``Link.settle``."""
+        return self.alive and self._link is not None and await self._link.settle(execution, patience)
 
     async def exits(self, patience: float) -> bool:
         """Whether the kernel's process ends within ``patience`` seconds, as it said it would."""
@@ -275,11 +297,4 @@ class Kernel:
         said = metadata.get("kernelexec")
         if not isinstance(said, dict) or said.get("token") != self.token:
             return
-        for key, change in (("names_added", self.names.update), ("names_removed", self.names.difference_update)):
-            names = said.get(key)
-            found = (names if isinstance(names, list) else [])[:_NAMES]
-            change(name for name in found if isinstance(name, str) and len(name) <= _NAME_CHARS)
-        while len(self.names) > _ALL_NAMES:
-            self.names.pop()
-        count = said.get("names_count")
-        self.name_count = count if isinstance(count, int) else len(self.names)
+        self.names.learn(said)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
 
 from kernelexec.collector import Collector
 from kernelexec.errors import KernelConnectionFailed, KernelError
-from kernelexec.kernel.channels import Channel, open_pinned
+from kernelexec.kernel.channels import Channel
+from kernelexec.kernel.dialing import Dial
 from kernelexec.kernel.execution import End, Execution
 from kernelexec.kernel.messages import Malformed, Message, Wire
 from kernelexec.kernel.zmtp import Multipart
@@ -24,29 +24,31 @@ _REMEMBERED = 200
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
 _WELCOME_SECONDS = 0.05
 _DRAIN_SECONDS = 0.5
+#: How long after a reply what was published before it may take to come on the other channel.
+_QUIET_SECONDS = 0.2
+#: So many answers without output between them mean that a cell has said all; how long that may take at most.
+_SILENT_ROUNDS, _SETTLE_SECONDS = 2, 10.0
 
 
 class Link:
     """Speaks with one kernel. There is no stdin channel: nobody answers ``input()``, and a forged request reaches nobody."""
 
-    def __init__(
-        self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None], *, uid: int
-    ) -> None:
+    def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.hung_up = False
         self.control_answered = asyncio.Event()
         self._wire = Wire(key)
         self._identity = identity
         self._limit = limit_bytes
         self._on_metadata = on_metadata
-        self._uid = uid
         self._channels: dict[str, Channel] = {}
         self._heard = asyncio.Event()
         self._executions: dict[str, Execution] = {}
         self._late: dict[str, Execution] = {}
         self._answers: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._quiet = asyncio.Event()
         self._closing = False
 
-    async def connect(self, path: Callable[[str], Path], pid: int | None, *, only: str | None = None) -> None:
+    async def connect(self, dial: Dial, *, only: str | None = None) -> None:
         """Open the channels (``only`` one of them) and wait until iopub reaches us. The caller bounds the wait.
 
         Raises:
@@ -56,7 +58,7 @@ class Link:
         for name, kind in _CHANNELS.items():
             if only is not None and name != only:
                 continue
-            sock = open_pinned(path(name), uid=self._uid, pid=pid)
+            sock = await dial(name)
             identity = b"" if kind == b"SUB" else self._identity
             channel = self._channels[name] = Channel(kind, identity, self._limit, deliver[name], self._on_lost)
             await channel.connect(sock)
@@ -119,6 +121,27 @@ class Link:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
         return await self.ask("shell", "kernel_info_request", {}, patience=patience) is not None
 
+    async def settle(self, execution: Execution, patience: float) -> bool:
+        """Whether the kernel answers after a cell. One without our launcher is asked until nothing of the cell comes meanwhile.
+
+        Some kernels (deno 2.9) say that a cell has ended before they have published all of it.
+        """
+        if not execution.lingers:
+            return await self.answers(patience)
+        answered = False
+        with anyio.move_on_after(_SETTLE_SECONDS):
+            heard, silent = execution.heard, 0
+            while silent < _SILENT_ROUNDS:
+                self._quiet = asyncio.Event()
+                if not await self.answers(patience):
+                    break
+                answered = True
+                with anyio.move_on_after(_QUIET_SECONDS):
+                    await self._quiet.wait()
+                silent = silent + 1 if heard == execution.heard else 0
+                heard = execution.heard
+        return answered
+
     def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
         self.control_answered.clear()
@@ -169,12 +192,14 @@ class Link:
         self._heard.set()
         execution = self._executions.get(message.parent_id)
         if execution is None:
+            if message.content.get("execution_state") == "idle":
+                self._quiet.set()
             return
         if message.msg_type == "status":
             if message.content.get("execution_state") == "idle":
                 execution.saw_idle()
             return
-        if execution.end is not None:
+        if execution.end is not None and not execution.lingers:
             self._late[execution.msg_id] = execution
         execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from typing import Any
 
@@ -10,6 +9,7 @@ import anyio
 
 from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed, KernelNotAnswering
+from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.link import Link
 from kernelexec.provisioning import RuntimeDirectory
 
@@ -26,11 +26,11 @@ async def ask_kernel(runtime: RuntimeDirectory, msg_type: str, content: dict[str
     if connection is None:
         raise KernelNotAnswering("The kernel is gone: its connection file cannot be read.")
     # A second client of the same name would get the owner's replies.
-    link = Link(connection.key, secrets.token_hex(16).encode(), _MESSAGE_BYTES, lambda _: None, uid=os.getuid())
+    link = Link(connection.key, secrets.token_hex(16).encode(), _MESSAGE_BYTES, lambda _: None)
     said = None
     try:
         with anyio.move_on_after(patience):
-            await link.connect(connection.path, None, only="control")
+            await link.connect(Dialing(connection, None, said=True), only="control")
             said = await link.ask("control", msg_type, content, patience=patience)
     except KernelConnectionFailed as exc:
         message = f"The kernel cannot be reached: {exc}."

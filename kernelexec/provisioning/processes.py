@@ -19,6 +19,7 @@ NAME = "KERNELEXEC_KERNEL"
 _PROC = Path("/proc")
 _SWEEPS = 5
 _DEATH_MILLISECONDS = 100
+_GENERATIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,25 @@ class Status:
     parent: int
     session: int
     born: int  # in clock ticks since the machine started: tells a process from the next one with its id
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a living process is another one, or comes from it."""
+    for _ in range(_GENERATIONS):
+        if pid == ancestor:
+            return True
+        status = status_of(pid)
+        if status is None or status.parent == 0:
+            return False
+        pid = status.parent
+    return False
+
+
+def programs_of(guard: int) -> dict[int, int]:
+    """The programs that a guarded kernel runs, children of the guard's only child: ids, and when they were born."""
+    table = {pid: status for pid in _processes() if (status := status_of(pid))}
+    kernels = {pid for pid, status in table.items() if status.parent == guard}
+    return {pid: status.born for pid, status in table.items() if status.parent in kernels}
 
 
 def oom_kills() -> int:

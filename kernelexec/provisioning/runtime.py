@@ -12,13 +12,15 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.installed import Transport
+from kernelexec.provisioning.loopback import free_ports
 from kernelexec.provisioning.roots import PREFIX, hold, let_go
 from kernelexec.provisioning.trees import remove_tree
 
@@ -30,14 +32,23 @@ _LINE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where a kernel's sockets are and the key that signs its messages."""
+    """Where a kernel's sockets are and the key that signs its messages.
+
+    Unix sockets beside ``prefix``; or, for a kernel that cannot have them, ports of a loopback ``address``.
+    """
 
     prefix: Path
     key: bytes
+    address: str | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
 
     def path(self, channel: str) -> Path:
         """The socket of a channel: shell, iopub, stdin, control or hb."""
         return self.prefix.with_name(f"{self.prefix.name}-{_PORTS[channel + '_port']}")
+
+    def port(self, channel: str) -> int:
+        """The port of a channel, where there is an address."""
+        return self.ports[f"{channel}_port"]
 
 
 def new_root() -> Path:
@@ -87,11 +98,11 @@ class RuntimeDirectory:
         self._ready: int | None = None
         self._owner: int | None = None
 
-    def create(self) -> Connection:
-        """Make the directory, its connection file and its pipes.
+    def create(self, transport: Transport = "ipc", name: str = "kernelexec") -> Connection:
+        """Make the directory, the connection file of a kernel of that name, and its pipes.
 
         Raises:
-            KernelStartFailed: the path is too long for unix sockets.
+            KernelStartFailed: the path is too long for unix sockets, or no port of a loopback address is free.
         """
         prefix = self.path / "s"
         if len(os.fsencode(prefix)) + 2 > SOCKET_PATH_BYTES:
@@ -99,15 +110,17 @@ class RuntimeDirectory:
             raise KernelStartFailed(message)
         self.path.mkdir(mode=0o700, parents=True)
         key = secrets.token_hex(32)
-        content = {"transport": "ipc", "ip": str(prefix), "key": key, "signature_scheme": "hmac-sha256", **_PORTS}
+        address, ports = (None, _PORTS) if transport == "ipc" else free_ports(tuple(_PORTS))
+        place = {"transport": transport, "ip": address or str(prefix), **ports}
+        content = {**place, "key": key, "signature_scheme": "hmac-sha256", "kernel_name": name}
         fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as file:
-            json.dump({**content, "kernel_name": "kernelexec"}, file)
-        for name in ("ready", "owner"):
-            os.mkfifo(self.path / name, 0o600)
+            json.dump(content, file)
+        for pipe in ("ready", "owner"):
+            os.mkfifo(self.path / pipe, 0o600)
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
         self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
-        return Connection(prefix, key.encode())
+        return Connection(prefix, key.encode(), address, ports)
 
     def connection(self) -> Connection | None:
         """Where the sockets of a kernel are that another process started; None where that cannot be read."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import sys
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
@@ -11,6 +13,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.installed import InstalledSpec
 from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
@@ -24,6 +27,18 @@ def kernel_spec(python: str, connection_file: Path) -> KernelSpec:
         display_name="Python (kernelexec)",
         language="python",
         interrupt_mode="message",
+        metadata={"kernel_provisioner": {"provisioner_name": PROVISIONER, "config": {}}},
+    )
+
+
+def guarded_spec(installed: InstalledSpec, connection_file: Path) -> KernelSpec:
+    """The kernelspec of a kernel that is not ours: its own command under our guard and our provisioner, whatever it names."""
+    return KernelSpec(
+        argv=[sys.executable, "-I", "-S", str(LAUNCHER), "--guard", *installed.argv(connection_file)],
+        display_name=installed.spec.display_name,
+        language=installed.spec.language,
+        env=dict(installed.spec.env),
+        interrupt_mode=installed.interrupt_mode,
         metadata={"kernel_provisioner": {"provisioner_name": PROVISIONER, "config": {}}},
     )
 
@@ -53,3 +68,10 @@ def start_failure(exc: OSError, python: str, cwd: str) -> str:
     elif Path(python).is_symlink():
         reason += f" ({Path(python).readlink()}, which it is a link to)"
     return f"{python} cannot be started: {reason}. Choose an interpreter that has ipykernel by the option `python`."
+
+
+def complaint(stderr: str, python: str | None) -> str:
+    """What to say of a kernel's last words; with the remedy where it is our launcher's, in ``python``, that lacks ipykernel."""
+    if python is not None and re.search(r"No module named '?ipykernel\b", stderr):
+        return f" {python} has no ipykernel: install it there with `pip install ipykernel`."
+    return f" Its stderr ended with:\n{stderr}" if stderr else ""

@@ -58,7 +58,8 @@ class ExecutionResult:
     ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
     signal n, and -1 where the cell never ran. ``state`` says whether the variables are still there, as checked with the
     kernel; ``kernel_epoch`` grows with every new kernel process. ``outputs`` hold what came in time, ``late`` what came
-    from threads or children after the cell had ended.
+    from threads or children after the cell had ended. ``language`` is the cell's: each has a kernel with epochs of its own,
+    but for commands and node, which run in the place of the Python kernel.
     """
 
     execution_id: str
@@ -83,6 +84,7 @@ class ExecutionResult:
     isolation: str = "local"
     work_dir: str | None = None
     notes: tuple[str, ...] = ()
+    language: str = "python"
 
     @property
     def ok(self) -> bool:

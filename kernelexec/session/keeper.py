@@ -12,13 +12,14 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Death, Execution, Kernel
-from kernelexec.provisioning import RuntimeDirectory, stored_identity
+from kernelexec.provisioning import InstalledSpec, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, Interrupted
 from kernelexec.session.ladder import end_cell
 from kernelexec.session.life import Life
 from kernelexec.session.turn import Verdict
 
 _LISTED = 20
+_BY_INTERRUPT = Death("killed", 130)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,15 @@ class Keeper:
     """Starts, judges, replaces and ends the kernels of one session, one at a time."""
 
     def __init__(
-        self, config: Config, session: str, runtime: Path, cwd: str, life: Life, tell: Callable[[KernelChanged], None]
+        self,
+        config: Config,
+        session: str,
+        runtime: Path,
+        cwd: str,
+        life: Life,
+        tell: Callable[[KernelChanged], None],
+        *,
+        installed: InstalledSpec | None = None,
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
@@ -58,6 +67,13 @@ class Keeper:
         self._starting: Kernel | None = None
         self._stopped = False
         self._renewing = False
+        self._installed = installed
+        self._told_port = False
+
+    @property
+    def language(self) -> str:
+        """What its kernels speak."""
+        return self._installed.label if self._installed else "python"
 
     async def ready(self) -> tuple[Kernel, Loss | None]:
         """A living kernel, as ``start`` gives it, and what was lost since the last call."""
@@ -82,7 +98,9 @@ class Keeper:
         if self.kernel is None:
             self.epoch += 1
             runtime = RuntimeDirectory(self._runtime / str(self.epoch))
-            kernel = self._starting = Kernel(self._config, runtime, cwd=self._cwd, identity=self._identity)
+            kernel = self._starting = Kernel(
+                self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed
+            )
             try:
                 await kernel.start(self._life.tasks)
             except KernelStartFailed:
@@ -100,6 +118,9 @@ class Keeper:
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
         """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""
         verdict = Verdict()
+        if self._installed and self._installed.transport == "tcp" and not self._told_port:
+            self._told_port = True
+            verdict.notes.append(f"The kernel {self._installed.name!r} cannot use unix sockets: it listens on a loopback port.")
         with anyio.move_on_after(timeout):
             await execution.wait_for_turn()
         if not execution.ended.is_set():
@@ -107,6 +128,7 @@ class Keeper:
             climbed = await end_cell(kernel, execution, grace=self._config.budgets.grace)
             verdict.rung, verdict.stacks = climbed.rung, climbed.stacks
         await self._judge(kernel, execution, verdict)
+        execution.settle()
         return verdict
 
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
@@ -117,8 +139,12 @@ class Keeper:
             lingers = not await kernel.exits(self._config.budgets.grace * 2)
         elif await self._survives(kernel, execution, verdict):
             verdict.state = "kept"
+            if kernel.programs is not None and await kernel.programs.lost():
+                verdict.state = "unknown"
+                verdict.notes.append("A program that the kernel had started before it served has ended: what it held is gone.")
             return
-        died_by_itself = kernel.death is not None and self._killing is None and verdict.rung != "kill"
+        ended_by_us = verdict.rung == "kill" or (verdict.rung == "signal" and kernel.death == _BY_INTERRUPT)
+        died_by_itself = kernel.death is not None and self._killing is None and not ended_by_us
         loss = await self._bury(kernel, told=True)
         verdict.state, verdict.lost_names = "lost", loss.names
         if loss.name_count > len(loss.names):
@@ -141,7 +167,7 @@ class Keeper:
         if execution.end == "complete" and self._vouched(kernel, execution):
             return True
         if execution.end in ("complete", "incomplete"):
-            if await kernel.answers(self._config.budgets.grace):
+            if await kernel.settle(execution, self._config.budgets.grace):
                 if execution.end == "incomplete":
                     verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
                 return True
@@ -188,8 +214,8 @@ class Keeper:
     async def _bury(self, kernel: Kernel, *, told: bool) -> Loss:
         await kernel.kill()
         death = kernel.death or Death("killed", 137)
-        names = tuple(sorted(kernel.names))
-        self._loss = Loss(self._killing or death.cause, death.exit_code, names, max(len(names), kernel.name_count), told)
+        names = tuple(sorted(kernel.names.known))
+        self._loss = Loss(self._killing or death.cause, death.exit_code, names, kernel.names.count, told)
         self.kernel = None
         return self._loss
 
@@ -205,7 +231,7 @@ class Keeper:
         self._say("died", death.cause)
 
     def _say(self, change: str, cause: str | None = None) -> None:
-        self._tell(KernelChanged(self._session, self.epoch, "died" if change == "died" else "started", cause))
+        self._tell(KernelChanged(self._session, self.epoch, "died" if change == "died" else "started", cause, self.language))
 
 
 def _asks_exit(execution: Execution) -> bool:

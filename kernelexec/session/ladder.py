@@ -5,6 +5,8 @@ signal      SIGINT from outside, which also reaches a C loop that holds the inte
 cancel      a top-level await is cancelled, whatever the cell made of the signal
 command     SIGKILL to every other process that the cell started
 kill        the kernel's process and all its descendants; before it, every thread's stack is taken
+
+A kernel of another language has one rung before the last: the interrupt that its kernelspec names.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Cli
         ("command", command),
     ]
     for rung, step in rungs:
+        if rung not in kernel.rungs:
+            continue
         noticed = await step()
         with anyio.move_on_after(grace if noticed else 0):
             await execution.ended.wait()

@@ -13,7 +13,7 @@ from kernelexec.config import Capacity
 from kernelexec.errors import QueueFull
 from kernelexec.hooks import CellAborted, CellExecuted, Event
 from kernelexec.results import ExecutionResult
-from kernelexec.session.keeper import Keeper
+from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life
 from kernelexec.session.memory import Memory
 from kernelexec.session.requests import Requests
@@ -33,7 +33,7 @@ class Queue:
         capacity: Capacity,
         life: Life,
         *,
-        keeper: Keeper,
+        kernels: Kernels,
         runner: Runner,
         scribe: Scribe,
         requests: Requests,
@@ -45,7 +45,7 @@ class Queue:
         self._session = session
         self._limit = capacity.queue
         self._life = life
-        self._keeper = keeper
+        self._kernels = kernels
         self._runner = runner
         self._scribe = scribe
         self._requests = requests
@@ -89,7 +89,7 @@ class Queue:
         if turn.failure is not None:
             failure, turn.failure = turn.failure, None
             raise failure
-        return self.result(turn) or snapshot(turn, self._session, self._keeper.epoch)
+        return self.result(turn) or snapshot(turn, self._session, self._kernels.of(turn.cell).epoch)
 
     def result(self, turn: Turn) -> ExecutionResult | None:
         """The result of a turn that is done, with what came late."""
@@ -141,13 +141,13 @@ class Queue:
     def _broken(self, turn: Turn, why: str) -> ExecutionResult:
         """The result of a turn that never came to its own, which the hooks are told too."""
         sent = turn.execution is not None
-        result = (broke_off if sent else never_ran)(turn, self._session, self._keeper.epoch, why)
+        result = (broke_off if sent else never_ran)(turn, self._session, self._kernels.of(turn.cell).epoch, why)
         self._tell((CellExecuted if sent else CellAborted)(self._session, turn.cell, result, turn.request_id))
         return self._requests.noted(result)
 
     def _with_late_told(self, result: ExecutionResult) -> ExecutionResult:
         """Have a result say which earlier cells' output came meanwhile: it is not among its own."""
-        late = self._keeper.take_late()
+        late = self._kernels.take_late()
         if not late:
             return result
         ids = [turn_id for turn_id in self._memory.ids() if self._memory.find(turn_id, ()).execution in late]

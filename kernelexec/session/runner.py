@@ -14,7 +14,8 @@ from kernelexec.collector import Collector
 from kernelexec.config import Config
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook
 from kernelexec.results import ExecutionResult
-from kernelexec.session.keeper import Keeper, loss_told
+from kernelexec.session.keeper import loss_told
+from kernelexec.session.kernels import Kernels
 from kernelexec.session.requests import Requests
 from kernelexec.session.turn import Turn, conclude
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
@@ -29,7 +30,7 @@ class Runner:
         self,
         session: str,
         config: Config,
-        keeper: Keeper,
+        kernels: Kernels,
         *,
         workspace: Path,
         spills: Path,
@@ -39,7 +40,7 @@ class Runner:
     ) -> None:
         self._session = session
         self._config = config
-        self._keeper = keeper
+        self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
         self._requests = requests
@@ -52,22 +53,23 @@ class Runner:
         Raises:
             KernelStartFailed, KernelConnectionFailed: nothing ran.
         """
-        kernel, loss = await self._keeper.ready()
+        keeper = self._kernels.of(turn.cell)
+        kernel, loss = await keeper.ready()
         turn.clock.sent = time.monotonic()
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
-        self._tell(CellStarted(self._session, turn.execution_id, turn.cell, self._keeper.epoch, turn.request_id))
+        self._tell(CellStarted(self._session, turn.execution_id, turn.cell, keeper.epoch, turn.request_id))
         if turn.request_id is not None:
             await self._requests.secure()
         turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late))
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
-        verdict = await self._keeper.mind(kernel, turn.execution, turn.timeout)
+        verdict = await keeper.mind(kernel, turn.execution, turn.timeout)
         turn.clock.ended = time.monotonic()
-        loss_told(verdict, loss, self._keeper.epoch)
-        result = conclude(turn, verdict, session=self._session, epoch=self._keeper.epoch, files=())
+        loss_told(verdict, loss, keeper.epoch)
+        result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=())
         saver = DisplayFiles(self._workspace, output.files_bytes if self._config.save_displays else 0)
         saved = saver.save(result.execution_count or 0, result.outputs)
         files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))

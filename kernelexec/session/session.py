@@ -20,7 +20,7 @@ from kernelexec.provisioning.register import note
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult
 from kernelexec.session.executions import Executions
-from kernelexec.session.keeper import Keeper
+from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
 from kernelexec.session.lookout import Lookout
 from kernelexec.session.queue import Queue
@@ -61,12 +61,13 @@ class AsyncSession(Executions, Lookout):
         self._requests = requests = Requests(name, ledger)
         told = (ledger, *hooks, record, self._scribe)
         self._tell = tell = teller(name, [hook for hook in told if hook is not None])
-        self._keeper = keeper = Keeper(config, name, runtime, str(workspace.path), self.life, tell)
+        self._kernels = kernels = Kernels(config, name, runtime, str(workspace.path), self.life, tell)
+        self._keeper = kernels.python
         place, spills = workspace.path, runtime / "out"
-        runner = Runner(name, config, keeper, workspace=place, spills=spills, notebook=notebook, requests=requests, tell=tell)
+        runner = Runner(name, config, kernels, workspace=place, spills=spills, notebook=notebook, requests=requests, tell=tell)
         capacity, scribe = config.capacity, self._scribe
         self._queue = Queue(
-            name, capacity, self.life, keeper=keeper, runner=runner, scribe=scribe, requests=requests, tell=tell
+            name, capacity, self.life, kernels=kernels, runner=runner, scribe=scribe, requests=requests, tell=tell
         )
         self._on_close = on_close
 
@@ -100,6 +101,8 @@ class AsyncSession(Executions, Lookout):
         self,
         code: str,
         *,
+        language: str = "python",
+        stdin: str | None = None,
         timeout: float | None = None,
         wait: float | None = None,
         request_id: str | None = None,
@@ -112,6 +115,9 @@ class AsyncSession(Executions, Lookout):
 
         Args:
             code: the cell's source.
+            language: ``python``, or the name or language of an installed kernelspec, whose kernel the session then keeps
+                beside its Python one; without one ``bash`` is ``execute_command``, and ``javascript`` runs through node.
+            stdin: text for the standard input of such a command; nothing else has one.
             timeout: seconds that the cell may run from its start, whatever it prints; the configuration's by default.
             wait: seconds that this call blocks at most; then the result so far comes back with status ``running``.
             request_id: 1 to 200 printable characters that name this request. Sent again, also after a restart of the caller,
@@ -125,7 +131,8 @@ class AsyncSession(Executions, Lookout):
             KernelStartFailed: a new kernel was needed and did not come up; nothing ran.
         """
         with self._refusals_told("code", code, request_id):
-            cell = cells.parse(code, limit_bytes=self._config.capacity.code_bytes)
+            self.life.check_open()
+            cell = self._kernels.cell(code, language, stdin)
             sent = await self._submit(cell, timeout, wait, on_output, request_id)
         return await sent()
 
@@ -155,22 +162,30 @@ class AsyncSession(Executions, Lookout):
             sent = await self._submit(cell, timeout, wait, on_output, request_id)
         return await sent()
 
-    async def restart(self) -> None:
-        """Replace the kernel; its state is lost, the running cell with it. Waiting cells run in the new kernel.
+    async def restart(self, *, language: str | None = None) -> None:
+        """Replace all kernels, or that of one language; their state is lost, a running cell with it.
+
+        Waiting cells run in the new ones.
 
         Raises:
+            InvalidRequest: the session has no kernel of that language.
             KernelStartFailed: no kernel came up.
         """
         self.life.check_open()
+        chosen = self._kernels.chosen(language)
         first = self._queue.first
-        if first is not None and first.execution is not None:
-            await self._keeper.kill("request")
+        running = self._kernels.of(first.cell) if first is not None and first.execution is not None else None
+        for keeper in chosen:
+            if keeper is not running:
+                keeper.renew()
+        if running in chosen and running is not None and first is not None:
+            await running.kill("request")
             await first.done.wait()
-        else:
-            self._keeper.renew()
         if not self.busy:
             async with self._queue.order:
-                await self._keeper.start()
+                for keeper in chosen:
+                    if keeper.epoch:
+                        await keeper.start()
 
     async def close(self) -> None:
         """End the session: waiting cells are aborted, the kernel and all that it started end, its private files go.
@@ -184,13 +199,13 @@ class AsyncSession(Executions, Lookout):
         """Called in the session's task when it is to end: every turn ends by this."""
         self._tell(SessionClosing(self.name))
         self._queue.let_none_begin()
-        await self._keeper.stop(0.0 if self.busy else self._config.budgets.stop)
+        await self._kernels.stop(0.0 if self.busy else self._config.budgets.stop)
 
     async def _remove(self) -> None:
         """Called in the session's task when no turn runs any more."""
         try:
             self._queue.end()
-            await self._keeper.stop(0.0)
+            await self._kernels.stop(0.0)
             await self._scribe.close()
             await in_thread(self._remove_files)
         finally:

@@ -160,6 +160,7 @@ def snapshot(turn: Turn, session: str, epoch: int) -> ExecutionResult:
     return ExecutionResult(
         execution_id=turn.execution_id,
         session=session,
+        language=turn.cell.language,
         status="running",
         outputs=collector.outputs() if collector else (),
         kernel_epoch=epoch,
@@ -174,6 +175,7 @@ def never_ran(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
     return ExecutionResult(
         execution_id=turn.execution_id,
         session=session,
+        language=turn.cell.language,
         status="aborted",
         exit_code=-1,
         state="unknown",
@@ -212,6 +214,7 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
     return ExecutionResult(
         execution_id=turn.execution_id,
         session=session,
+        language=turn.cell.language,
         status=status,
         execution_count=execution_count(reply),
         outputs=outputs,

@@ -1,0 +1,65 @@
+"""The parent of a kernel that is not ours: it starts it, ends it with its owner, and ends as it ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+from .family import adopt_orphans, kill_descendants
+from .lifeline import Order, apply_limits, end_with_owner
+
+_MISSING = 127
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a kernel's command in this process group until it has ended, or until its owner dies."""
+    order = Order.take()
+    apply_limits(order.limits)
+    adopt_orphans()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _leave_to_the_kernel)
+    environ = {**os.environ, "JPY_PARENT_PID": str(os.getpid())}
+    try:
+        child = subprocess.Popen(arguments, env=environ, preexec_fn=_end_with_guard)  # noqa: PLW1509 - there is no thread yet
+    except OSError as exc:
+        sys.stderr.write(f"{arguments[0]} cannot be started: {exc.strerror}.\n")
+        sys.stderr.flush()
+        os._exit(_MISSING)
+    if order.owner is not None:
+        end_with_owner(order.owner, kill_descendants)
+    status = _wait_for(child.pid)
+    kill_descendants()
+    _end_as(status)
+
+
+def _leave_to_the_kernel(_signum: int, _frame: Any) -> None:
+    """Do nothing: the whole group got the signal. Unlike an ignored one, a handled one is not handed on to the kernel."""
+
+
+def _end_with_guard() -> None:
+    """In the kernel, before its program: it is killed when the thread that started it, this one's only one then, ends."""
+    with suppress(OSError, AttributeError):  # Linux
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+
+
+def _wait_for(pid: int) -> int:
+    """The wait status of a child; adopted orphans that end meanwhile are waited for too."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _end_as(status: int) -> None:
+    """End with an exit code, or of the signal, that another process ended with."""
+    if status < 0:
+        if -status not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status if status >= 0 else 128 - status)

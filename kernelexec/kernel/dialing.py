@@ -1,0 +1,74 @@
+"""How a kernel's channels are reached: unix sockets or loopback ports, which are served by its own processes only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+import anyio
+import anyio.to_thread
+
+from kernelexec.errors import KernelConnectionFailed
+from kernelexec.kernel.channels import open_pinned
+from kernelexec.provisioning import Connection
+from kernelexec.provisioning.loopback import strangers
+from kernelexec.provisioning.processes import descends
+
+#: Opens a channel by its name.
+Dial = Callable[[str], Awaitable[socket.socket]]
+
+_SOONEST, _LATEST = 0.005, 0.1
+
+
+class Dialing:
+    """Opens the channels of a kernel's process ``pid``: at once where it said that it serves, else as soon as it does."""
+
+    def __init__(self, connection: Connection, pid: int | None, *, said: bool) -> None:
+        self.failure: KernelConnectionFailed | None = None
+        self._connection = connection
+        self._pid = pid
+        self._said = said
+
+    async def __call__(self, channel: str) -> socket.socket:
+        """A connected socket. Of a kernel that says nothing the channel is tried until it is there; the caller bounds it.
+
+        Raises:
+            KernelConnectionFailed: it is not what it should be, or not there though the kernel said that it serves.
+        """
+        if self._said:
+            return open_pinned(self._connection.path(channel), uid=os.getuid(), pid=self._pid)
+        pause = _SOONEST
+        while True:
+            try:
+                return await self._open(channel)
+            except KernelConnectionFailed as exc:
+                if not isinstance(exc.__cause__, OSError):
+                    raise
+                self.failure = exc
+            await anyio.sleep(pause)
+            pause = min(_LATEST, pause * 2)
+
+    async def _open(self, channel: str) -> socket.socket:
+        if self._connection.address is not None:
+            return await self._open_port(self._connection.address, self._connection.port(channel))
+        return open_pinned(self._connection.path(channel), uid=os.getuid(), belongs=self._belongs)
+
+    def _belongs(self, pid: int) -> bool:
+        return self._pid is not None and descends(pid, self._pid)
+
+    async def _open_port(self, address: str, port: int) -> socket.socket:
+        with ExitStack() as unless_done:
+            sock = unless_done.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, (address, port))
+            except OSError as exc:
+                raise KernelConnectionFailed(f"{address}:{port}: {exc.strerror or exc}") from exc
+            if await anyio.to_thread.run_sync(strangers, address, port, self._pid or 0):
+                raise KernelConnectionFailed(f"{address}:{port} is served by another process than the kernel.")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            unless_done.pop_all()
+        return sock

@@ -1,0 +1,119 @@
+"""The kernels of one session: Python's, and one for each other language, which is started by the first cell that is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from kernelexec import cells
+from kernelexec.cells import Cell, CodeCell
+from kernelexec.config import Config
+from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.hooks import KernelChanged
+from kernelexec.kernel import Execution
+from kernelexec.provisioning import InstalledSpec, find_spec, installed
+from kernelexec.session.keeper import Keeper
+from kernelexec.session.life import Life
+
+_ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
+
+
+class Kernels:
+    """Finds the kernel for a language, and keeps one keeper for each."""
+
+    def __init__(
+        self, config: Config, session: str, runtime: Path, cwd: str, life: Life, tell: Callable[[KernelChanged], None]
+    ) -> None:
+        self.python = Keeper(config, session, runtime, cwd, life, tell)
+        self._of = {"python": self.python}
+        self._names = {"python": "python"}
+        self._make = partial(Keeper, config=config, session=session, cwd=cwd, life=life, tell=tell)
+        self._runtime = runtime
+        self._limit = config.capacity.code_bytes
+
+    def cell(self, code: str, language: object, stdin: str | None) -> Cell:
+        """What a text is in a language: code of Python or of an installed kernel, a shell's command, or node's.
+
+        Raises:
+            InvalidCode: see ``cells.check``.
+            InvalidRequest: a language that is not known here, or ``stdin`` for what is no command.
+        """
+        known = self._label(language)
+        if known is None and _canonical(language) == "bash":
+            return cells.command(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
+        if known is None:
+            return cells.node(code, stdin=stdin, limit_bytes=self._limit)
+        if stdin is not None:
+            message = (
+                f"stdin is for commands and node: a cell of the {known} kernel has none. Use execute_command, or set a value."
+            )
+            raise InvalidRequest(message)
+        if known == "python":
+            return cells.parse(code, limit_bytes=self._limit)
+        cells.check(code, limit_bytes=self._limit)
+        return CodeCell(code, known)
+
+    def of(self, cell: Cell) -> Keeper:
+        """The keeper of a cell's kernel."""
+        return self._of[cell.kernel]
+
+    def chosen(self, language: object) -> tuple[Keeper, ...]:
+        """The keepers of a language's kernel, or of all for None.
+
+        Raises:
+            InvalidRequest: this session has no kernel of that language.
+        """
+        if language is None:
+            return tuple(self._of.values())
+        found = self._names.get(_canonical(language))
+        if found is None:
+            has = ", ".join(self._of)
+            message = f"This session has no kernel of language={language!r}{nearest(str(language), self._of)}: it has {has}."
+            raise InvalidRequest(message)
+        return (self._of[found],)
+
+    def take_late(self) -> list[Execution]:
+        """Executions that have ended, and of which output came since the last call."""
+        return [execution for keeper in self._of.values() for execution in keeper.take_late()]
+
+    async def stop(self, patience: float) -> None:
+        """End all kernels for good, at once, politely for ``patience`` seconds."""
+        async with anyio.create_task_group() as group:
+            for keeper in self._of.values():
+                group.start_soon(keeper.stop, patience)
+
+    def _label(self, language: object) -> str | None:
+        """What the kernel of a language is called; None for bash and JavaScript without a kernel, which are commands."""
+        wanted = _canonical(language)
+        if wanted in self._names:
+            return self._names[wanted]
+        spec = find_spec(wanted)
+        if spec is None and wanted in ("bash", "javascript"):
+            return None
+        if spec is None:
+            here = (*_ALIASES, *_ALIASES.values(), *(entry.split(" ")[0] for entry in installed()))
+            message = (
+                f"language={language!r} is not known here{nearest(wanted, here)}: there are python, bash and javascript, "
+                f"and the installed kernelspecs {', '.join(installed())}. `jupyter kernelspec list` shows where they are."
+            )
+            raise InvalidRequest(message)
+        if spec.label not in self._of:
+            self._of[spec.label] = self._keeper(spec)
+        self._names[wanted] = spec.label
+        return spec.label
+
+    def _keeper(self, spec: InstalledSpec) -> Keeper:
+        place = self._runtime / f"k{len(self._of)}"
+        place.mkdir(mode=0o700)
+        return self._make(runtime=place, installed=spec)
+
+
+def _canonical(language: object) -> str:
+    if not isinstance(language, str):
+        message = f"language={language!r}: it is a name such as 'python', not {type(language).__name__}."
+        raise InvalidRequest(message)
+    name = language.strip().lower()
+    return _ALIASES.get(name, name)
