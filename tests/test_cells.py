@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.cells import Cell, CodeCell, ShellCell, check, command, parse
+from kernelexec.cells import NODE_BYTES, Cell, CodeCell, ShellCell, check, command, node, parse
 from kernelexec.errors import InvalidCode
 
 LIMIT = 1000
@@ -180,7 +180,7 @@ def test_any_text_goes_through_a_request_unchanged() -> None:
 
 def test_a_command_of_the_session_is_bash_in_a_notebook() -> None:
     cell = command("cd a\nmake", work_dir="b", stdin="c", limit_bytes=LIMIT)
-    assert cell == ShellCell("%%bash\ncd a\nmake", "cd a\nmake", lasts=True, work_dir="b", stdin="c")
+    assert cell == ShellCell("%%bash\ncd a\nmake", "cd a\nmake", lasts=True, work_dir="b", stdin="c", language="bash")
 
 
 @pytest.mark.parametrize("text", ["ls", "!ls", "%%bash\nls", "print(1)", "x = 1\ny = 2", "  indented\n", "# comment"])
@@ -193,6 +193,26 @@ def test_commands_are_refused_as_code_is(text: Any, said: str) -> None:
     with pytest.raises(InvalidCode) as caught:
         command(text, work_dir=None, stdin=None, limit_bytes=LIMIT)
     assert str(caught.value).startswith(said.replace("code", "command", 1))
+
+
+def test_javascript_is_a_script_of_node_in_a_notebook() -> None:
+    cell = node("'a'", stdin="c", limit_bytes=LIMIT)
+    assert (cell.source, cell.language, cell.kernel) == ("%%script node\n'a'", "javascript", "python")
+    assert cell.command.endswith("""\nnode --eval=''"'"'a'"'"''""")
+    assert (cell.lasts, cell.stdin) == (True, "c")
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
+def test_javascript_is_refused_as_code_is(text: Any, said: str) -> None:
+    with pytest.raises(InvalidCode) as caught:
+        node(text, stdin=None, limit_bytes=LIMIT)
+    assert str(caught.value).startswith(said)
+
+
+def test_javascript_has_the_limit_of_a_programs_argument() -> None:
+    assert node("x" * NODE_BYTES, stdin=None, limit_bytes=2 * NODE_BYTES)
+    with pytest.raises(InvalidCode, match=f"code is {NODE_BYTES + 2} bytes, the limit for node is {NODE_BYTES}"):
+        node("x" * (NODE_BYTES - 1) + "\u65e5", stdin=None, limit_bytes=2 * NODE_BYTES)
 
 
 @pytest.mark.parametrize("stdin", [None, "", " ", "\n\n", "x" * 1000])

@@ -187,6 +187,12 @@ def test_exec_prints_its_result_as_json(tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1
 
 
+def test_exec_takes_a_language(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "exec", "process.stdout.write('a'); process.exit(7)", *LOCAL, "--language", "js")
+    assert (done.returncode, done.stdout) == (7, "a")
+    assert "language='pyton' is not known here" in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, "--language", "pyton"))
+
+
 def test_output_that_stdout_cannot_encode_ends_nothing(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "exec", "print('\u65e5')\nprint('end')", *LOCAL, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["end"])

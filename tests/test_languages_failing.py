@@ -139,6 +139,9 @@ def test_a_guard_that_is_killed_takes_its_kernel_along(session: Session) -> None
     guard = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(guard, signal.SIGKILL)
     assert gone(pid)
+    kernel = session._session._kernels._of["typescript"].kernel
+    assert kernel is not None
+    until(lambda: not kernel.alive)
     result = session.execute("1", language="ts")
     assert (result.status, result.kernel_epoch, result.state) == ("ok", 2, "lost")
 

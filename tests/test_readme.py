@@ -21,6 +21,7 @@ import pytest
 import kernelexec
 from kernelexec import Config
 from kernelexec.cli.app import app
+from tests.kernelspecs import write_all
 from tests.test_cli import BOUND, COMMAND, environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,14 +40,15 @@ OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
 HELP: dict[str, str] = {}
 
 
-def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = environment(COLUMNS="200", NO_COLOR="1", TERM="dumb")
+def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = environment(COLUMNS="200", NO_COLOR="1", TERM="dumb", **more)
     return subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=BOUND)
 
 
 def printed(code: str, directory: Path) -> list[str]:
-    """The lines that a block prints as a program of its own, without empty ones."""
-    done = run(directory, sys.executable, "-W", "error", "-c", code)
+    """The lines that a block prints as a program of its own, without empty ones; with deno's kernel installed."""
+    write_all(directory / "jupyter")
+    done = run(directory, sys.executable, "-W", "error", "-c", code, JUPYTER_PATH=str(directory / "jupyter"))
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if line]
 
