@@ -149,6 +149,8 @@ class Capacity(_Branch):
     """Finished executions that a session remembers."""
     journal_bytes: Count = Field(default=64 * MIB, ge=64 * 1024)
     """What a session's journal may hold, in bytes; over it its oldest quarter goes."""
+    snapshot_bytes: Count = Field(default=1024 * MIB, ge=0)
+    """What all snapshots in one workspace may hold together, in bytes; a variable that does not fit is left out."""
 
 
 class Config(_Branch):

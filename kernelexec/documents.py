@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import DisplayUpdated, Event
+from kernelexec.past import PastCell, PastStatus
 from kernelexec.recorder import notebook_output, write_atomically
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 
@@ -30,6 +31,7 @@ class Document:
         self._notebook = notebook
         self._shown: dict[str, list[Any]] = {}
         self._cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+        self.past = tuple(_past(cell) for cell in self._cells)
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -103,6 +105,26 @@ class Document:
         """Write the notebook, whole and atomically."""
         text = nbformat.writes(self._notebook) + "\n"
         write_atomically(path, [text.encode("utf-8", "backslashreplace")])  # in JSON a lone surrogate's escape is its own
+
+
+def _past(cell: Any) -> PastCell:  # noqa: ANN401 - nbformat's own type
+    """A code cell with what its outputs, and the notes of one of our own notebooks, say of its end."""
+    noted = cell.metadata.get("kernelexec")
+    said = noted if isinstance(noted, dict) else {}
+    language = said.get("language")
+    enames = [output.ename for output in cell.outputs if output.output_type == "error"]
+    status: PastStatus = "error" if enames else None
+    if said.get("status") in ("ok", "error", "aborted"):
+        status = said["status"]
+    return PastCell(
+        cell.source,
+        language=language if isinstance(language, str) else "python",
+        status=status,
+        interrupted="request" if enames and enames[-1] == "KeyboardInterrupt" else None,
+        ended_kernel=status == "error" and said.get("state") == "lost",
+        ename=enames[-1] if enames else None,
+        may_fail="raises-exception" in cell.metadata.get("tags", []),
+    )
 
 
 def _prose(text: str) -> Any:  # noqa: ANN401 - nbformat's own type

@@ -29,6 +29,7 @@ from kernelexec.provisioning import new_root
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
 from kernelexec.recorder import Recorder, make_empty
+from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life, in_thread
 from kernelexec.workspace import Workspace
@@ -112,18 +113,31 @@ class AsyncExecutor:
         if life.failure is not None and exc is None:
             raise life.failure
 
-    async def session(self, name: str = "default", *, work_dir: str | os.PathLike[str] | None = None) -> AsyncSession:
+    async def session(
+        self,
+        name: str = "default",
+        *,
+        work_dir: str | os.PathLike[str] | None = None,
+        notebook: str | os.PathLike[str] | None = None,
+        repeat_unsafe: bool = False,
+    ) -> AsyncSession:
         """The session of that name, made and its kernel started if it is new. Calls at once for one name make one.
 
         Args:
             name: 1 to 64 letters, digits, dots, dashes and underscores.
             work_dir: an existing directory to work in, instead of one of its own in the executor's workspace.
+            notebook: a notebook or script whose cells are replayed in the new session first, in order;
+                ``session.replay`` is the report. A cell gets the configured timeout, or twice what it took and 10 s.
+            repeat_unsafe: replay also cells that send, delete, add or start something, as far as their text shows.
 
         Raises:
             InvalidRequest, InvalidWorkDir, CapacityReached, Closed: before anything started.
             KernelStartFailed: no kernel came up.
         """
         check_name(name)
+        if not isinstance(repeat_unsafe, bool) or (repeat_unsafe and notebook is None):
+            message = f"repeat_unsafe={repeat_unsafe!r}: it is True or False, and goes with a notebook to replay."
+            raise InvalidRequest(message)
         async with self._opening.setdefault(name, asyncio.Lock()):
             tasks = self._check_open().tasks
             known = self._sessions.get(name)
@@ -131,7 +145,10 @@ class AsyncExecutor:
                 await known.close()
                 tasks, known = self._check_open().tasks, None
             if known is None:
-                return await self._open(name, work_dir, tasks)
+                return await self._open(name, work_dir, notebook, tasks, repeat_unsafe=repeat_unsafe)
+            if notebook is not None:
+                message = f"Session {name!r} is open already: close it first, or leave notebook out."
+                raise InvalidRequest(message)
             if work_dir is not None and Workspace.at(work_dir).path != known.workspace:
                 message = f"Session {name!r} works in {known.workspace}, not in {work_dir}: close it, or take another name."
                 raise InvalidWorkDir(message)
@@ -153,8 +170,20 @@ class AsyncExecutor:
             raise UnknownSession(message)
         await session.close()
 
-    async def _open(self, name: str, work_dir: str | os.PathLike[str] | None, tasks: TaskGroup) -> AsyncSession:
+    async def _open(
+        self,
+        name: str,
+        work_dir: str | os.PathLike[str] | None,
+        notebook: str | os.PathLike[str] | None,
+        tasks: TaskGroup,
+        *,
+        repeat_unsafe: bool,
+    ) -> AsyncSession:
         assert self._root is not None
+        past = None
+        if notebook is not None:
+            past = await anyio.to_thread.run_sync(partial(read_past, notebook, limit_bytes=self.config.capacity.code_bytes))
+            self._check_open()
         bound = self.config.capacity.sessions
         if len(self._sessions) >= bound:
             message = f"{len(self._sessions)} sessions are open, the limit is {bound}: close one first."
@@ -172,6 +201,9 @@ class AsyncExecutor:
         tasks.start_soon(session.life.live)
         try:
             await session.open()
+            if past is not None:
+                budget = self.config.budgets.timeout
+                session.replay = await replay(session, past, source=str(notebook), timeout=budget, repeat_unsafe=repeat_unsafe)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await session.close()

@@ -14,7 +14,7 @@ PAIRS = [
         (Session, AsyncSession, name)
         for name in ("execute", "execute_command", "executions", "wait_for", "read_output", "interrupt", "restart", "close")
     ),
-    *((Session, AsyncSession, name) for name in ("variables", "complete", "inspect", "is_complete")),
+    *((Session, AsyncSession, name) for name in ("variables", "complete", "inspect", "is_complete", "snapshot", "restore")),
 ]
 
 

@@ -68,10 +68,18 @@ class Executor:
                 finally:
                     self._portal = None
 
-    def session(self, name: str = "default", *, work_dir: str | os.PathLike[str] | None = None) -> Session:
+    def session(
+        self,
+        name: str = "default",
+        *,
+        work_dir: str | os.PathLike[str] | None = None,
+        notebook: str | os.PathLike[str] | None = None,
+        repeat_unsafe: bool = False,
+    ) -> Session:
         """See ``AsyncExecutor.session``."""
         portal = self._open_portal()
-        return Session(portal, portal.call(partial(self._executor.session, name, work_dir=work_dir)))
+        call = partial(self._executor.session, name, work_dir=work_dir, notebook=notebook, repeat_unsafe=repeat_unsafe)
+        return Session(portal, portal.call(call))
 
     def sessions(self) -> tuple[str, ...]:
         """See ``AsyncExecutor.sessions``."""

@@ -8,7 +8,17 @@ from functools import partial
 from pathlib import Path
 
 from kernelexec.blocking.portal import Portal
-from kernelexec.results import CodeStatus, Completion, ExecutionResult, OutputPage, Progress, Variables
+from kernelexec.results import (
+    CodeStatus,
+    Completion,
+    ExecutionResult,
+    OutputPage,
+    Progress,
+    Replay,
+    Restored,
+    Snapshot,
+    Variables,
+)
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session import AsyncSession
 from kernelexec.session.executions import PAGE_BYTES
@@ -36,6 +46,16 @@ class Session:
     def busy(self) -> bool:
         """See ``AsyncSession.busy``."""
         return self._session.busy
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``AsyncSession.names``."""
+        return self._session.names
+
+    @property
+    def replay(self) -> Replay | None:
+        """See ``AsyncSession.replay``."""
+        return self._session.replay
 
     def execute(
         self,
@@ -107,6 +127,14 @@ class Session:
     def is_complete(self, code: str, *, wait: float = LOOK_SECONDS) -> tuple[CodeStatus, str]:
         """See ``AsyncSession.is_complete``."""
         return self._portal.call(partial(self._session.is_complete, code, wait=wait))
+
+    def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
+        """See ``AsyncSession.snapshot``."""
+        return self._portal.call(partial(self._session.snapshot, names, timeout=timeout))
+
+    def restore(self, snapshot: Snapshot, *, names: Iterable[str] | None = None, timeout: float | None = None) -> Restored:
+        """See ``AsyncSession.restore``."""
+        return self._portal.call(partial(self._session.restore, snapshot, names=names, timeout=timeout))
 
     def restart(self, *, language: str | None = None) -> None:
         """See ``AsyncSession.restart``."""

@@ -88,7 +88,7 @@ class Kernel(IPythonKernel):
                 stream.begin_cell()
         self._words.begin(self.get_parent("shell").get("header", {}))
         self._cpu_before = _cpu_seconds()
-        self.shell.last_exit_code = self.shell.last_work_dir = self.shell.failed_within = None
+        self.shell.last_exit_code = self.shell.last_work_dir = self.shell.last_answer = self.shell.failed_within = None
 
     def _part_from_children(self) -> None:
         """Wait for what programs wrote so far; what those that go on will write belongs to this cell, not to a later one."""
@@ -127,6 +127,7 @@ class Kernel(IPythonKernel):
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "exit_code": self.shell.last_exit_code,
             "work_dir": self.shell.last_work_dir,
+            "answer": self.shell.last_answer,
         }
         return metadata
 

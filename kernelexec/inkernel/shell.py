@@ -20,7 +20,7 @@ from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
-from . import groups
+from . import groups, snapshot
 from .command import MARK, Command
 
 _ARGUMENT_BYTES = 100_000
@@ -40,6 +40,7 @@ class Shell(ZMQInteractiveShell):
     scratch: str | None = None
     last_exit_code: int | None = None
     last_work_dir: str | None = None
+    last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     failed_within: dict[str, Any] | None = None
 
@@ -79,6 +80,14 @@ class Shell(ZMQInteractiveShell):
         """
         lasting = self.__dict__.setdefault("_lasting", _Lasting())
         lasting.run(self, command, work_dir, stdin)
+
+    def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
+        """Save variables, all of the user's for None, into a new directory; what became of each goes beside the reply."""
+        self.last_answer = snapshot.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
+
+    def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
+        """Load variables that were saved; what became of each goes beside the reply."""
+        self.last_answer = snapshot.load(self.user_ns, directory, files)
 
     def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
         """Run a script for ``%run``, and remember its failure, which IPython only shows."""

@@ -181,14 +181,14 @@ class Kernel:
         text = self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace").strip()
         return complaint(text, None if self._installed else self._config.python)
 
-    def submit(self, code: str, collector: Collector, late: Collector) -> Execution:
-        """Send a cell.
+    def submit(self, code: str, collector: Collector, late: Collector, *, counted: bool = True) -> Execution:
+        """Send a cell; what is not ``counted`` takes no execution count.
 
         Raises:
             KernelConnectionFailed: the kernel is gone; nothing was sent.
         """
         assert self._link is not None
-        execution = self._link.submit(code, collector, late)
+        execution = self._link.submit(code, collector, late, counted=counted)
         execution.lingers = self._installed is not None
         return execution
 

@@ -80,8 +80,10 @@ class Link:
             self._channels["shell"].send(self._wire.pack("kernel_info_request", {})[1])
             patience = min(1.0, patience * 2)
 
-    def submit(self, code: str, collector: Collector, late: Collector) -> Execution:
+    def submit(self, code: str, collector: Collector, late: Collector, *, counted: bool = True) -> Execution:
         """Send a cell. It is registered before it is sent, so that nothing of it can be missed.
+
+        What is not ``counted`` takes no execution count, and the kernel's history does not have it.
 
         Raises:
             KernelConnectionFailed: the connection is gone; nothing was sent.
@@ -89,7 +91,7 @@ class Link:
         content = {
             "code": code,
             "silent": False,
-            "store_history": True,
+            "store_history": counted,
             "user_expressions": {},
             "allow_stdin": False,
             "stop_on_error": False,

@@ -16,6 +16,7 @@ from kernelexec.results.outputs import (
     stream_text,
     strip_ansi,
 )
+from kernelexec.results.replay import Outcome, Replay, ReplayedCell
 from kernelexec.results.result import (
     Cause,
     Diagnosis,
@@ -29,6 +30,7 @@ from kernelexec.results.result import (
     Status,
     Timing,
 )
+from kernelexec.results.snapshots import LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [
@@ -43,11 +45,18 @@ __all__ = [
     "ExecutionResult",
     "Image",
     "Interrupted",
+    "LeftOut",
     "MimeBundle",
+    "Outcome",
     "Output",
     "OutputPage",
     "Progress",
+    "Replay",
+    "ReplayedCell",
+    "Restored",
     "Rung",
+    "SavedVariable",
+    "Snapshot",
     "State",
     "Status",
     "Stream",

@@ -132,7 +132,7 @@ class ExecutionResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON types only."""
-        plain: dict[str, Any] = _plain_json(self)
+        plain: dict[str, Any] = plain_json(self)
         return plain
 
     def to_json(self) -> str:
@@ -205,15 +205,16 @@ def _adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is needed
     return TypeAdapter(ExecutionResult)
 
 
-def _plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
+def plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
+    """A value of this package as JSON types only."""
     match value:
         case str() | bool() | int() | None:
             return value
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {key: _plain_json(item) for key, item in value.items()}
+            return {key: plain_json(item) for key, item in value.items()}
         case tuple() | list():
-            return [_plain_json(item) for item in value]
+            return [plain_json(item) for item in value]
         case _:
-            return {f.name: _plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return {f.name: plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}

@@ -59,5 +59,4 @@ class Memory:
     def _drop(self, turn: Turn) -> None:
         self._held_bytes -= turn.held_bytes
         self._spilled_bytes -= turn.spilled_bytes
-        if turn.spill is not None:
-            turn.spill.remove()
+        turn.forget()

@@ -58,7 +58,7 @@ class Queue:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of the remembered, running and waiting turns, the oldest first."""
-        return (*self._memory.ids(), *(turn.execution_id for turn in self.turns))
+        return (*self._memory.ids(), *(turn.execution_id for turn in self.turns if not turn.own))
 
     def find(self, execution_id: str) -> Turn:
         """A remembered, running or waiting turn.
@@ -124,11 +124,13 @@ class Queue:
                 return
             try:
                 turn.clock.turn = time.monotonic()
-                result = self._with_late_told(await self._runner.run(turn))
+                result = await self._runner.run(turn)
+                result = result if turn.own else self._with_late_told(result)
             finally:
                 self.order.release()
-            self._tell(CellExecuted(self._session, turn.cell, result, turn.request_id))
-            result = self._requests.noted(result)
+            if not turn.own:
+                self._tell(CellExecuted(self._session, turn.cell, result, turn.request_id))
+                result = self._requests.noted(result)
         except Exception as exc:  # noqa: BLE001 - given to who asked
             turn.failure, why = exc, str(exc)
         finally:
@@ -142,6 +144,8 @@ class Queue:
         """The result of a turn that never came to its own, which the hooks are told too."""
         sent = turn.execution is not None
         result = (broke_off if sent else never_ran)(turn, self._session, self._kernels.of(turn.cell).epoch, why)
+        if turn.own:
+            return result
         self._tell((CellExecuted if sent else CellAborted)(self._session, turn.cell, result, turn.request_id))
         return self._requests.noted(result)
 
@@ -158,4 +162,7 @@ class Queue:
         """The next turn may run while this one's notebook is written; then it is answered."""
         turn.conclude(result)
         self.turns.remove(turn)
-        self._memory.keep(turn)
+        if turn.own:
+            turn.forget()
+        else:
+            self._memory.keep(turn)

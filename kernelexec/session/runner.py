@@ -54,22 +54,25 @@ class Runner:
             KernelStartFailed, KernelConnectionFailed: nothing ran.
         """
         keeper = self._kernels.of(turn.cell)
-        kernel, loss = await keeper.ready()
+        kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
         turn.clock.sent = time.monotonic()
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
-        self._tell(CellStarted(self._session, turn.execution_id, turn.cell, keeper.epoch, turn.request_id))
+        if not turn.own:
+            self._tell(CellStarted(self._session, turn.execution_id, turn.cell, keeper.epoch, turn.request_id))
         if turn.request_id is not None:
             await self._requests.secure()
-        turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late))
+        turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late), counted=not turn.own)
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
         verdict = await keeper.mind(kernel, turn.execution, turn.timeout)
         turn.clock.ended = time.monotonic()
         loss_told(verdict, loss, keeper.epoch)
         result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=())
+        if turn.own:
+            return result
         saver = DisplayFiles(self._workspace, output.files_bytes if self._config.save_displays else 0)
         saved = saver.save(result.execution_count or 0, result.outputs)
         files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))

@@ -18,7 +18,7 @@ from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened
 from kernelexec.provisioning.register import note
 from kernelexec.provisioning.trees import remove_tree
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, Replay
 from kernelexec.session.executions import Executions
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
@@ -27,13 +27,14 @@ from kernelexec.session.queue import Queue
 from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner, teller
 from kernelexec.session.scribe import Scribe
+from kernelexec.session.snapshots import Snapshots
 from kernelexec.session.turn import OnOutput, Turn
 from kernelexec.workspace import Workspace
 
 logger = logging.getLogger("kernelexec")
 
 
-class AsyncSession(Executions, Lookout):
+class AsyncSession(Executions, Lookout, Snapshots):
     """One agent's persistent kernel. Made by ``AsyncExecutor.session``; cells sent at once run one after the other."""
 
     def __init__(
@@ -49,6 +50,7 @@ class AsyncSession(Executions, Lookout):
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
+        self.replay: Replay | None = None
         self.notebook = notebook = record.path if record else None
         self.journal = ledger.path if ledger else None
         self.workspace = workspace.path

@@ -75,13 +75,22 @@ class Verdict:
 
 
 class Turn:
-    """One execution from being asked for to its result."""
+    """One execution from being asked for to its result. ``own`` is a call of this side's: no cell of the user's."""
 
-    def __init__(self, cell: Cell, *, timeout: float, on_output: OnOutput | None = None, request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        *,
+        timeout: float,
+        on_output: OnOutput | None = None,
+        request_id: str | None = None,
+        own: bool = False,
+    ) -> None:
         self.execution_id = uuid.uuid4().hex
         self.cell = cell
         self.request_id = request_id
         self.timeout = timeout
+        self.own = own
         self.clock = Clock()
         self.done = asyncio.Event()
         self.answered = asyncio.Event()
@@ -127,6 +136,11 @@ class Turn:
         if self.spill is not None:
             self.spill.close()
             self.spilled_bytes = self.spill.stored_bytes
+
+    def forget(self) -> None:
+        """Delete what is kept of it on disk."""
+        if self.spill is not None:
+            self.spill.remove()
 
     def answer(self) -> None:
         """Give the outcome to all who wait for it."""

@@ -12,7 +12,9 @@ from pathlib import Path
 from kernelexec.text import clean_text
 
 #: Directories that tools fill by themselves, and that no caller wants to read about.
-IGNORED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache"})
+IGNORED = frozenset(
+    {".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".kernelexec"}
+)
 #: So many entries are looked at; in a larger workspace the list is what was found among the first ones.
 ENTRIES_MAX = 5000
 

@@ -1,0 +1,152 @@
+"""Variables to files and back, in the kernel only: each pickled into a file of its own, so that one failing costs no other."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import time
+import types
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+_WHY_CHARS = 200
+_VARIABLES = 1000
+_CHUNK_BYTES = 1024 * 1024
+_DEFINED = (
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    type,
+)
+
+
+class _NoRoom(Exception):
+    """The file would be larger than what is left of the quota."""
+
+
+class _File:
+    """A new file, counted and hashed as it is written."""
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._left = limit_bytes
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._file.close()
+
+    def write(self, content: Any) -> int:
+        """Called by pickle with bytes, or with a view of a large object's own."""
+        size = memoryview(content).nbytes
+        if size > self._left:
+            raise _NoRoom
+        self._file.write(content)
+        self._hash.update(content)
+        self._left -= size
+        self.size += size
+        return size
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def save(
+    variables: Mapping[str, Any], hidden: Container[str], directory: str, names: list[str] | None, limit_bytes: int
+) -> dict[str, Any]:
+    """Save variables, as many as fit into the limit, into a new directory; say of each what became of it.
+
+    Without names these are the user's first thousand, those that begin with ``_`` apart.
+    A variable's file has its name only once it is whole. Where the saving is interrupted, nothing stays.
+    """
+    if names is None:
+        users = (name for name in list(variables) if isinstance(name, str) and not name.startswith("_") and name not in hidden)
+        names = sorted(users)[:_VARIABLES]
+    place = Path(directory)
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.mkdir(mode=0o700)
+    saved: list[dict[str, Any]] = []
+    left_out: list[dict[str, Any]] = []
+    try:
+        for number, name in enumerate(names):
+            missing: dict[str, Any] = {"name": name, "why": "there is no variable of that name", "defined": False}
+            said = _save(name, variables[name], place / f"{number}.pickle", limit_bytes) if name in variables else missing
+            (left_out if "why" in said else saved).append(said)
+            limit_bytes -= said.get("size_bytes", 0)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    return {"saved": saved, "left_out": left_out}
+
+
+def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]:
+    if isinstance(value, _DEFINED):
+        return {"name": name, "why": f"a {type(value).__name__}: it is made by running its code again", "defined": True}
+    begun, temporary = time.monotonic(), path.with_suffix(".part")
+    try:
+        with _File(temporary, limit_bytes) as file:
+            pickle.Pickler(file, protocol=5).dump(value)
+        temporary.replace(path)
+    except _NoRoom:
+        why = f"there is no room: {limit_bytes} bytes are left of what snapshots may hold; delete older ones"
+        return _dropped(temporary, name, why)
+    except Exception as exc:  # what a stranger's __reduce__ raises may be anything
+        return _dropped(temporary, name, f"it cannot be pickled: {_said(exc)}")
+    return {
+        "name": name,
+        "type": _type_name(value),
+        "size_bytes": file.size,
+        "seconds": time.monotonic() - begun,
+        "file": path.name,
+        "sha256": file.digest(),
+    }
+
+
+def _dropped(temporary: Path, name: str, why: str) -> dict[str, Any]:
+    temporary.unlink(missing_ok=True)
+    return {"name": name, "why": why, "defined": False}
+
+
+def load(variables: dict[str, Any], directory: str, files: list[tuple[str, str, str]]) -> dict[str, Any]:
+    """Load (name, file, sha256) from a snapshot's directory; what fails leaves its variable as it is, and is said."""
+    back, missing = [], []
+    for name, file, digest in files:
+        try:
+            variables[name] = _load(Path(directory) / file, digest)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # what a stranger's __setstate__ raises may be anything
+            missing.append({"name": name, "why": _said(exc)})
+        else:
+            back.append(name)
+    return {"back": back, "missing": missing}
+
+
+def _load(path: Path, digest: str) -> Any:
+    found = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+        if found.hexdigest() != digest:
+            raise ValueError("its file is not what was saved")
+        file.seek(0)
+        return pickle.load(file)  # noqa: S301 - in the kernel, where the user's code runs anyway
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"[:_WHY_CHARS] if kind.__module__ != "builtins" else kind.__qualname__
+
+
+def _said(exc: BaseException) -> str:
+    try:
+        text = str(exc)
+    except BaseException:  # a stranger's __str__ may raise anything
+        text = ""
+    return f"{type(exc).__name__}: {text}"[:_WHY_CHARS]

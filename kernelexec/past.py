@@ -1,0 +1,43 @@
+"""What a session did before: the cells of a notebook or of a journal in order, with what is known of their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelexec.results import Interrupted, Snapshot
+
+#: How the cell ended; None where nobody knows, as in a notebook of another tool.
+PastStatus = Literal["ok", "error", "aborted", "unfinished"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastCell:
+    """One cell that was run before, or was to be.
+
+    ``kind`` says by which call: ``code`` by ``execute``, ``command`` by ``execute_command`` (``source`` is then the command
+    itself, ``work_dir`` and ``stdin`` go with it). ``interrupted`` is what ended it early, ``ended_kernel`` whether its
+    kernel ended with it, ``seconds`` how long it ran, ``ename`` the exception that ended it, ``may_fail`` whether it was
+    meant to raise.
+    """
+
+    source: str
+    kind: Literal["code", "command"] = "code"
+    language: str = "python"
+    work_dir: str | None = None
+    stdin: str | None = None
+    status: PastStatus = None
+    interrupted: Interrupted | None = None
+    ended_kernel: bool = False
+    seconds: float | None = None
+    ename: str | None = None
+    may_fail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if there is one."""
+
+    cells: tuple[PastCell, ...]
+    snapshot: Snapshot | None = None
+    covered: int = 0

@@ -1,0 +1,248 @@
+"""Judges a cell by its syntax tree: would running it again do something twice that must happen once?
+
+Only what can be seen is judged: names are followed through imports, simple assignments and the functions of earlier cells,
+not through values. A function that is looked up by a computed name, that hides in a library, or that comes out of a
+container is not seen. So a cell that passes is likely safe to repeat, no more; one that does not pass has a reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterator, Sequence
+
+from kernelexec import cells
+from kernelexec.errors import InvalidCode
+from kernelexec.past import PastCell
+from kernelexec.repetition import rules
+from kernelexec.repetition.commands import why_not_argv, why_not_script
+from kernelexec.repetition.names import tree_of
+from kernelexec.repetition.rules import words
+
+_SOURCE_BYTES = 64 * 1024 * 1024
+_SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
+_PYTHON_MAGICS = frozenset({"time", "timeit", "capture", "prun", "memit", "python", "py"})
+_SHELL_MAGICS = frozenset({"bash", "sh", "sx", "system", "!"})
+_SHOWING_MAGICS = frozenset({"html", "HTML", "javascript", "js", "latex", "markdown", "svg", "SVG"})
+_LINE_MAGICS = frozenset(
+    words("""cd pwd env set_env matplotlib pylab config load_ext reload_ext autoreload who whos who_ls precision pip conda mamba
+    uv pinfo pinfo2 pdoc psource psearch pfile magic lsmagic alias colors xmode doctest_mode pprint automagic history
+    dhist bookmark tb""")
+)
+_FILE_MAGICS = frozenset({"ls", "cat", "mkdir", "rm", "mv", "cp", "rmdir", "ll", "lf", "lk", "ldir", "lx"})
+
+
+def why_not(cell: PastCell) -> str | None:
+    """The reason why a cell is not safe to repeat, from this cell alone; None where nothing speaks against it."""
+    return Judge().why_not(cell)
+
+
+class Judge:
+    """Judges cells in their order, and remembers what the earlier ones imported and defined."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._unsafe: dict[str, str] = {}
+        self._unsafe_methods: dict[str, str] = {}
+
+    def why_not(self, cell: PastCell) -> str | None:
+        """The reason why this cell is not safe to repeat, or None."""
+        if cell.kind == "command":
+            return why_not_script(cell.source)
+        if cell.language != "python":
+            return f"it is {cell.language}: only Python and shell commands can be judged"
+        return self._code(cell.source, failed_to_parse=cell.status == "error" and cell.ename in _SYNTAX_ERRORS)
+
+    def _code(self, source: str, *, failed_to_parse: bool = False) -> str | None:
+        try:
+            found = cells.parse(source, limit_bytes=_SOURCE_BYTES)
+        except InvalidCode as exc:
+            return str(exc)
+        if isinstance(found, cells.ShellCell):
+            return why_not_script(found.command)
+        tree = tree_of(source)
+        if tree is None:
+            return None if failed_to_parse else "it cannot be parsed as Python"
+        try:
+            return next(self._reasons(tree.body), None)
+        except RecursionError:
+            return "it is nested too deeply to be judged"
+
+    def _reasons(self, body: Sequence[ast.AST]) -> Iterator[str]:
+        for node in body:
+            yield from self._of(node)
+
+    def _of(self, node: ast.AST) -> Iterator[str]:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from self._reasons((*node.decorator_list, node.args))
+                self._define(node.name, self._body(node))
+                return
+            case ast.ClassDef():
+                yield from self._class(node)
+                return
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as value):
+                self._define(name, next(self._of(value.body), None))
+                return
+            case ast.Import() | ast.ImportFrom():
+                self._import(node)
+            case ast.For() | ast.AsyncFor() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                self._bind_targets(node)
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
+                yield from self._named(node)
+            case ast.Call():
+                yield from self._call(node)
+        yield from self._reasons(list(ast.iter_child_nodes(node)))
+        self._learn(node)
+
+    def _body(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+        """What speaks against calling a function; what it binds within itself is forgotten."""
+        known, unsafe = dict(self._known), dict(self._unsafe)
+        for argument in ast.walk(node.args):
+            if isinstance(argument, ast.arg):
+                self._forget(argument.arg)
+        why = next(self._reasons(node.body), None)
+        self._known, self._unsafe = known, unsafe
+        return why
+
+    def _class(self, node: ast.ClassDef) -> Iterator[str]:
+        yield from self._reasons((*node.decorator_list, *node.bases))
+        self._forget(node.name)
+        for part in node.body:
+            if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from self._of(part)
+                continue
+            why = self._body(part)
+            if why and part.name.startswith("__"):
+                self._define(node.name, why)
+            elif why:
+                self._unsafe_methods[part.name] = f"it calls `.{part.name}`, and {why}"
+            else:
+                self._unsafe_methods.pop(part.name, None)
+
+    def _define(self, name: str, why: str | None) -> None:
+        self._forget(name)
+        if why:
+            self._unsafe[name] = why if why.startswith("it uses") else f"it uses `{name}`, and {why}"
+
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._unsafe.pop(name, None)
+        if name in rules.EFFECTS or name == "open":
+            self._known[name] = f"own.{name}"
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._forget(alias.asname or alias.name.partition(".")[0])
+            if isinstance(node, ast.ImportFrom):
+                self._known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            elif alias.asname:
+                self._known[alias.asname] = alias.name
+            else:
+                self._known[alias.name.partition(".")[0]] = alias.name.partition(".")[0]
+
+    def _bind_targets(self, node: ast.AST) -> None:
+        """Forget what the names that a loop binds stood for."""
+        for loop in (node, *getattr(node, "generators", ())):
+            for part in ast.walk(getattr(loop, "target", loop)) if hasattr(loop, "target") else ():
+                if isinstance(part, ast.Name):
+                    self._forget(part.id)
+
+    def _learn(self, node: ast.AST) -> None:
+        """Follow what a name stands for: the maker of its value, as far as it is a plain call or another name."""
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+                self._forget(name)
+                if (made := self._dotted(value)) and "." in made:
+                    self._known[name] = made
+            case ast.withitem(context_expr=value, optional_vars=ast.Name(id=name)):
+                self._forget(name)
+                if made := self._dotted(value):
+                    self._known[name] = made
+
+    def _dotted(self, node: ast.AST | None) -> str:
+        """The full name of an expression, imports followed; a call has the name of what is called; else nothing."""
+        match node:
+            case ast.Name(id=name):
+                return self._known.get(name, name)
+            case ast.Attribute(value=value, attr=attr):
+                return f"{self._dotted(value)}.{attr}"
+            case ast.Call(func=func):
+                return self._dotted(func)
+            case ast.Await(value=value):
+                return self._dotted(value)
+            case _:
+                return ""
+
+    def _named(self, node: ast.Name | ast.Attribute) -> Iterator[str]:
+        if isinstance(node, ast.Name) and node.id in self._unsafe:
+            yield self._unsafe[node.id]
+        if isinstance(node, ast.Attribute) and node.attr in self._unsafe_methods:
+            yield self._unsafe_methods[node.attr]
+        if why := rules.of_name(self._dotted(node)):
+            yield why
+
+    def _call(self, node: ast.Call) -> Iterator[str]:
+        dotted = self._dotted(node.func)
+        first = node.args[0] if node.args else None
+        if dotted.startswith("get_ipython.") and (why := self._magic(dotted.rpartition(".")[2], node)):
+            yield why
+        elif dotted in rules.STARTERS:
+            if why := _started(node):
+                yield f"{why}, by `{dotted}`"
+        elif dotted in ("exec", "eval", "compile"):
+            why = self._code(rules.constant(first) or "") if rules.constant(first) else "it is not seen here"
+            if why:
+                yield f"it runs code by `{dotted}`: {why}"
+        elif why := rules.of_call(dotted, node):
+            yield why
+
+    def _magic(self, method: str, node: ast.Call) -> str | None:
+        """Of the calls that magics become: of commands, of the lines and cells of a magic."""
+        name, line, body = [*(rules.constant(argument) for argument in node.args), None, None, None][:3]
+        if method in ("system", "getoutput"):
+            return why_not_script(name) if name else "it runs a command that cannot be seen"
+        if method == "run_line_magic" and name:
+            return self._line_magic(name, line or "")
+        if method == "run_cell_magic" and name:
+            return self._cell_magic(name, line or "", body or "")
+        return f"it calls `get_ipython().{method}`" if method.startswith(("run_", "ex", "safe_")) else None
+
+    def _line_magic(self, name: str, line: str) -> str | None:
+        if name in ("time", "timeit"):
+            return self._code(line) if line.strip() else None
+        if name in ("sx", "system", "sc"):
+            return why_not_script(line)
+        if name in _FILE_MAGICS:
+            return why_not_script(f"{'ls' if name.startswith('l') else name} {line}")
+        if name == "pip" and line.split()[:1] == ["uninstall"]:
+            return "it runs `%pip uninstall`"
+        known = name in _LINE_MAGICS or (name == "reset" and "-f" in line.split())
+        return None if known else f"it runs `%{name}`, which is not judged"
+
+    def _cell_magic(self, name: str, line: str, body: str) -> str | None:
+        if name in _PYTHON_MAGICS:
+            return self._code(body) if body.strip() else None
+        if name in _SHELL_MAGICS:
+            return "it leaves a process behind" if "--bg" in line.split() else why_not_script(body)
+        if name in ("writefile", "file"):
+            return f"it adds to a file (`%%{name} -a`)" if {"-a", "--append"} & set(line.split()) else None
+        return None if name in _SHOWING_MAGICS else f"it runs `%%{name}`, which is not judged"
+
+
+def _started(node: ast.Call) -> str | None:
+    """Why a program must not be started again, where it can be seen which one; else that it cannot."""
+    first = node.args[0] if node.args else None
+    if (text := rules.constant(first)) is not None:
+        argv = [text, *(rules.constant(word) for word in node.args[1:])]
+        is_line = len(argv) == 1
+        return why_not_script(text) if is_line else why_not_argv([word or "" for word in argv])
+    if isinstance(first, ast.List | ast.Tuple) and first.elts:
+        shown = [rules.constant(word) for word in first.elts]
+        if ast.unparse(first.elts[0]) == "sys.executable":
+            shown[0] = "python"
+        if shown[0] in ("bash", "sh") and shown[1:2] == ["-c"] and len(shown) > 2:  # noqa: PLR2004 - sh -c SCRIPT
+            return why_not_script(shown[2]) if shown[2] else "it starts a command that cannot be seen"
+        if shown[0] is not None:
+            return why_not_argv([shlex.quote("?") if word is None else word for word in shown])
+    return "it starts a command that cannot be seen"

@@ -1,0 +1,116 @@
+"""Which shell commands may be run again: those that read, those that set the shell's own state, and a few that end the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from kernelexec.repetition.rules import words
+from kernelexec.repetition.script import Simple, Unread, simple_commands
+
+#: Commands that read, whatever their arguments, or that change their own shell only.
+_READING = frozenset(
+    words("""cd export set unset alias unalias pwd ls cat head tail grep egrep fgrep wc sort uniq cut tr rev nl fold column comm
+    join paste echo printf whoami id groups uname which type true false : test [ [[ diff cmp du df stat file md5sum sha1sum
+    sha224sum sha256sum sha384sum sha512sum cksum b2sum basename dirname realpath readlink seq sleep hostname ps free nproc
+    uptime lscpu jq tree strings hexdump xxd od locale umask shift local return exit wait read touch pushd popd dirs""")
+)
+_OPENERS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "time", "{", "}", "fi", "done"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_FIND_ACTS = ("-delete", "-exec", "-execdir", "-ok", "-okdir", "-fprint", "-fprint0", "-fprintf", "-fls")
+_GIT_READS = frozenset(words("status log diff show rev-parse describe ls-files blame shortlog grep cat-file ls-tree"))
+_GIT_LISTS = {"branch": {"-a", "-r", "-v", "-vv", "--show-current"}, "remote": {"-v"}, "tag": {"-l"}, "stash": {"list"}}
+_CURL_READS = re.compile(r"-[sSfLIkvio]+|-O|--(?:silent|show-error|fail|location|head|insecure|include|output|compressed)")
+_SED_PRINTS = re.compile(r"(?:[\d,$+~ ]*[pq=];?)+")
+_SHOWN_CHARS = 60
+
+
+def why_not_script(text: str) -> str | None:
+    """Why a shell script is not safe to repeat, or None. What cannot be taken apart is not safe."""
+    try:
+        commands = simple_commands(text)
+    except Unread as exc:
+        return f"its command holds {exc}, which is not judged"
+    return next((why for command in commands if (why := _why_not(command))), None)
+
+
+def why_not_argv(argv: Sequence[str]) -> str | None:
+    """Why a program with its arguments is not safe to start again, or None."""
+    return _why_not(Simple(list(argv)))
+
+
+def _why_not(command: Simple) -> str | None:
+    argv = list(command.words)
+    shown = " ".join(argv)[:_SHOWN_CHARS]
+    if command.after == "&":
+        return f"it leaves a process behind (`{shown} &`)"
+    for operator, target in command.redirections:
+        if operator in (">>", "&>>", "<>"):
+            return f"it adds to the file {target} (`{operator}`)"
+    while argv and (argv[0] in _OPENERS or _ASSIGNMENT.match(argv[0])):
+        del argv[0]
+    if not argv or (argv[0] == "for" and len(argv) > 2 and argv[2] == "in"):  # noqa: PLR2004 - for NAME in
+        return None
+    return None if _repeatable(argv[0].rpartition("/")[2], argv[1:]) else f"it runs `{shown}`"
+
+
+def _repeatable(name: str, rest: list[str]) -> bool:
+    if name in _READING:
+        return True
+    rule = _RULES.get(re.sub(r"^(python|pip)[\d.]+$", r"\1", name))
+    return rule is not None and rule(rest)
+
+
+def _none_of(*options: str) -> Callable[[list[str]], bool]:
+    """A rule: none of the options is given, alone or with a value after ``=``."""
+    return lambda rest: not any(word.split("=")[0] in options for word in rest)
+
+
+def _env(rest: list[str]) -> bool:
+    left = [word for word in rest if not _ASSIGNMENT.match(word)]
+    return not left or (not left[0].startswith("-") and _repeatable(left[0], left[1:]))
+
+
+def _python(rest: list[str]) -> bool:
+    if rest[:2] == ["-m", "pip"]:
+        return _pip(rest[2:])
+    return rest in (["--version"], ["-V"], ["-VV"])
+
+
+def _pip(rest: list[str]) -> bool:
+    return bool(rest) and rest[0] in {"list", "show", "freeze", "check", "install", "--version", "-V", "config", "debug"}
+
+
+def _git(rest: list[str]) -> bool:
+    while rest[:1] == ["-C"] or rest[:1] == ["--no-pager"]:
+        rest = rest[2 if rest[0] == "-C" else 1 :]
+    if not rest:
+        return False
+    if rest[0] in _GIT_LISTS:
+        return set(rest[1:]) <= _GIT_LISTS[rest[0]] and (rest[0] != "stash" or len(rest) > 1)
+    return rest[0] in _GIT_READS and _none_of("--output", "-O", "--open-files-in-pager")(rest)
+
+
+def _curl(rest: list[str]) -> bool:
+    return all(_CURL_READS.fullmatch(word) for word in rest if word.startswith("-"))
+
+
+def _sed(rest: list[str]) -> bool:
+    return rest[:1] == ["-n"] and len(rest) > 1 and _SED_PRINTS.fullmatch(rest[1]) is not None
+
+
+_RULES: dict[str, Callable[[list[str]], bool]] = {
+    "find": _none_of(*_FIND_ACTS),
+    "rg": _none_of("--pre"),
+    "date": _none_of("-s", "--set"),
+    "tee": _none_of("-a", "--append"),
+    "mkdir": lambda rest: "-p" in rest or "--parents" in rest,
+    "command": lambda rest: rest[:1] in (["-v"], ["-V"]),
+    "env": _env,
+    "printenv": lambda _rest: True,
+    "python": _python,
+    "pip": _pip,
+    "git": _git,
+    "curl": _curl,
+    "sed": _sed,
+}

@@ -1,0 +1,91 @@
+"""The names that a cell binds, deletes and uses at its top level, and the statements of it that only define."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+_DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_WRAPPING = re.compile(r"\A\s*%%(?:time|capture|prun)\b[^\n]*\n|^[ \t]*%time[ \t]+", re.MULTILINE)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def bound_names(source: str) -> frozenset[str]:
+    """The names that a cell binds at its top level, and that are still bound at its end."""
+    return frozenset(name for name, bound in name_changes(source).items() if bound)
+
+
+def name_changes(source: str) -> dict[str, bool]:
+    """Every name that a cell binds (True) or deletes (False) at its top level: the last word on each of them."""
+    tree = _tree(source)
+    return dict(_changes(tree)) if tree is not None else {}
+
+
+def used_names(source: str) -> frozenset[str]:
+    """All names that a cell reads anywhere in it, also within its functions."""
+    tree = _tree(source)
+    found = ast.walk(tree) if tree is not None else ()
+    return frozenset(node.id for node in found if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
+
+
+def definitions(source: str) -> tuple[str, frozenset[str]]:
+    """A cell's imports, functions and classes as a cell of their own, and the names that they bind."""
+    tree = _tree(source)
+    kept = [node for node in tree.body if isinstance(node, _DEFINING)] if tree is not None else []
+    return "\n".join(map(ast.unparse, kept)), frozenset(name for node in kept for name, _ in _change(node))
+
+
+def tree_of(source: str) -> ast.Module | None:
+    """The syntax tree of a cell, its magics turned into calls as IPython does it; None where it has none."""
+    from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - half a second, for who replays only
+
+    try:
+        return ast.parse(TransformerManager().transform_cell(source))  # type: ignore[no-untyped-call]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _tree(source: str) -> ast.Module | None:
+    """The same of a cell without the magics that only watch its code run."""
+    return tree_of(_WRAPPING.sub("", source))
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """What happens to names below a node, in order, without what stays inside of functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        yield from _change(child)
+        if isinstance(child, _SCOPES):
+            continue
+        yield from (_in_comprehension(child) if _is_comprehension(child) else _changes(child))
+
+
+def _change(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name, True
+        case ast.Name(id=name, ctx=ast.Del()):
+            yield name, False
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name, True
+        case ast.Import(names=names):
+            yield from ((alias.asname or alias.name.split(".")[0], True) for alias in names)
+        case ast.ImportFrom(names=names):
+            yield from ((alias.asname or alias.name, True) for alias in names if alias.name != "*")
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            yield name, True
+        case _:
+            return
+
+
+def _is_comprehension(node: ast.AST) -> bool:
+    return isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
+
+
+def _in_comprehension(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Of a comprehension only what ``:=`` binds gets out."""
+    yield from (
+        (child.target.id, True)
+        for child in ast.walk(node)
+        if isinstance(child, ast.NamedExpr) and isinstance(child.target, ast.Name)
+    )

@@ -1,0 +1,196 @@
+"""What calls do that must not happen twice, by their full names, by the names of methods, and by their arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+
+def words(text: str) -> list[str]:
+    """The words of a text: long lists are easier to read so."""
+    return text.split()
+
+
+#: Named at all, these count: whoever names one means to call it, or to hand it to something that does.
+EFFECTS: dict[str, str] = {
+    **dict.fromkeys(
+        words("""os.remove os.unlink os.rmdir os.removedirs shutil.rmtree send2trash.send2trash pathlib.Path.unlink
+        pathlib.Path.rmdir"""),
+        "deletes files",
+    ),
+    **dict.fromkeys(
+        words("os.rename os.renames os.replace shutil.move pathlib.Path.rename pathlib.Path.replace"), "moves files"
+    ),
+    "os.truncate": "changes a file in place",
+    **dict.fromkeys(words("input getpass.getpass breakpoint pdb.set_trace"), "asks for input"),
+    **dict.fromkeys(words("exit quit sys.exit os._exit os.abort SystemExit"), "ends the kernel"),
+    **dict.fromkeys(
+        words("os.kill os.killpg signal.raise_signal signal.pthread_kill signal.pidfd_send_signal"), "sends a signal"
+    ),
+    **dict.fromkeys(words("os.fork os.forkpty pty.fork pty.spawn"), "starts a process"),
+    **dict.fromkeys(
+        words("""requests.post requests.put requests.patch requests.delete httpx.post httpx.put httpx.patch httpx.delete
+        socket.create_server"""),
+        "sends over the network",
+    ),
+    **dict.fromkeys(words("runpy.run_path runpy.run_module execfile"), "runs code that is not seen here"),
+}
+_STARTS = re.compile(r"os\.(?:exec|spawn|posix_spawn)\w+")
+#: Calls that start a program; the first argument may be a command that can be judged.
+STARTERS = frozenset(
+    words("""os.system os.popen subprocess.run subprocess.call subprocess.check_call subprocess.check_output subprocess.Popen
+    subprocess.getoutput subprocess.getstatusoutput asyncio.create_subprocess_shell asyncio.create_subprocess_exec""")
+)
+#: Methods whose names say enough, whatever they are called on.
+METHODS: dict[str, str] = {
+    **dict.fromkeys(words("unlink rmdir rmtree removedirs"), "deletes files"),
+    **dict.fromkeys(
+        words("""sendmail send_message sendall sendto sendmsg storbinary storlines put_object delete_object delete_objects
+        upload_file upload_fileobj upload_blob upload_from_filename upload_from_string post chat_postMessage basic_publish
+        exec_command invoke_shell send_json send_text send_bytes"""),
+        "sends over the network",
+    ),
+    **dict.fromkeys(
+        words("commit executemany executescript insert_one insert_many update_one update_many delete_one"),
+        "writes to a database",
+    ),
+    **dict.fromkeys(words("delete_many replace_one bulk_write"), "writes to a database"),
+    **dict.fromkeys(words("terminate kill send_signal"), "ends a process"),
+}
+#: Libraries whose objects act elsewhere, and what of them only reads or connects.
+_REMOTE = re.compile(
+    r"(?:boto3|paramiko|fabric|smtplib|ftplib|socket|websockets?)\b.*|requests(?:\.[Ss]ession)?|httpx(?:\.\w*Client)?"
+    r"|aiohttp(?:\.ClientSession)?"
+)
+_REMOTE_ACTS = re.compile(
+    r"(?:send|put|post|patch|delete|upload|create_(?!connection)|update|publish|terminate|run_|start_|stop_|exec|write|rename|"
+    r"rmd|mkd|storbinary|storlines|remove|copy|modify|invoke|sudo)\w*|run"
+)
+_HTTP_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SQL_READS = re.compile(r"\s*(?:select|with|explain|show|describe|pragma|values)\b", re.IGNORECASE)
+_SQL_WRITES = re.compile(
+    r"\b(?:insert|update|delete|drop|alter|create|truncate|replace|merge|grant|call|copy)\b", re.IGNORECASE
+)
+_OPENERS = frozenset(
+    words(
+        "open io.open os.fdopen codecs.open gzip.open bz2.open lzma.open aiofiles.open tarfile.open zipfile.ZipFile h5py.File "
+        "netCDF4.Dataset numpy.memmap pandas.HDFStore pandas.ExcelWriter zarr.open"
+    )
+)
+_DEFAULT_IN_PLACE = {"numpy.memmap": "r+", "pandas.HDFStore": "a", "zarr.open": "a", "h5py.File": "r"}
+_ADDING = re.compile(r"a|[rU]b?t?\+|r\+")
+_MOVED = re.compile(r"[./\\]")
+
+
+def of_name(dotted: str) -> str | None:
+    """Why a thing of this full name must not be used twice, or None."""
+    if dotted in EFFECTS:
+        return f"it {EFFECTS[dotted]} (`{dotted}`)"
+    return f"it starts a process (`{dotted}`)" if _STARTS.fullmatch(dotted) else None
+
+
+def of_call(dotted: str, call: ast.Call) -> str | None:
+    """Why a call must not be made twice, by its arguments and by what it is called on, or None."""
+    owner, _, method = dotted.rpartition(".")
+    if isinstance(call.func, ast.Attribute) and method in METHODS and not owner.startswith(("multiprocessing", "signal")):
+        return f"it {METHODS[method]} (`.{method}`)"
+    if _REMOTE.fullmatch(owner) and _REMOTE_ACTS.fullmatch(method):
+        return f"it sends over the network (`{dotted}`)"
+    for rule in (_request, _opening, _statement, _export, _moving):
+        if why := rule(dotted, method, call):
+            return why
+    return None
+
+
+def constant(node: ast.AST | None) -> str | None:
+    """The text that an expression is, if it can be seen."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
+    """An argument by its place or by its name."""
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    return given if given is not None else (call.args[place] if place < len(call.args) else None)
+
+
+def _request(dotted: str, method: str, call: ast.Call) -> str | None:
+    """HTTP requests that say by an argument what they do; those on an unknown object, if they go to an address."""
+    why = f"it sends over the network (`{dotted}`)"
+    if dotted in ("urllib.request.urlopen", "urllib.request.Request"):
+        verb = argument(call, 9, "method")
+        return why if argument(call, 1, "data") is not None or (verb and constant(verb) not in _HTTP_READS) else None
+    if method in ("request", "stream") and dotted.startswith(("requests.", "httpx.", "aiohttp.")):
+        return why if (constant(argument(call, 0, "method")) or "").upper() not in _HTTP_READS else None
+    if method in ("put", "patch", "delete") and call.args and _starts_with(call.args[0], "http"):
+        return why
+    is_socket = method == "send" and re.search(r"sock|conn|client|ws", dotted.rpartition(".")[0], re.IGNORECASE)
+    return why if is_socket else None
+
+
+def _starts_with(node: ast.expr, text: str) -> bool:
+    first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+    return (constant(first) or "").startswith(text)
+
+
+def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
+    """Files that are opened to add to them, or to change them in place."""
+    if dotted == "shelve.open" or dotted.startswith("dbm."):
+        return f"it changes a file in place (`{dotted}`)" if constant(argument(call, 1, "flag")) != "r" else None
+    is_method = method == "open" and dotted not in _OPENERS and isinstance(call.func, ast.Attribute)
+    if dotted not in _OPENERS and not is_method:
+        return None
+    mode = argument(call, 0 if is_method else (2 if dotted == "numpy.memmap" else 1), "mode")
+    if mode is None:
+        seen: str | None = _DEFAULT_IN_PLACE.get(dotted, "r")
+    else:
+        seen = constant(mode)
+    if seen is None:
+        return None if is_method else f"it opens a file in a way that cannot be seen (`{dotted}`)"
+    return f"it adds to a file or changes it in place (`{dotted}`, mode {seen!r})" if _ADDING.match(seen) else None
+
+
+def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
+    """SQL that writes, or that cannot be seen."""
+    if method != "execute" or not isinstance(call.func, ast.Attribute) or not call.args:
+        return None
+    given = call.args[0]
+    if isinstance(given, ast.Call) and given.args:  # text("...")
+        given = given.args[0]
+    if isinstance(given, ast.JoinedStr):
+        parts = [constant(part) or " ? " for part in given.values]
+        given = ast.Constant("".join(parts))
+    statement = constant(given)
+    if statement is None:
+        return "it runs a statement that cannot be seen (`.execute`)"
+    reads = _SQL_READS.match(statement) and not _SQL_WRITES.search(statement)
+    return None if reads else f"it writes to a database (`{statement.strip()[:40]}`)"
+
+
+def _export(_dotted: str, method: str, call: ast.Call) -> str | None:
+    """Tables that are added to what is there."""
+    if method == "to_sql":
+        return "it writes to a database (`.to_sql`)" if constant(argument(call, 3, "if_exists")) != "replace" else None
+    mode = argument(call, 99, "mode") if method.startswith(("to_", "write_", "save")) else None
+    if mode is not None and (constant(mode) or "a").startswith("a"):
+        return f"it adds to a file (`.{method}`, mode 'a')"
+    return None
+
+
+def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
+    """``rename`` and ``replace`` with one argument, which may be those of a path: on a path, or to what reads like one."""
+    if method not in ("rename", "replace") or not isinstance(call.func, ast.Attribute) or len(call.args) != 1 or call.keywords:
+        return None
+    target, owner = call.args[0], call.func.value
+    pathlike = _is_path(owner) or _is_path(target) or re.search(r"path|file|dir", dotted.rpartition(".")[0], re.IGNORECASE)
+    return f"it moves a file (`.{method}`)" if pathlike or _MOVED.search(constant(target) or "") else None
+
+
+def _is_path(node: ast.expr) -> bool:
+    """Whether an expression makes a path, as far as it shows."""
+    match node:
+        case ast.BinOp(op=ast.Div()):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in ("Path", "PosixPath", "with_suffix", "with_name", "joinpath")
+        case _:
+            return False

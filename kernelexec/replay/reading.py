@@ -1,0 +1,43 @@
+"""What is read for a replay: a notebook or a script, checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kernelexec import cells
+from kernelexec.documents import Document
+from kernelexec.errors import InvalidRequest
+from kernelexec.past import Past
+
+#: The largest file that is read for a replay, in bytes, and the most cells that one has.
+FILE_BYTES, CELLS_MAX = 256 * 1024 * 1024, 10_000
+
+
+def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
+    """The cells of a notebook or script, checked; for a thread, since a large one takes its time.
+
+    Raises:
+        InvalidRequest: missing, no file, too large, no valid notebook, or with a cell that no kernel could take.
+    """
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        message = f"notebook={path!r:.200}: it is the path of a notebook, a script or a journal."
+        raise InvalidRequest(message)
+    found = Path(path).expanduser()
+    if not found.is_file():
+        message = f"notebook {str(path)!r} {'is no file' if found.exists() else 'does not exist'}: name a notebook or a script."
+        raise InvalidRequest(message)
+    size = found.stat().st_size
+    if size > FILE_BYTES:
+        message = f"notebook {str(path)!r} has {size} bytes, the limit is {FILE_BYTES}: clear its outputs."
+        raise InvalidRequest(message)
+    if found.suffix.lower() == ".jsonl":
+        message = f"notebook {str(path)!r} is a journal, which cannot be read yet: name the notebook beside it."
+        raise InvalidRequest(message)
+    past = Past(Document.read(found).past)
+    if len(past.cells) > CELLS_MAX:
+        message = f"notebook {str(path)!r} has {len(past.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
+        raise InvalidRequest(message)
+    for number, cell in enumerate(past.cells, 1):
+        cells.check(cell.source, limit_bytes=limit_bytes, what=f"cell {number} of {path}")
+    return past

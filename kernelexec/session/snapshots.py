@@ -1,0 +1,169 @@
+"""What a session's caller can do with its variables as a whole: save them where the kernel runs, and load them again."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from kernelexec.cells import CodeCell
+from kernelexec.config import Config, seconds
+from kernelexec.errors import InvalidRequest, KernelError, nearest
+from kernelexec.provisioning.trees import remove_tree
+from kernelexec.results import ExecutionResult, LeftOut, Restored, SavedVariable, Snapshot
+from kernelexec.session.keeper import Keeper
+from kernelexec.session.life import Life, in_thread
+from kernelexec.session.queue import Queue
+from kernelexec.session.turn import Turn
+from kernelexec.text import clean_text
+
+#: Where snapshots are in a workspace. The kernel writes and reads them; this side only counts their bytes.
+PLACE = Path(".kernelexec", "snapshots")
+#: How many variables one snapshot has at most.
+VARIABLES_MAX = 1000
+_TEXT_CHARS = 300
+_FILE = re.compile(r"\d{1,4}\.pickle", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+class Snapshots:
+    """The part of a session that concerns its variables as a whole."""
+
+    life: Life
+    workspace: Path
+    _config: Config
+    _keeper: Keeper
+    _queue: Queue
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The variables' names, sorted, as the kernel last said them; those that begin with ``_`` are not among them."""
+        kernel = self._keeper.kernel
+        return tuple(sorted(kernel.names)) if kernel is not None else ()
+
+    async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
+        """Save variables, each into a file of its own in the workspace, and say which were saved and why others were not.
+
+        What cannot be pickled is left out, and so is what does not fit into ``Config(capacity={"snapshot_bytes": ...})``.
+        Objects that variables share are saved with each of them: they come back as separate copies. It takes its turn like
+        a cell, but is none: no notebook has it.
+
+        Args:
+            names: which variables; the first thousand by default.
+            timeout: seconds that it may take; the configuration's for cells by default. Over it, nothing is saved.
+
+        Raises:
+            InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
+            ExecutionFailed: it was ended before it was done, or could not write; the result says what became of the state.
+        """
+        wanted = None if names is None else _checked(names)
+        snapshot_id = uuid.uuid4().hex
+        place = self.workspace / PLACE
+        used = await anyio.to_thread.run_sync(_used_bytes, place)
+        directory, left = str(place / snapshot_id), max(0, self._config.capacity.snapshot_bytes - used)
+        try:
+            answer = await self._ask(f"get_ipython().save_variables({directory!r}, {wanted!r}, {left})", timeout)
+        except Exception:
+            await in_thread(remove_tree, Path(directory))
+            raise
+        saved = (_saved(said) for said in _listed(answer, "saved"))
+        left_out = (_left_out(said) for said in _listed(answer, "left_out"))
+        return Snapshot(snapshot_id, directory, tuple(filter(None, saved)), tuple(filter(None, left_out)))
+
+    async def restore(
+        self, snapshot: Snapshot, *, names: Iterable[str] | None = None, timeout: float | None = None
+    ) -> Restored:
+        """Load the variables of a snapshot into the kernel, over those of the same names. Pickles are read in the kernel only.
+
+        Classes and functions that they are made of must be there already. A file that is missing or changed, and an object
+        that cannot be made again, are said, and leave their variable as it is.
+
+        Raises:
+            InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
+            ExecutionFailed: it was ended before it was done.
+        """
+        _check_type(snapshot)
+        wanted = snapshot.names if names is None else _checked(names)
+        for name in wanted:
+            if name not in snapshot.names:
+                message = f"{name!r} is not in snapshot {snapshot.snapshot_id}{nearest(name, snapshot.names)}."
+                raise InvalidRequest(message)
+        files = [
+            (one.name, one.file, one.sha256) for one in snapshot.variables if one.name in wanted and _FILE.fullmatch(one.file)
+        ]
+        answer = await self._ask(f"get_ipython().load_variables({snapshot.directory!r}, {files!r})", timeout)
+        back = answer.get("back")
+        there = {name for name in (back if isinstance(back, list) else []) if isinstance(name, str)}
+        why = {left.name: left for said in _listed(answer, "missing") if (left := _left_out(said))}
+        gone = (why.get(name, LeftOut(name, "the kernel said nothing of it")) for name in sorted(wanted) if name not in there)
+        return Restored(tuple(sorted(there & set(wanted))), tuple(gone))
+
+    async def _ask(self, request: str, timeout: float | None) -> dict[str, Any]:
+        """Have the launcher do something in the session's turn; what it answered, of which nothing is checked."""
+        self.life.check_open()
+        budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
+        turn = Turn(CodeCell(request), timeout=budget, own=True)
+        self._queue.add(turn)
+        result: ExecutionResult = await self._queue.outcome(turn, None)
+        answer = turn.said().get("answer")
+        if not isinstance(answer, dict):
+            result.raise_for_error()
+            raise KernelError("The kernel did not say what it saved or loaded: it may not be the one that was started.")
+        return answer
+
+
+def _check_type(snapshot: object) -> None:
+    if not isinstance(snapshot, Snapshot):
+        message = f"snapshot={snapshot!r:.100}: it is what `snapshot()` returned, not {type(snapshot).__name__}."
+        raise InvalidRequest(message)
+
+
+def _checked(names: object) -> list[str]:
+    found = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [None]
+    if not all(isinstance(name, str) for name in found) or len(found) > VARIABLES_MAX:
+        message = f"names={names!r:.100}: they are the names of variables, in a list, {VARIABLES_MAX} at most."
+        raise InvalidRequest(message)
+    return sorted({name for name in found if isinstance(name, str)})
+
+
+def _used_bytes(place: Path) -> int:
+    """What the snapshots of a workspace hold together; links are not followed."""
+    total = 0
+    with suppress(OSError):
+        for directory in os.scandir(place):
+            if directory.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    total += sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(directory))
+    return total
+
+
+def _listed(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = answer.get(key)
+    return [said for said in (found if isinstance(found, list) else [])[:VARIABLES_MAX] if isinstance(said, dict)]
+
+
+def _saved(said: dict[str, Any]) -> SavedVariable | None:
+    """A variable as the kernel says it, if that is of the right form."""
+    texts = [said.get(key) for key in ("name", "type", "file", "sha256")]
+    size, took = said.get("size_bytes"), said.get("seconds")
+    name, kind, file, digest = (text if isinstance(text, str) else "" for text in texts)
+    if not name or not _FILE.fullmatch(file) or not _DIGEST.fullmatch(digest):
+        return None
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**63:
+        return None
+    duration = float(took) if isinstance(took, int | float) and math.isfinite(took) and took >= 0 else 0.0
+    return SavedVariable(clean_text(name)[:_TEXT_CHARS], clean_text(kind)[:_TEXT_CHARS], size, duration, file, digest)
+
+
+def _left_out(said: dict[str, Any]) -> LeftOut | None:
+    name, why = said.get("name"), said.get("why")
+    if not isinstance(name, str) or not isinstance(why, str):
+        return None
+    return LeftOut(clean_text(name)[:_TEXT_CHARS], clean_text(why)[:_TEXT_CHARS], said.get("defined") is True)

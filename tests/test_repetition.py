@@ -1,0 +1,205 @@
+"""Which cells are safe to repeat, as far as their text shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelexec.past import PastCell
+from kernelexec.repetition import Judge, bound_names, definitions, name_changes, used_names, why_not
+
+SAFE = [
+    "x = 1",
+    "import pandas as pd\ndf = pd.read_csv('a.csv')",
+    "df.to_csv('out.csv', index=False)",
+    "df.to_csv('out.csv', mode='w')",
+    "df.to_sql('t', con, if_exists='replace')",
+    "df = df.rename(columns={'a': 'b'})",
+    "s = s.rename('total')",
+    "text = text.replace('a', 'b')",
+    "xs.remove(3)",
+    "import requests\nr = requests.get('https://example.org')\ndata = r.json()\ndata.update({'a': 1})",
+    "import requests\nrequests.request('GET', url)",
+    "from urllib.request import urlopen\nurlopen('https://example.org').read()",
+    "with open('a.txt') as f:\n    text = f.read()",
+    "with open('a.txt', 'w') as f:\n    f.write('x')",
+    "from pathlib import Path\nPath('a').open().read()",
+    "from pathlib import Path\nPath('a.txt').write_text('x')",
+    "con.execute('SELECT * FROM t')",
+    "con.execute('with x as (select 1) select * from x')",
+    "import subprocess\nsubprocess.run(['git', 'status'])",
+    "import subprocess\nsubprocess.run('ls -l | head', shell=True)",
+    "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', 'numpy'])",
+    "import os\nos.makedirs('d', exist_ok=True)\nos.environ['A'] = 'b'",
+    "while True:\n    break",
+    "for input in inputs:\n    model(input)",
+    "[len(input) for input in inputs]",
+    "import os\ndef clean():\n    os.remove('x')",
+    "class A:\n    def go(self):\n        raise SystemExit",
+    "model.eval()",
+    "import re\np = re.compile('a')",
+    "exec('x = 1')",
+    "!ls -l && pwd; echo $HOME | wc -l",
+    "files = !ls",
+    "%%bash\ncd sub\nexport A=1\ncat <<'EOF' > a.txt\nrm -rf /\nEOF\n# rm x\nmkdir -p a/b",
+    "%cd sub",
+    "%pip install numpy",
+    "%matplotlib inline",
+    "%time x = f()",
+    "%%time\nx = f()",
+    "%%writefile a.py\nimport os; os.remove('x')",
+    "%ls",
+    "df?",
+]
+UNSAFE = [
+    ("import os\nos.remove('x')", "deletes"),
+    ("import os as o\no.unlink('x')", "deletes"),
+    ("from os import remove as rm\nrm('x')", "deletes"),
+    ("from shutil import rmtree\nrmtree('d')", "deletes"),
+    ("import os\nlist(map(os.remove, files))", "deletes"),
+    ("import shutil\nshutil.move('a', 'b')", "moves"),
+    ("from pathlib import Path\nPath('a').unlink()", "deletes"),
+    ("p.unlink(missing_ok=True)", "deletes"),
+    ("from pathlib import Path\n(Path('d') / 'a').rename('b.txt')", "moves"),
+    ("path.replace(target)", "moves"),
+    ("import os\nos.rename('a', 'b')", "moves"),
+    ("open('log', 'a').write('x')", "adds to a file"),
+    ("with open('log', mode='r+') as f:\n    pass", "adds to a file"),
+    ("open('log', mode)", "cannot be seen"),
+    ("Path('log').open('a')", "adds to a file"),
+    ("df.to_csv('out.csv', mode='a')", "adds to a file"),
+    ("df.to_sql('t', con)", "database"),
+    ("cur.execute('INSERT INTO t VALUES (1)')", "database"),
+    ("cur.execute(f'DELETE FROM {table}')", "database"),
+    ("con.execute(text('update t set a = 1'))", "database"),
+    ("con.execute(query)", "cannot be seen"),
+    ("con.commit()", "database"),
+    ("import requests\nrequests.post(url, json={})", "network"),
+    ("import requests\ns = requests.Session()\ns.put(url)", "network"),
+    ("import requests\nrequests.request(method, url)", "network"),
+    ("import httpx\nwith httpx.Client() as c:\n    c.delete('https://example.org/1')", "network"),
+    ("import httpx\nasync with httpx.AsyncClient() as c:\n    await c.patch(url)", "network"),
+    ("client.put('https://example.org/1')", "network"),
+    ("from urllib.request import urlopen\nurlopen(url, data=b'x')", "network"),
+    ("import smtplib\nsmtplib.SMTP('h').sendmail(a, b, c)", "network"),
+    ("import ftplib\nf = ftplib.FTP('h')\nf.storbinary('STOR a', file)", "network"),
+    ("import socket\ns = socket.socket()\ns.send(b'x')", "network"),
+    ("import boto3\nc = boto3.client('s3')\nc.put_object(Bucket='b', Key='k')", "network"),
+    ("import paramiko\nc = paramiko.SSHClient()\nc.exec_command('ls')", "network"),
+    ("import subprocess\nsubprocess.run(['make'])", "make"),
+    ("import subprocess\nsubprocess.run(cmd)", "cannot be seen"),
+    ("from subprocess import Popen\nPopen(['server'])", "server"),
+    ("import os\nos.system('rm x')", "rm x"),
+    ("import os\nos.fork()", "starts a process"),
+    ("import os\nos.execv('/bin/sh', [])", "starts a process"),
+    ("name = input('? ')", "asks for input"),
+    ("exit()", "ends the kernel"),
+    ("import sys\nsys.exit(1)", "ends the kernel"),
+    ("import os\nos._exit(0)", "ends the kernel"),
+    ("import os, signal\nos.kill(1, signal.SIGTERM)", "ends a process"),
+    ("raise SystemExit", "ends the kernel"),
+    ("exec(code)", "not seen"),
+    ("eval('__import__(\"os\")') if x else exec('import os; os.remove(1)')", "deletes"),
+    ("import os\ndef clean():\n    os.remove('x')\nclean()", "`clean`"),
+    ("import os\nf = lambda: os.remove('x')\nf()", "`f`"),
+    ("class A:\n    def go(self):\n        raise SystemExit\nA().go()", "`.go`"),
+    ("class A:\n    def __init__(self):\n        input()\nA()", "`A`"),
+    ("!rm x", "rm x"),
+    ("!ls; rm x", "rm x"),
+    ("!echo a#b; rm x", "rm x"),
+    ("!echo '#x'; rm x", "rm x"),
+    ("out = !make", "make"),
+    ("%%bash\necho x >> log", "adds to the file log"),
+    ("%%bash\nsleep 100 &", "leaves a process behind"),
+    ("%%bash\necho $(rm x)", "substitution"),
+    ('%%bash\necho "`rm x`"', "substitution"),
+    ("%%bash\necho 'open", "without an end"),
+    ("%%bash\nfind . -name '*.pyc' -delete", "find"),
+    ("%%bash\npip uninstall -y numpy", "pip uninstall"),
+    ("%%bash\ngit commit -m x", "git commit"),
+    ("%%bash\ngit branch new", "git branch"),
+    ("%%bash\nenv A=1 rm x", "env"),
+    ("%%bash\ncurl -X POST https://example.org", "curl"),
+    ("%%bash\nif true; then rm x; fi", "rm x"),
+    ("%%bash\ncat <<EOF\n$(rm x)\nEOF", "substitution"),
+    ("%%bash\ntee -a log", "tee"),
+    ("%%bash\nmkdir d", "mkdir"),
+    ("%run script.py", "%run"),
+    ("%rm x", "rm"),
+    ("%time clean(input())", "asks for input"),
+    ("%%time\nimport os\nos.remove('x')", "deletes"),
+    ("%%writefile -a a.py\nx = 1", "adds to a file"),
+    ("%%perl\n1", "%%perl"),
+    ("x = = 1", "cannot be parsed"),
+]
+
+
+@pytest.mark.parametrize("source", SAFE)
+def test_nothing_speaks_against_repeating(source: str) -> None:
+    assert why_not(PastCell(source)) is None
+
+
+@pytest.mark.parametrize(("source", "why"), UNSAFE)
+def test_a_cell_that_is_not_safe_to_repeat_has_its_reason(source: str, why: str) -> None:
+    assert why in (why_not(PastCell(source)) or "")
+
+
+def test_a_command_is_judged_like_a_script() -> None:
+    assert why_not(PastCell("cd sub && ls", "command")) is None
+    assert "rm x" in (why_not(PastCell("cd sub && rm x", "command")) or "")
+
+
+def test_another_language_is_not_judged() -> None:
+    assert "typescript" in (why_not(PastCell("let x = 1", language="typescript")) or "")
+
+
+def test_what_failed_to_parse_before_does_so_without_effect() -> None:
+    assert why_not(PastCell("x = = 1", status="error", ename="SyntaxError")) is None
+
+
+def test_a_function_of_an_earlier_cell_is_followed_until_it_is_made_anew() -> None:
+    judge = Judge()
+    assert judge.why_not(PastCell("import os as system\ndef clean(p):\n    system.remove(p)")) is None
+    assert "`clean`" in (judge.why_not(PastCell("clean('x')")) or "")
+    assert judge.why_not(PastCell("def twice(p):\n    clean(p)")) is None
+    assert "`clean`" in (judge.why_not(PastCell("for p in ps: twice(p)")) or "")
+    assert "deletes" in (judge.why_not(PastCell("system.remove('x')")) or "")
+    assert judge.why_not(PastCell("def clean(p):\n    return p\ndef twice(p):\n    clean(p)")) is None
+    assert judge.why_not(PastCell("twice('x'); clean('x')")) is None
+
+
+def test_what_cannot_be_seen_is_not_seen() -> None:
+    assert why_not(PastCell("import os\ngetattr(os, 're' + 'move')('x')")) is None
+
+
+NAMES = [
+    ("a = b = 1\nc, (d, *e) = f", "a b c d e"),
+    ("a += 1\nb: int = 2\nc: int", "a b c"),
+    ("for i in x:\n    y = i", "i y"),
+    ("with a() as b, c() as (d, e): pass", "b d e"),
+    ("import os.path, numpy as np\nfrom a import b as c, d", "os np c d"),
+    ("def f(x):\n    y = 1\nclass C:\n    z = 2", "f C"),
+    ("if (n := 1): pass\n[m := k for k in x]", "n m"),
+    ("a = 1\ndel a\nb = 2", "b"),
+    ("x.y = 1\nx[0] = 2", ""),
+    ("files = !ls", "files"),
+    ("%time x = 1", "x"),
+    ("%%time\nx = 1", "x"),
+    ("match p:\n    case {'a': q, **r}: pass", "q r"),
+    ("x = = 1", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "names"), NAMES)
+def test_names_that_a_cell_binds(source: str, names: str) -> None:
+    assert bound_names(source) == set(names.split())
+
+
+def test_names_that_a_cell_deletes_and_uses() -> None:
+    assert name_changes("del a\nb = 1") == {"a": False, "b": True}
+    assert used_names("def f(x):\n    return x + y\nz = w") == {"x", "y", "w"}
+
+
+def test_definitions_are_a_cell_of_their_own() -> None:
+    code, names = definitions("import os\nx = slow()\ndef f():\n    return x\nclass C: pass")
+    assert "slow" not in code
+    assert names == {"os", "f", "C"}
