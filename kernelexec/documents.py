@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import DisplayUpdated, Event
-from kernelexec.past import PastCell, PastStatus
+from kernelexec.past import PastCell, PastStatus, called
 from kernelexec.recorder import notebook_output, write_atomically
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 
@@ -20,6 +20,8 @@ _CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
 _PROSE = re.compile(r"\[(?:markdown|md)\]")
 _COMMENT = re.compile(r"^# ?", re.MULTILINE)
 _QUOTED = re.compile(r"(?P<quotes>\"{3}|'{3})(?P<text>.*)(?P=quotes)", re.DOTALL)
+#: A cell that is said to have run for longer is not believed, in seconds.
+_LONGEST = 365 * 24 * 3600.0
 #: What nbformat raises, beside errors of value and type, for notebooks that are none.
 _BROKEN = (AttributeError, AssertionError, RecursionError)
 
@@ -111,20 +113,22 @@ def _past(cell: Any) -> PastCell:  # noqa: ANN401 - nbformat's own type
     """A code cell with what its outputs, and the notes of one of our own notebooks, say of its end."""
     noted = cell.metadata.get("kernelexec")
     said = noted if isinstance(noted, dict) else {}
-    language = said.get("language")
+    language, seconds, command = said.get("language"), said.get("seconds"), said.get("command")
     enames = [output.ename for output in cell.outputs if output.output_type == "error"]
     status: PastStatus = "error" if enames else None
     if said.get("status") in ("ok", "error", "aborted"):
         status = said["status"]
-    return PastCell(
+    found = PastCell(
         cell.source,
         language=language if isinstance(language, str) else "python",
         status=status,
         interrupted="request" if enames and enames[-1] == "KeyboardInterrupt" else None,
         ended_kernel=status == "error" and said.get("state") == "lost",
+        seconds=float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < _LONGEST else None,
         ename=enames[-1] if enames else None,
         may_fail="raises-exception" in cell.metadata.get("tags", []),
     )
+    return called(found, command) if isinstance(command, dict) else found
 
 
 def _prose(text: str) -> Any:  # noqa: ANN401 - nbformat's own type

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from kernelexec.results import Interrupted, Snapshot
 
+_BASH, _NODE = "%%bash\n", "%%script node\n"
 #: How the cell ended; None where nobody knows, as in a notebook of another tool.
 PastStatus = Literal["ok", "error", "aborted", "unfinished"] | None
 
@@ -41,3 +43,11 @@ class Past:
     cells: tuple[PastCell, ...]
     snapshot: Snapshot | None = None
     covered: int = 0
+
+
+def called(cell: PastCell, noted: Mapping[str, Any]) -> PastCell:
+    """The call that a command of the session's shell came by, from the cell that is recorded of it and what is noted beside."""
+    given = {key: noted[key] for key in ("work_dir", "stdin") if isinstance(noted.get(key), str)}
+    if cell.source.startswith(_NODE):
+        return replace(cell, source=cell.source.removeprefix(_NODE), language="javascript", **given)
+    return replace(cell, source=cell.source.removeprefix(_BASH), kind="command", language="python", **given)

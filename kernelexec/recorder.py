@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kernelexec.cells import Cell
+from kernelexec.cells import Cell, ShellCell
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
@@ -123,8 +123,8 @@ class Recorder:
             case DisplayUpdated():
                 self._update(event.display_id, event.data, event.metadata)
 
-    def _add(self, ran: Cell, result: ExecutionResult) -> None:
-        number, cell = len(self._cells), code_cell(ran, result)
+    def _add(self, executed: Cell, result: ExecutionResult) -> None:
+        number, cell = len(self._cells), code_cell(executed, result)
         outputs = cell.pop("outputs")
         head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
         pieces = [head, *(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
@@ -186,13 +186,16 @@ def make_empty(path: Path) -> None:
 
 
 def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
-    """A cell with its outputs in the notebook format 4.5; one of another kernel than the notebook's says its language."""
-    told = {"execution_id": result.execution_id, "status": result.status, "state": result.state}
-    language = {} if cell.kernel == "python" else {"language": cell.kernel}
+    """A cell with its outputs in the notebook format 4.5, and what a replay has to know of it."""
+    noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
+    if isinstance(cell, ShellCell) and cell.lasts:
+        noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin}
+    if cell.language != "python":
+        noted["language"] = cell.language
     return {
         "cell_type": "code",
         "id": result.execution_id[:16],
-        "metadata": {"kernelexec": told | language},
+        "metadata": {"kernelexec": noted},
         "execution_count": result.execution_count,
         "source": cell.source,
         "outputs": [notebook_output(output) for output in result.outputs],
@@ -214,12 +217,8 @@ def notebook_output(output: Output) -> dict[str, Any]:
                 "execution_count": output.execution_count,
             }
         case Error():
-            return {
-                "output_type": "error",
-                "ename": output.ename,
-                "evalue": output.evalue,
-                "traceback": list(output.traceback),
-            }
+            traceback = list(output.traceback)
+            return {"output_type": "error", "ename": output.ename, "evalue": output.evalue, "traceback": traceback}
 
 
 def _bundle(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,8 @@ def test_the_cell_says_what_became_of_it(path: Path) -> None:
     event = executed(state="kept")
     Recorder(path)(event)
     [cell] = cells_of(path)
-    assert cell.metadata.kernelexec == {"execution_id": event.result.execution_id, "status": "ok", "state": "kept"}
+    noted = {"execution_id": event.result.execution_id, "status": "ok", "state": "kept", "seconds": event.result.timing.run}
+    assert cell.metadata.kernelexec == noted
 
 
 def test_an_update_changes_the_displays_of_earlier_cells(path: Path) -> None:

@@ -72,13 +72,16 @@ def test_a_session_resumes_from_its_own_notebook_which_stays_as_it_is(tmp_path: 
         first.execute("x = 40")
         first.execute("1/0")
         first.execute("x += 2")
+        first.execute_command("mkdir -p sub && cd sub && export MODE=fast")
+        first.execute_command("read line && export LINE=$line", stdin="hello\n", work_dir=".")
         assert first.notebook is not None
         path = first.notebook
     before = path.read_bytes()
     with Executor(isolation="local", workspace=workspace) as executor:
         session = executor.session("work", notebook=path)
         assert session.execute("x").text == "42\n"
-        assert (report(session).ok, outcomes(session)) == (True, ["repeated"] * 3)
+        assert (report(session).ok, outcomes(session)) == (True, ["repeated"] * 5)
+        assert session.execute_command("pwd; echo $MODE $LINE").stdout == f"{session.workspace}/sub\nfast hello\n"
         assert report(session).cells[1].why == "failed as before: ZeroDivisionError: division by zero"
         assert session.notebook == path.with_name("work-2.ipynb")
     assert path.read_bytes() == before

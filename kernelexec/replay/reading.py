@@ -40,4 +40,6 @@ def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
         raise InvalidRequest(message)
     for number, cell in enumerate(past.cells, 1):
         cells.check(cell.source, limit_bytes=limit_bytes, what=f"cell {number} of {path}")
+        if cell.stdin is not None:
+            cells.check(cell.stdin, limit_bytes=limit_bytes, what="stdin")
     return past

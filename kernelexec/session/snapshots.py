@@ -46,7 +46,7 @@ class Snapshots:
     def names(self) -> tuple[str, ...]:
         """The variables' names, sorted, as the kernel last said them; those that begin with ``_`` are not among them."""
         kernel = self._keeper.kernel
-        return tuple(sorted(kernel.names)) if kernel is not None else ()
+        return tuple(sorted(kernel.names.known)) if kernel is not None else ()
 
     async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
         """Save variables, each into a file of its own in the workspace, and say which were saved and why others were not.
@@ -69,7 +69,7 @@ class Snapshots:
         used = await anyio.to_thread.run_sync(_used_bytes, place)
         directory, left = str(place / snapshot_id), max(0, self._config.capacity.snapshot_bytes - used)
         try:
-            answer = await self._ask(f"get_ipython().save_variables({directory!r}, {wanted!r}, {left})", timeout)
+            answer = await self._have(f"get_ipython().save_variables({directory!r}, {wanted!r}, {left})", timeout)
         except Exception:
             await in_thread(remove_tree, Path(directory))
             raise
@@ -98,14 +98,14 @@ class Snapshots:
         files = [
             (one.name, one.file, one.sha256) for one in snapshot.variables if one.name in wanted and _FILE.fullmatch(one.file)
         ]
-        answer = await self._ask(f"get_ipython().load_variables({snapshot.directory!r}, {files!r})", timeout)
+        answer = await self._have(f"get_ipython().load_variables({snapshot.directory!r}, {files!r})", timeout)
         back = answer.get("back")
         there = {name for name in (back if isinstance(back, list) else []) if isinstance(name, str)}
         why = {left.name: left for said in _listed(answer, "missing") if (left := _left_out(said))}
         gone = (why.get(name, LeftOut(name, "the kernel said nothing of it")) for name in sorted(wanted) if name not in there)
         return Restored(tuple(sorted(there & set(wanted))), tuple(gone))
 
-    async def _ask(self, request: str, timeout: float | None) -> dict[str, Any]:
+    async def _have(self, request: str, timeout: float | None) -> dict[str, Any]:
         """Have the launcher do something in the session's turn; what it answered, of which nothing is checked."""
         self.life.check_open()
         budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
