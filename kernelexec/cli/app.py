@@ -149,6 +149,22 @@ def log(
     return show_journal(name, workspace=Path(workspace), last=last, as_json=as_json)
 
 
+@app.command(epilog=f"Exit status: 0 after Ctrl+D; {OURSELVES} where kernelexec itself failed, or there is no terminal.")
+def repl(
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="The session's name.")] = "repl",
+    isolation: IsolationOption = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: a week.")] = None,
+    work_dir: WorkDirOption = None,
+    python: PythonOption = None,
+) -> int:
+    """Type cells at a prompt, in one session that lives until you leave by Ctrl+D."""
+    from kernelexec.cli.repl import run_repl  # noqa: PLC0415 - see run
+
+    directory = Path(work_dir) if work_dir else None
+    config = _config(isolation, python, save_displays=True)
+    return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
+
+
 @app.command(epilog=f"Exit status: 0; {OURSELVES} where kernelexec itself failed.")
 def sessions(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
     """List your sessions that live on this machine, whichever process has them, and how to attach to their kernels."""
@@ -197,8 +213,8 @@ def mcp(
     return serve_mcp(load(isolation, workspace=workspace, config=options))
 
 
-def _config(isolation: str | None, python: str | None) -> Config:
-    options = {"notebook": False, "journal": False, "save_displays": False} | ({"python": python} if python else {})
+def _config(isolation: str | None, python: str | None, *, save_displays: bool = False) -> Config:
+    options = {"notebook": False, "journal": False, "save_displays": save_displays} | ({"python": python} if python else {})
     return load(isolation, config=options)
 
 

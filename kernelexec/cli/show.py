@@ -41,6 +41,11 @@ class Shower:
         for line in remarks(result):
             self._write("stderr", f"kernelexec: {line}\n", own_line=True)
 
+    def end_line(self) -> None:
+        """End a line that the cell left unfinished, so that what follows has one of its own."""
+        for place in sorted(self._unfinished):
+            self._write("stderr" if place == "stderr" else "stdout", "\n")
+
     def _write(self, name: str, text: str, *, own_line: bool = False) -> None:
         """Write to stdout or stderr, or above the bar where both are the same terminal."""
         stream = sys.stdout if name == "stdout" else sys.stderr
