@@ -8,11 +8,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -21,14 +19,13 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from kernelexec.belongings import Belongings
 from kernelexec.config import Config, load
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidWorkDir, UnknownSession, nearest
 from kernelexec.hooks import Hook
-from kernelexec.journal import DIRECTORY, SUFFIX, Journal
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
-from kernelexec.recorder import Recorder, make_empty
 from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life, in_thread
@@ -73,6 +70,7 @@ class AsyncExecutor:
         self._life: Life | None = None
         self._root: Root | None = None
         self._sweeping = threading.Event()
+        self._making = 0
 
     async def __aenter__(self) -> Self:
         if self._life is not None and not self._life.ended.is_set():
@@ -126,8 +124,8 @@ class AsyncExecutor:
         Args:
             name: 1 to 64 letters, digits, dots, dashes and underscores.
             work_dir: an existing directory to work in, instead of one of its own in the executor's workspace.
-            notebook: a notebook or script whose cells are replayed in the new session first, in order;
-                ``session.replay`` is the report. A cell gets the configured timeout, or twice what it took and 10 s.
+            notebook: a notebook, a script or an earlier session's journal, whose cells are replayed in the new session first,
+                in order; ``session.replay`` is the report. A cell gets the configured timeout, or twice what it took and 10 s.
             repeat_unsafe: replay also cells that send, delete, add or start something, as far as their text shows.
 
         Raises:
@@ -179,35 +177,52 @@ class AsyncExecutor:
         *,
         repeat_unsafe: bool,
     ) -> AsyncSession:
-        assert self._root is not None
         past = None
         if notebook is not None:
             past = await anyio.to_thread.run_sync(partial(read_past, notebook, limit_bytes=self.config.capacity.code_bytes))
-            self._check_open()
-        bound = self.config.capacity.sessions
-        if len(self._sessions) >= bound:
-            message = f"{len(self._sessions)} sessions are open, the limit is {bound}: close one first."
-            raise CapacityReached(message)
-        workspace = Workspace.make(self.config.workspace, name) if work_dir is None else Workspace.at(work_dir)
-        runtime = _free_path(self._root.path / name[:8].replace(".", "-"))
-        runtime.mkdir(mode=0o700)
-        recorder = _recorder(name, workspace) if self.config.notebook else None
-        with anyio.CancelScope(shield=True):  # what is locked must come to the session, which lets go of it
-            ledger = await _ledger(name, self.config) if self.config.journal else None
-        session = AsyncSession(
-            name, workspace, runtime, self.config, self._hooks, record=recorder, ledger=ledger, on_close=self._closed
-        )
-        self._sessions[name] = session
-        tasks.start_soon(session.life.live)
+        session = await self._make(name, work_dir, tasks)
         try:
-            await session.open()
+            await session.open(replays=None if past is None else str(notebook))
             if past is not None:
                 budget = self.config.budgets.timeout
-                session.replay = await replay(session, past, source=str(notebook), timeout=budget, repeat_unsafe=repeat_unsafe)
+                found = await replay(session, past, source=str(notebook), timeout=budget, repeat_unsafe=repeat_unsafe)
+                session.replayed(found, past)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await session.close()
             raise
+        return session
+
+    async def _make(self, name: str, work_dir: str | os.PathLike[str] | None, tasks: TaskGroup) -> AsyncSession:
+        """A session whose life begins; what was made for it is given up if that cannot be."""
+        assert self._root is not None
+        life, bound = self._check_open(), self.config.capacity.sessions
+        if len(self._sessions) + self._making >= bound:
+            message = f"{len(self._sessions)} sessions are open, the limit is {bound}: close one first."
+            raise CapacityReached(message)
+        self._making += 1
+        try:
+            with anyio.CancelScope(shield=True):
+                made = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._root.path, self.config)
+        finally:
+            self._making -= 1
+        try:
+            life.check_open()
+        except Closed:
+            made.give_up()
+            raise
+        session = AsyncSession(
+            name,
+            made.workspace,
+            made.runtime,
+            self.config,
+            self._hooks,
+            record=made.recorder,
+            ledger=made.journal,
+            on_close=self._closed,
+        )
+        self._sessions[name] = session
+        tasks.start_soon(session.life.live)
         return session
 
     def _closed(self, session: AsyncSession) -> None:
@@ -241,34 +256,6 @@ class AsyncExecutor:
             raise Closed(message)
         self._life.check_open()
         return self._life
-
-
-def _recorder(name: str, workspace: Workspace) -> Recorder | None:
-    """The recorder of a notebook that no other session has; None where none can be made: that is no reason not to run."""
-    try:
-        for path in _numbered(workspace.path / f"{name}.ipynb"):
-            with suppress(FileExistsError):
-                make_empty(path)
-                return Recorder(path)
-    except OSError:
-        logger.exception("kernelexec.notebook_not_made", extra={"session": name})
-    return None
-
-
-async def _ledger(name: str, config: Config) -> Journal:
-    """The journal of a session's name, in a thread: the owner before may be about to let go of it."""
-    path = config.workspace.expanduser().absolute() / DIRECTORY / f"{name}{SUFFIX}"
-    return await anyio.to_thread.run_sync(partial(Journal, path, limit_bytes=config.capacity.journal_bytes))
-
-
-def _free_path(path: Path) -> Path:
-    """The path, or the first numbered one beside it that is not taken. The directory is this executor's alone."""
-    return next(candidate for candidate in _numbered(path) if not os.path.lexists(candidate))
-
-
-def _numbered(path: Path) -> Iterator[Path]:
-    yield path
-    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
 
 
 def _ended(life: Life, _task: asyncio.Task[None]) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
 from kernelexec.errors import KernelexecError
-from kernelexec.results import ExecutionResult
+from kernelexec.past import Past
+from kernelexec.results import ExecutionResult, Replay, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,25 @@ class SessionOpened:
 
     session: str
     workspace: Path
+    replays: str | None = None
+    """The notebook or journal whose cells are about to be replayed in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReplayed:
+    """What was to be replayed in a new session has been, as far as the report says."""
+
+    session: str
+    replay: Replay
+    past: Past
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """Variables of a session were saved."""
+
+    session: str
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +118,8 @@ class SessionClosed:
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
-Event = SessionOpened | KernelChanged | CellEvent | DisplayUpdated | SessionClosing | SessionClosed
+SessionEvent = SessionOpened | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
+Event = SessionEvent | KernelChanged | CellEvent | DisplayUpdated
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
 
 from kernelexec.results import Interrupted, Snapshot
 
@@ -43,6 +43,23 @@ class Past:
     cells: tuple[PastCell, ...]
     snapshot: Snapshot | None = None
     covered: int = 0
+
+    def carried(self) -> dict[str, Any]:
+        """What another replay needs of this past though it was not repeated: the snapshot and its cells, as JSON types."""
+        if self.snapshot is None:
+            return {}
+        return {"snapshot": self.snapshot.to_dict(), "covered": [asdict(cell) for cell in self.cells[: self.covered]]}
+
+    @classmethod
+    def of_carried(cls, said: Mapping[str, Any]) -> Self | None:
+        """Read what ``carried`` gave; None of anything else."""
+        from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
+
+        try:
+            cells = TypeAdapter(tuple[PastCell, ...]).validate_python(said["covered"])
+            return cls(cells, Snapshot.from_dict(said["snapshot"]), len(cells))
+        except (ValueError, LookupError, TypeError):
+            return None
 
 
 def called(cell: PastCell, noted: Mapping[str, Any]) -> PastCell:

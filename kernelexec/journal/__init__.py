@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.journal.journal import Journal
-from kernelexec.journal.reading import DIRECTORY, SUFFIX, Row, journals, path_of, read, rows
+from kernelexec.journal.past import past
+from kernelexec.journal.reading import SUFFIX, Row, journal_path, journals, path_of, read, rows
 
-__all__ = ["DIRECTORY", "SUFFIX", "Journal", "Row", "journals", "path_of", "read", "rows"]
+__all__ = ["SUFFIX", "Journal", "Row", "journal_path", "journals", "past", "path_of", "read", "rows"]

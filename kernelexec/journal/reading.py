@@ -68,6 +68,11 @@ def journals(workspace: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(found) if _PART not in path.stem}
 
 
+def journal_path(workspace: Path, name: str) -> Path:
+    """Where a session of that name keeps its journal, unless another process does."""
+    return workspace.expanduser().absolute() / DIRECTORY / f"{name}{SUFFIX}"
+
+
 def path_of(workspace: Path, name: str) -> Path:
     """Where the journal of a session is.
 

@@ -12,14 +12,19 @@ from kernelexec import cells
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.hooks import (
     CellAborted,
+    CellEvent,
     CellExecuted,
     CellRefused,
     CellStarted,
+    DisplayUpdated,
     Event,
     KernelChanged,
     SessionClosed,
     SessionClosing,
+    SessionEvent,
     SessionOpened,
+    SessionReplayed,
+    SnapshotTaken,
 )
 from kernelexec.results import Error, ExecutionResult, Output, Stream
 from kernelexec.text import clean, clean_text, cut_middle, head_of
@@ -35,29 +40,46 @@ _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 def record(event: Event) -> dict[str, Any] | None:
     """What a journal says of an event; None of one that it says nothing of."""
     match event:
-        case SessionOpened():
-            said: dict[str, Any] = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
-        case SessionClosing():
-            said = {"event": "closing"}
-        case SessionClosed():
-            said = {"event": "closed"}
+        case CellRefused() | CellStarted() | CellExecuted() | CellAborted():
+            said = _of_cell(event)
         case KernelChanged():
             said = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
+            said |= {"language": event.language}
+        case DisplayUpdated():
+            return None
+        case _:
+            said = _of_session(event)
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **said}
+
+
+def _of_cell(event: CellEvent) -> dict[str, Any]:
+    match event:
         case CellRefused():
-            said = {"event": "refused", "decision": "refused", **_refused(event)}
+            return {"event": "refused", "decision": "refused", **_refused(event)}
         case CellStarted():
-            said = {"event": "started", "execution_id": event.execution_id, "decision": "allowed"}
-            said |= {**_cell(event.cell), "kernel_epoch": event.kernel_epoch, **_request(event.request_id, event.cell)}
+            said = {"event": "started", "execution_id": event.execution_id, "decision": "allowed", **_cell(event.cell)}
+            return {**said, "kernel_epoch": event.kernel_epoch, **_request(event.request_id, event.cell)}
         case CellExecuted():
-            said = {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell)}
-            if event.request_id is not None:
-                said["result"] = kept(event.result).to_dict()
+            kept_whole = {} if event.request_id is None else {"result": kept(event.result).to_dict()}
+            return {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell), **kept_whole}
         case CellAborted():
             said = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
-            said |= {"why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
-        case _:
-            return None
-    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **said}
+            return {**said, "why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
+
+
+def _of_session(event: SessionEvent) -> dict[str, Any]:
+    match event:
+        case SessionOpened():
+            said = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
+            return said if event.replays is None else {**said, "replays": event.replays}
+        case SessionReplayed():
+            return {"event": "replayed", **event.replay.to_dict(), **event.past.carried()}
+        case SnapshotTaken():
+            return {"event": "snapshot", "snapshot": event.snapshot.to_dict()}
+        case SessionClosing():
+            return {"event": "closing"}
+        case SessionClosed():
+            return {"event": "closed"}
 
 
 def line(said: dict[str, Any]) -> bytes:
@@ -88,10 +110,11 @@ def kept(result: ExecutionResult) -> ExecutionResult:
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
+    said: dict[str, Any] = {"code": cell.source, "sha256": cells.digest(cell), "language": cell.language, "kernel": cell.kernel}
     if not isinstance(cell, ShellCell):
-        return {"kind": "code", "code": cell.source, "sha256": cells.digest(cell)}
-    said: dict[str, Any] = {"kind": "command", "code": cell.source, "sha256": cells.digest(cell), "lasts": cell.lasts}
-    return said | {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
+        return {"kind": "code", **said}
+    given = {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
+    return {"kind": "command", **said, "lasts": cell.lasts, **given}
 
 
 def _request(request_id: str | None, cell: Cell) -> dict[str, Any]:

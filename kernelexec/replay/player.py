@@ -22,6 +22,8 @@ from kernelexec.text import clean_text
 
 #: A cell that had run for no longer is run again, whatever a snapshot has, in seconds.
 QUICK = 1.0
+#: Languages whose cells run in the Python kernel, or as commands of it.
+_IN_PYTHONS_PLACE = ("python", "javascript")
 _HEAD_CHARS, _WHY_CHARS = 60, 300
 _UNKNOWN_NAME = re.compile(r"name '(?P<name>[^']+)' is not defined")
 
@@ -196,7 +198,7 @@ class _Player:
             result = await self._send(cell)
         except InvalidRequest as exc:  # a directory that is no longer there
             return _told(number, cell, "failed", note + str(exc))
-        if result.state == "lost":
+        if result.state == "lost" and (cell.kind == "command" or cell.language in _IN_PYTHONS_PLACE):
             self._ender = number
         outcome, why = self._judge(cell, result)
         return _told(number, cell, outcome, note + why if why else note.rstrip("; ") or None, result)
@@ -206,7 +208,7 @@ class _Player:
         timeout = self._budget(cell.seconds)
         if cell.kind == "command":
             return await self._session.execute_command(cell.source, timeout=timeout, work_dir=cell.work_dir, stdin=cell.stdin)
-        return await self._session.execute(cell.source, timeout=timeout)
+        return await self._session.execute(cell.source, language=cell.language, stdin=cell.stdin, timeout=timeout)
 
     def _judge(self, cell: PastCell, result: ExecutionResult) -> tuple[Outcome, str | None]:
         """What a result means beside what the cell did before."""

@@ -1,11 +1,11 @@
-"""What is read for a replay: a notebook or a script, checked before anything starts."""
+"""What is read for a replay: a notebook, a script or a journal, checked before anything starts."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from kernelexec import cells
+from kernelexec import cells, journal
 from kernelexec.documents import Document
 from kernelexec.errors import InvalidRequest
 from kernelexec.past import Past
@@ -15,7 +15,7 @@ FILE_BYTES, CELLS_MAX = 256 * 1024 * 1024, 10_000
 
 
 def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
-    """The cells of a notebook or script, checked; for a thread, since a large one takes its time.
+    """The cells of a notebook, script or journal, checked; for a thread, since a large one takes its time.
 
     Raises:
         InvalidRequest: missing, no file, too large, no valid notebook, or with a cell that no kernel could take.
@@ -31,10 +31,7 @@ def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
     if size > FILE_BYTES:
         message = f"notebook {str(path)!r} has {size} bytes, the limit is {FILE_BYTES}: clear its outputs."
         raise InvalidRequest(message)
-    if found.suffix.lower() == ".jsonl":
-        message = f"notebook {str(path)!r} is a journal, which cannot be read yet: name the notebook beside it."
-        raise InvalidRequest(message)
-    past = Past(Document.read(found).past)
+    past = journal.past(found) if found.suffix.lower() == journal.SUFFIX else Past(Document.read(found).past)
     if len(past.cells) > CELLS_MAX:
         message = f"notebook {str(path)!r} has {len(past.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
         raise InvalidRequest(message)

@@ -15,7 +15,8 @@ from kernelexec import cells
 from kernelexec.cells import Cell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened
+from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened, SessionReplayed
+from kernelexec.past import Past
 from kernelexec.provisioning.register import note
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult, Replay
@@ -83,8 +84,8 @@ class AsyncSession(Executions, Lookout, Snapshots):
         """Whether a cell runs or waits."""
         return self._queue.first is not None
 
-    async def open(self) -> None:
-        """Start the first kernel. Called by the executor.
+    async def open(self, *, replays: str | None = None) -> None:
+        """Start the first kernel; ``replays`` says what will be replayed then. Called by the executor.
 
         Raises:
             KernelStartFailed: no kernel came up.
@@ -95,9 +96,14 @@ class AsyncSession(Executions, Lookout, Snapshots):
             note(self._runtime, self.name, self.workspace)
         except OSError:
             logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
-        self._tell(SessionOpened(self.name, self.workspace))
+        self._tell(SessionOpened(self.name, self.workspace, replays))
         async with self._queue.order:
             await self._keeper.start()
+
+    def replayed(self, replay: Replay, past: Past) -> None:
+        """Take note of what came back of an earlier session's past. Called by the executor."""
+        self.replay = replay
+        self._tell(SessionReplayed(self.name, replay, past))
 
     async def execute(
         self,

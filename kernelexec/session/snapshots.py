@@ -6,7 +6,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import anyio.to_thread
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelError, nearest
+from kernelexec.hooks import Event, SnapshotTaken
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult, LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.session.keeper import Keeper
@@ -36,8 +37,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 class Snapshots:
     """The part of a session that concerns its variables as a whole."""
 
+    name: str
     life: Life
     workspace: Path
+    _tell: Callable[[Event], None]
     _config: Config
     _keeper: Keeper
     _queue: Queue
@@ -75,7 +78,9 @@ class Snapshots:
             raise
         saved = (_saved(said) for said in _listed(answer, "saved"))
         left_out = (_left_out(said) for said in _listed(answer, "left_out"))
-        return Snapshot(snapshot_id, directory, tuple(filter(None, saved)), tuple(filter(None, left_out)))
+        snapshot = Snapshot(snapshot_id, directory, tuple(filter(None, saved)), tuple(filter(None, left_out)))
+        self._tell(SnapshotTaken(self.name, snapshot))
+        return snapshot
 
     async def restore(
         self, snapshot: Snapshot, *, names: Iterable[str] | None = None, timeout: float | None = None

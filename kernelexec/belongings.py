@@ -1,0 +1,78 @@
+"""What a session is given before it lives: its workspace, its private directory, its notebook and its journal."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from kernelexec.config import Config
+from kernelexec.journal import Journal, journal_path
+from kernelexec.recorder import Recorder, make_empty
+from kernelexec.workspace import Workspace
+
+logger = logging.getLogger("kernelexec")
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """They belong to one session alone; whoever made them and has no session for them gives them up."""
+
+    workspace: Workspace
+    runtime: Path
+    recorder: Recorder | None
+    journal: Journal | None
+
+    @classmethod
+    def make(cls, name: str, work_dir: str | os.PathLike[str] | None, root: Path, config: Config) -> Belongings:
+        """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
+
+        Raises:
+            InvalidWorkDir: the workspace is not there, or cannot be made.
+        """
+        workspace = Workspace.make(config.workspace, name) if work_dir is None else Workspace.at(work_dir)
+        runtime = _new_directory(root / name[:8].replace(".", "-"))
+        recorder = _recorder(name, workspace) if config.notebook else None
+        limit = config.capacity.journal_bytes
+        journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
+        return cls(workspace, runtime, recorder, journal)
+
+    def give_up(self) -> None:
+        """Leave nothing of them behind but the workspace."""
+        if self.journal is not None:
+            self.journal.close()
+        if self.recorder is not None:
+            with suppress(OSError):
+                self.recorder.finish()
+        with suppress(OSError):
+            self.runtime.rmdir()
+
+
+def _recorder(name: str, workspace: Workspace) -> Recorder | None:
+    """The recorder of a notebook that no other session has; None where none can be made: that is no reason not to run."""
+    try:
+        for path in _numbered(workspace.path / f"{name}.ipynb"):
+            with suppress(FileExistsError):
+                make_empty(path)
+                return Recorder(path)
+    except OSError:
+        logger.exception("kernelexec.notebook_not_made", extra={"session": name})
+    return None
+
+
+def _new_directory(path: Path) -> Path:
+    """A directory of that name, or of the first numbered one that is not taken: names are cut short, so they may be alike."""
+    for candidate in _numbered(path):
+        with suppress(FileExistsError):
+            candidate.mkdir(mode=0o700)
+            return candidate
+    raise AssertionError
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
