@@ -254,3 +254,19 @@ def test_a_wait_that_was_given_up_is_taken_up_again(case: Case) -> None:
 
     case.runner.run(wait())
     assert case.end() == "complete"
+
+
+def test_what_comes_after_the_end_of_one_that_lingers_is_its_own_until_it_is_settled(case: Case) -> None:
+    case.execution.lingers = True
+    case.run(output, idle, reply, output)
+    assert case.end() == "complete"
+    assert (case.collector.outputs(), case.late.outputs()) == ((Stream("stdout", "xx"),), ())
+    case.execution.settle()
+    case.run(output)
+    assert (case.collector.outputs(), case.late.outputs()) == ((Stream("stdout", "xx"),), (Stream("stdout", "x"),))
+
+
+def test_settling_before_the_end_ends_nothing(case: Case) -> None:
+    case.execution.settle()
+    case.run(output)
+    assert (case.end(), case.collector.outputs()) == (None, (Stream("stdout", "x"),))

@@ -79,6 +79,14 @@ def test_outputs_come_in_order_and_with_their_types(shared: Session) -> None:
     assert "outputs/" in " ".join(result.files)
 
 
+@pytest.mark.parametrize("count", [1, 3000])
+def test_what_is_published_after_the_end_still_belongs_to_its_cell(shared: Session, count: int) -> None:
+    for _ in range(10 if count == 1 else 1):
+        result = shared.execute(f"for (let i = 0; i < {count}; i++) console.log(i); 'end'", language="ts")
+        assert result.text == "".join(f"{i}\n" for i in range(count)) + '"end"\n'
+        assert (result.late, result.state) == ((), "kept")
+
+
 @pytest.mark.parametrize(
     ("language", "code", "said"),
     [("typescript", "console.log('before'); throw new TypeError('boo')", "boo"), ("bash", "echo before; false", "1")],
