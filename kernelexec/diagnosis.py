@@ -75,7 +75,7 @@ def diagnose(
     if error is None or _is_script(error):
         hint = ("Read stderr: the command says there what it missed.",)
         return Diagnosis("command", f"The command ended with exit code {exit_code}.", hints=hint)
-    return Diagnosis(error.ename, _message(error)[:2000], line, text, None, _hints(error))
+    return Diagnosis(error.ename or "error", _message(error)[:2000], line, text, None, _hints(error))
 
 
 def _is_script(error: Error) -> bool:
@@ -102,6 +102,8 @@ def _tree(error: Error) -> str:
 
 def _message(error: Error) -> str:
     """What an exception says of itself; of a group its traceback's last line, which names its exceptions too."""
+    if not error.ename:  # some kernels know only that a cell failed, and an exit code
+        return f"The cell failed: {error.evalue or 'it did not say why'}."
     named = error.traceback[-1].removeprefix(f"{error.ename}: ") if _tree(error) else ""
     return named if named.startswith(error.evalue) else error.evalue
 

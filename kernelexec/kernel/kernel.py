@@ -27,6 +27,7 @@ from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
+from kernelexec.kernel.racing import until_death
 from kernelexec.provisioning import (
     Connection,
     InstalledSpec,
@@ -157,20 +158,7 @@ class Kernel:
         self.about = await self._runtime.wait_ready()
 
     async def _or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
-        """Wait for something that a dead kernel will never do."""
-        failure: KernelConnectionFailed | None = None
-        async with anyio.create_task_group() as race:
-
-            async def mind_death() -> None:
-                await self.died.wait()
-                race.cancel_scope.cancel()
-
-            race.start_soon(mind_death)
-            try:
-                await wait()
-            except KernelConnectionFailed as exc:
-                failure = exc
-            race.cancel_scope.cancel()
+        failure = await until_death(self.died, wait)
         if self.death is not None:
             how = f"{self.death.cause}, exit code {self.death.exit_code}"
             raise KernelStartFailed(f"{self._called} ended while it started ({how}).{self._complaint()}")
