@@ -17,7 +17,7 @@ from typing import Self
 
 from tests.test_cli import environment
 
-BOUND = 60.0
+BOUND = 8.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 

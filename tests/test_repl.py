@@ -57,7 +57,9 @@ def test_the_kernel_completes_and_tells_about_names(repl: Terminal) -> None:
     say(repl, " + 1", r"\n42\n")
     repl.send("len\x0f")
     repl.expect("Return the number of items in a container")
+    repl.expect(PROMPT)
     repl.send("\x03")
+    repl.expect(PROMPT)
     say(repl, "len?", "Return the number of items in a container")
 
 
@@ -76,6 +78,15 @@ def test_an_interrupt_at_the_prompt_gives_the_line_up(repl: Terminal) -> None:
     repl.send("1/0")
     repl.expect("1/0")
     repl.send("\x03")
+    repl.expect(PROMPT)
+    say(repl, "40 + 2", r"\n42\n")
+    assert "ZeroDivisionError" not in repl.text
+
+
+def test_an_interrupt_that_comes_as_a_signal_gives_the_line_up_too(repl: Terminal) -> None:
+    repl.send("1/0")
+    repl.expect("1/0")
+    repl.process.send_signal(signal.SIGINT)
     repl.expect(PROMPT)
     say(repl, "40 + 2", r"\n42\n")
     assert "ZeroDivisionError" not in repl.text

@@ -28,6 +28,7 @@ class Prompt:
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
+        self._given_up = False
         self._prompt: PromptSession[str] = PromptSession(
             history=InMemoryHistory(),
             completer=_KernelCompleter(session),
@@ -45,15 +46,24 @@ class Prompt:
             KeyboardInterrupt: the lines were given up.
             EOFError: the person leaves.
         """
-        lead, text = f"In [{count}]: ", ""
+        lead, text, self._given_up = f"In [{count}]: ", "", False
         while True:
             text = await self._prompt.prompt_async(lead, default=text, handle_sigint=False)
             indent = await self._missing(text)
+            if self._given_up:
+                raise KeyboardInterrupt
             if indent is None:
                 shown = text.replace("\n", "\n" + "...: ".rjust(len(lead)))
                 write_any(sys.stdout, f"{lead}{shown}\n")
                 return text
             text = f"{text}\n{indent}"
+
+    def give_up(self) -> None:
+        """Take an interrupt that came as a signal: as one by the key, it gives up the lines, whatever is done with them now."""
+        app = self._prompt.app
+        if app.future is not None and not app.future.done():
+            app.exit(exception=KeyboardInterrupt)
+        self._given_up = True
 
     async def _missing(self, text: str) -> str | None:
         """The indentation of the line that is still missing; None where the code can be run."""

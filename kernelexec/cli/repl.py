@@ -57,12 +57,13 @@ class _Loop:
         self.status = 0
         self._timeout = timeout
         self._session: AsyncSession | None = None
+        self._prompt: Prompt | None = None
         self._shower = Shower(as_json=False)
         self._epoch = 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Ctrl+C interrupts the cell that runs, and nothing else; what must end ends through the event loop."""
+        """Ctrl+C interrupts the cell that runs, or gives the typed lines up; what must end ends through the event loop."""
         loop = asyncio.get_running_loop()
         with anyio.CancelScope() as scope:
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
@@ -76,8 +77,8 @@ class _Loop:
 
     async def run(self, session: AsyncSession) -> None:
         """Read, run, show, until the person leaves."""
-        self._session = session
-        prompt, count = Prompt(session), 1
+        self._session, count = session, 1
+        prompt = self._prompt = Prompt(session)
         say("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O tells about a name")
         while True:
             if session.kernel_epoch != self._epoch:
@@ -123,6 +124,8 @@ class _Loop:
         if self._session is not None and self._session.busy:
             say("interrupting the cell")
             self._session.request_interrupt()
+        elif self._prompt is not None:
+            self._prompt.give_up()
 
     def _end(self, signum: int, scope: anyio.CancelScope) -> None:
         self.status = SIGNAL_BASE + signum
