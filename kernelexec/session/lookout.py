@@ -125,16 +125,17 @@ class Lookout:
         with anyio.move_on_after(patience):
             while self._queue.first is not None:
                 await self._queue.first.done.wait()
-            return await self._ask("shell", msg_type, content, max(0.0, end - anyio.current_time()))
-        message = f"Session {self.name!r} is busy: a cell runs, and nobody is asked before it ends."
-        raise KernelNotAnswering(message)
+        if self._queue.first is not None:
+            message = f"Session {self.name!r} is busy: a cell runs, and nobody is asked before it ends."
+            raise KernelNotAnswering(message)
+        return await self._ask("shell", msg_type, content, max(0.0, end - anyio.current_time()))
 
     async def _ask(self, channel: str, msg_type: str, content: dict[str, Any], patience: float) -> dict[str, Any]:
         kernel = self._living()
         said = await kernel.ask(channel, msg_type, content, patience=patience)
         if said is None:
             self._living()
-            message = f"The kernel of session {self.name!r} did not answer within {patience:.1f} s: {_BUSY}."
+            message = f"The kernel of session {self.name!r} did not answer in time: {_BUSY}."
             raise KernelNotAnswering(message)
         return said
 
