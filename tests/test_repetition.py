@@ -103,6 +103,10 @@ UNSAFE = [
     ("import os\nf = lambda: os.remove('x')\nf()", "`f`"),
     ("class A:\n    def go(self):\n        raise SystemExit\nA().go()", "`.go`"),
     ("class A:\n    def __init__(self):\n        input()\nA()", "`A`"),
+    ("from os import *\nremove('x')", "deletes"),
+    ("ip = get_ipython()\nip.system('rm x')", "rm x"),
+    ("get_ipython().run_command('ls')", "run_command"),
+    ("%%bash --bg\nls", "leaves a process behind"),
     ("!rm x", "rm x"),
     ("!ls; rm x", "rm x"),
     ("!echo a#b; rm x", "rm x"),
@@ -203,3 +207,23 @@ def test_definitions_are_a_cell_of_their_own() -> None:
     code, names = definitions("import os\nx = slow()\ndef f():\n    return x\nclass C: pass")
     assert "slow" not in code
     assert names == {"os", "f", "C"}
+
+
+DEEP = [
+    "x = " + "1 + " * 2000 + "1",
+    "def f():\n    return " + "1 + " * 2000 + "1",
+    "x" + ".y" * 2000,
+    "(" * 5000,
+    "not " * 2000 + "x",
+]
+
+
+@pytest.mark.parametrize("source", DEEP, ids=range(len(DEEP)))
+def test_code_that_is_nested_too_deeply_is_not_safe_and_breaks_nothing(source: str) -> None:
+    assert why_not(PastCell(source)) is not None
+    assert bound_names(source) | used_names(source) <= {"x", "f"}
+    assert definitions(source)[0] == ""
+
+
+def test_a_long_script_is_judged_to_its_end() -> None:
+    assert why_not(PastCell("%%bash\n" + "echo 'x' | wc -l;\n" * 20_000)) is None

@@ -68,7 +68,18 @@ def test_a_notebook_of_too_many_cells_is_refused(own: Executor, tmp_path: Path) 
         own.session("again", notebook=path)
 
 
-BAD_PATHS: tuple[Any, ...] = (5, "", "missing.ipynb", "a\0b", "/", "/dev/zero", b"a")
+BAD_PATHS: tuple[Any, ...] = (
+    5,
+    "",
+    "missing.ipynb",
+    "a\0b",
+    "/",
+    "/dev/zero",
+    b"a",
+    "x" * 5000,
+    "a\ud800",
+    "~nobody-there/a.ipynb",
+)
 
 
 @pytest.mark.parametrize("path", BAD_PATHS, ids=repr)

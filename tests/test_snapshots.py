@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
-from kernelexec import ExecutionFailed, Executor, InvalidRequest, InvalidTimeout, KernelError, Session, Snapshot
+from kernelexec import AsyncExecutor, ExecutionFailed, Executor, InvalidRequest, InvalidTimeout, KernelError, Session, Snapshot
 
 PLAIN = "import numpy as np, pandas as pd\na = np.arange(1000)\nframe = pd.DataFrame({'n': [1, 2]})\ntext = 'x'\nshared = [a]"
 
@@ -150,6 +152,26 @@ def test_one_that_takes_too_long_leaves_nothing_and_keeps_the_state(session: Ses
     assert (caught.value.result.interrupted, caught.value.result.state) == ("timeout", "kept")
     assert list((session.workspace / ".kernelexec" / "snapshots").iterdir()) == []
     assert text(session, "x") == "1"
+
+
+def test_one_whose_caller_goes_away_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    body = f"open({str(begun)!r}, 'w').close()\n        time.sleep(60)"
+    code = f"import time\nclass Slow:\n    def __reduce__(self):\n        {body}"
+
+    async def cancelled() -> None:
+        async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
+            session = await executor.session()
+            await session.execute(f"{code}\nslow, x = Slow(), 1")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(session.snapshot)
+                await anyio.to_thread.run_sync(begun.read_bytes)
+                tasks.cancel_scope.cancel()
+            assert (await session.execute("x")).text == "1\n"
+            assert list((session.workspace / ".kernelexec" / "snapshots").iterdir()) == []
+
+    anyio.run(cancelled)
 
 
 def test_one_that_ends_the_kernel_is_told_and_leaves_nothing(session: Session) -> None:

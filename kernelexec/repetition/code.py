@@ -58,7 +58,7 @@ class Judge:
             found = cells.parse(source, limit_bytes=_SOURCE_BYTES)
         except InvalidCode as exc:
             return str(exc)
-        if isinstance(found, cells.ShellCell):
+        if isinstance(found, cells.ShellCell) and "--bg" not in source.partition("\n")[0]:
             return why_not_script(found.command)
         tree = tree_of(source)
         if tree is None:
@@ -134,7 +134,10 @@ class Judge:
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
             self._forget(alias.asname or alias.name.partition(".")[0])
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom) and alias.name == "*":
+                names = (*rules.EFFECTS, *rules.STARTERS)
+                self._known |= {name.rpartition(".")[2]: name for name in names if name.startswith(f"{node.module}.")}
+            elif isinstance(node, ast.ImportFrom):
                 self._known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             elif alias.asname:
                 self._known[alias.asname] = alias.name
@@ -153,7 +156,7 @@ class Judge:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
                 self._forget(name)
-                if (made := self._dotted(value)) and "." in made:
+                if (made := self._dotted(value)) and ("." in made or made == "get_ipython"):
                     self._known[name] = made
             case ast.withitem(context_expr=value, optional_vars=ast.Name(id=name)):
                 self._forget(name)

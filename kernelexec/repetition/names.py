@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 _DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _WRAPPING = re.compile(r"\A\s*%%(?:time|capture|prun)\b[^\n]*\n|^[ \t]*%time[ \t]+", re.MULTILINE)
@@ -19,7 +20,10 @@ def bound_names(source: str) -> frozenset[str]:
 def name_changes(source: str) -> dict[str, bool]:
     """Every name that a cell binds (True) or deletes (False) at its top level: the last word on each of them."""
     tree = _tree(source)
-    return dict(_changes(tree)) if tree is not None else {}
+    try:
+        return dict(_changes(tree)) if tree is not None else {}
+    except RecursionError:  # nothing that a person wrote: of names that nobody knows nothing is claimed
+        return {}
 
 
 def used_names(source: str) -> frozenset[str]:
@@ -33,9 +37,13 @@ def definitions(source: str) -> tuple[str, frozenset[str]]:
     """A cell's imports, functions and classes as a cell of their own, and the names that they bind."""
     tree = _tree(source)
     kept = [node for node in tree.body if isinstance(node, _DEFINING)] if tree is not None else []
-    return "\n".join(map(ast.unparse, kept)), frozenset(name for node in kept for name, _ in _change(node))
+    try:
+        return "\n".join(map(ast.unparse, kept)), frozenset(name for node in kept for name, _ in _change(node))
+    except RecursionError:
+        return "", frozenset()
 
 
+@lru_cache(maxsize=4)
 def tree_of(source: str) -> ast.Module | None:
     """The syntax tree of a cell, its magics turned into calls as IPython does it; None where it has none."""
     from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - half a second, for who replays only

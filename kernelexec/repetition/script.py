@@ -132,7 +132,8 @@ class _Reader:
             while True:
                 if self.at >= len(self.text):
                     raise Unread("a here-document without an end")
-                line, _, _ = self.text[self.at :].partition("\n")
+                end = self.text.find("\n", self.at)
+                line = self.text[self.at : end if end >= 0 else len(self.text)]
                 self.at += len(line) + 1
                 if (line.lstrip("\t") if indented else line) == delimiter:
                     break

@@ -96,17 +96,22 @@ class _Player:
         """Play one cell, and load the whole snapshot after the last one that it covers."""
         told = await self._play(number, cell, plan)
         self._played.append(told)
-        came_back = told.outcome in ("repeated", "restored")
-        for name, bound in plan.changes.items() if told.outcome != "skipped" else ():
-            (self._makers.__setitem__ if bound else lambda gone, _: self._makers.pop(gone, None))(name, number)
-            if came_back or not bound:
-                self._gone.pop(name, None)
-            else:
-                self._gone[name] = number
+        if told.outcome != "skipped":
+            self._follow(number, plan, came_back=told.outcome in ("repeated", "restored"))
         if self._ender == number:
             self._gone = dict(self._makers)
         if number == self._covered and self._ender is None:
             await self._load_all()
+
+    def _follow(self, number: int, plan: _Plan, *, came_back: bool) -> None:
+        """Note which cell makes a name, and which names are missing by now."""
+        for name, bound in plan.changes.items():
+            self._makers.pop(name, None)
+            self._gone.pop(name, None)
+            if bound:
+                self._makers[name] = number
+            if bound and not came_back:
+                self._gone[name] = number
 
     def report(self, source: str) -> Replay:
         """What came back of it all."""
@@ -212,10 +217,11 @@ class _Player:
 
     def _judge(self, cell: PastCell, result: ExecutionResult) -> tuple[Outcome, str | None]:
         """What a result means beside what the cell did before."""
+        if result.state == "lost":
+            how = "the kernel had ended before it" if result.ok else "it ended the kernel"
+            return "failed", f"{how} ({result.cause})"
         if result.ok:
             return "repeated", None
-        if result.state == "lost":
-            return "failed", f"it ended the kernel ({result.cause})"
         if result.interrupted is not None:
             return "failed", f"it was ended by {'its timeout' if result.interrupted == 'timeout' else 'an interrupt'}"
         why = _failure(result)

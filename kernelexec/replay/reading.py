@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from kernelexec import cells, journal
-from kernelexec.documents import Document
 from kernelexec.errors import InvalidRequest
 from kernelexec.past import Past
 
@@ -23,15 +23,25 @@ def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         message = f"notebook={path!r:.200}: it is the path of a notebook, a script or a journal."
         raise InvalidRequest(message)
-    found = Path(path).expanduser()
-    if not found.is_file():
-        message = f"notebook {str(path)!r} {'is no file' if found.exists() else 'does not exist'}: name a notebook or a script."
+    try:
+        found = Path(path).expanduser()
+        about = found.stat()
+    except (OSError, ValueError, RuntimeError) as exc:
+        message = f"notebook {str(path)!r:.200} cannot be read: {getattr(exc, 'strerror', None) or exc}."
+        raise InvalidRequest(message) from exc
+    if not stat.S_ISREG(about.st_mode):
+        message = f"notebook {str(path)!r} is no file: name a notebook or a script."
         raise InvalidRequest(message)
-    size = found.stat().st_size
+    size = about.st_size
     if size > FILE_BYTES:
         message = f"notebook {str(path)!r} has {size} bytes, the limit is {FILE_BYTES}: clear its outputs."
         raise InvalidRequest(message)
-    past = journal.past(found) if found.suffix.lower() == journal.SUFFIX else Past(Document.read(found).past)
+    if found.suffix.lower() == journal.SUFFIX:
+        past = journal.past(found)
+    else:
+        from kernelexec.documents import Document  # noqa: PLC0415 - nbformat, for who replays a notebook only
+
+        past = Past(Document.read(found).past)
     if len(past.cells) > CELLS_MAX:
         message = f"notebook {str(path)!r} has {len(past.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
         raise InvalidRequest(message)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from kernelexec.cells import CodeCell
@@ -116,7 +117,11 @@ class Snapshots:
         budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
         turn = Turn(CodeCell(request), timeout=budget, own=True)
         self._queue.add(turn)
-        result: ExecutionResult = await self._queue.outcome(turn, None)
+        try:
+            result: ExecutionResult = await self._queue.outcome(turn, None)
+        except anyio.get_cancelled_exc_class():
+            turn.ask_interrupt()  # nobody can take it up again
+            raise
         answer = turn.said().get("answer")
         if not isinstance(answer, dict):
             result.raise_for_error()
