@@ -18,13 +18,20 @@ KINDS = ["local"]
 
 @pytest.fixture(scope="session", autouse=True)
 def run_apart() -> Iterator[None]:
-    """Let this run, one of several workers perhaps, tell its own processes and private directories from all others."""
-    place = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
+    """Let this run, one of several workers perhaps, tell its own processes from all others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUN, uuid.uuid4().hex)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place_apart(run_apart: None) -> Iterator[None]:
+    """Private directories of a module's own: what its killed owners leave is no other module's matter."""
+    place = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", place)
         yield
-    shutil.rmtree(place)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture

@@ -157,3 +157,16 @@ def test_a_strangers_journal_is_checked_like_any_input(tmp_path: Path) -> None:
     assert past(path).cells == (PastCell("a\x00b", status="unfinished"),)
     with Executor("local", workspace=tmp_path) as executor, pytest.raises(InvalidRequest, match="NUL character"):
         executor.session("b", notebook=path)
+
+
+def test_cells_of_other_languages_come_back_as_far_as_they_can_be_judged(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a")
+        session.execute("export N=1", language="bash")
+        session.execute("console.log(1)", language="javascript")
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a", notebook=journal_path(tmp_path, "a"))
+        assert outcomes(session) == ["repeated", "unsafe"]
+        assert session.execute("echo $N", language="bash").text == "1\n"
+        session = executor.session("b", notebook=journal_path(tmp_path, "a"), repeat_unsafe=True)
+        assert outcomes(session) == ["repeated", "repeated"]

@@ -47,7 +47,7 @@ class Judge:
 
     def why_not(self, cell: PastCell) -> str | None:
         """The reason why this cell is not safe to repeat, or None."""
-        if cell.kind == "command":
+        if cell.kind == "command" or cell.language == "bash":
             return why_not_script(cell.source)
         if cell.language != "python":
             return f"it is {cell.language}: only Python and shell commands can be judged"
