@@ -231,7 +231,7 @@ def test_a_restart_replaces_all_kernels_or_one(specs: Path, tmp_path: Path) -> N
 
 
 def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> None:
-    before = marked_processes()
+    before, directories = marked_processes(), runtime_directories()
     with Executor(isolation="local", workspace=tmp_path) as executor:
         session = executor.session()
         pids = {int(session.execute("Deno.pid", language="ts").text)}
@@ -242,7 +242,7 @@ def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> N
         session.close()
         assert all(gone(pid) for pid in pids)
         assert marked_processes().keys() <= before.keys()
-    assert not [path for path in runtime_directories() if str(tmp_path) in str(path)]
+    assert runtime_directories() == directories
 
 
 def test_a_kernelspec_may_be_of_python_and_is_a_kernel_of_its_own(shared: Session) -> None:

@@ -43,11 +43,14 @@ class Dialing:
         pause = _SOONEST
         while True:
             try:
-                return await self._open(channel)
+                sock = await self._open(channel)
             except KernelConnectionFailed as exc:
                 if not isinstance(exc.__cause__, OSError):
                     raise
                 self.failure = exc
+            else:
+                self.failure = None
+                return sock
             await anyio.sleep(pause)
             pause = min(_LATEST, pause * 2)
 

@@ -152,7 +152,12 @@ class Kernel:
         link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
         await self._or_death(lambda: link.connect(dial))
         if self._installed is not None and pid is not None:
+            await self._or_death(self._await_answer)  # its sockets, and a welcome on them, may come before it serves
             self.programs = await Programs.of(pid)
+
+    async def _await_answer(self) -> None:
+        if not await self.answers(self._config.budgets.start):
+            raise KernelConnectionFailed("it does not answer")
 
     async def _await_ready(self) -> None:
         self.about = await self._runtime.wait_ready()
