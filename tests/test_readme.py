@@ -23,6 +23,7 @@ from kernelexec import Config
 from kernelexec.cli.app import app
 from tests.kernelspecs import write_all
 from tests.test_cli import BOUND, COMMAND, environment
+from tests.test_mcp_fuzz import TOOLS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -126,6 +127,20 @@ def test_a_command_has_the_options_that_are_shown(words: list[str]) -> None:
 def test_every_command_is_shown() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     assert {words[0] for words in OURS} == commands
+
+
+def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options() -> None:
+    [server] = [json.loads(block)["mcpServers"]["kernelexec"] for block in blocks("json")]
+    command, *options = server["args"]
+    assert (server["command"], command) == ("kernelexec", "mcp")
+    shown = help_of(command).replace(",", " ").split()
+    assert [option for option in options if option.startswith("--") and option not in shown] == []
+
+
+def test_every_tool_of_the_server_is_shown() -> None:
+    [part] = re.findall(r"^## MCP\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in part.splitlines() if line.startswith("|")))
+    assert named == list(TOOLS)
 
 
 def test_the_commands_of_the_command_line_do_what_is_said_beside_them(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ PICTURE_PIXELS = 8000
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
 _LISTED = 100
+_LINE_CHARS = 4000
 _MARGIN_BYTES = 2000
 _BULKY = ("outputs", "late")
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
@@ -65,7 +66,7 @@ def remarks(result: ExecutionResult) -> list[str]:
         found.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
     if result.files:
         found.append(f"files made or changed: {_listed(result.files)}")
-    return [str(clean(line)) for line in found]
+    return [str(clean(line[:_LINE_CHARS])) for line in found]
 
 
 def _text(seen: Seen) -> str:

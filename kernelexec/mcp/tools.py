@@ -21,6 +21,7 @@ from kernelexec.text import clean, clean_text
 #: How long a call blocks by default, in seconds: clients cut calls off at a minute.
 WAIT = 45.0
 _PAGE_BYTES = 20_000
+_FURTHEST_BYTES = 2**40
 
 SessionName = Annotated[str, "The session's name: letters, digits, dots, dashes, underscores. It is made on first use."]
 Timeout = Annotated[float | None, "Seconds that the cell may run at all. Leave it out for the server's default."]
@@ -145,7 +146,8 @@ class Tools:
         """Read a page of output."""
         with refusing():
             session = self._calls.session_of(execution_id)
-            page = await session.read_output(execution_id, offset=offset, limit=min(limit, _PAGE_BYTES * 5), grep=grep)
+            begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
+            page = await session.read_output(execution_id, offset=begin, limit=room, grep=grep)
         again = f"read on with offset={page.next_offset}" if page.next_offset is not None else "this is the end"
         last = f"[from byte {page.offset} of {page.total_bytes}; {again}]"
         return told(f"{page.text}\n{last}" if page.text else f"(no output)\n{last}", "kernelexec/page", page)

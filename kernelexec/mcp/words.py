@@ -63,7 +63,7 @@ WAIT_EXECUTION = """\
 Collect an execution that answered status running: its new output and, once it has ended, its result with pictures.
 
 Blocks `wait` seconds at most; if it still runs then, call this again, with the cursor of the last answer to see \
-only what is new. The execution is not ended by this, nor if you stop calling; interrupt_kernel ends it. A session \
+only what is new. The execution persists whether you call or not; interrupt_kernel ends it. A session \
 remembers its newest finished executions, so a result can be had again.
 
 Example: wait_execution(execution_id="3f2b...", wait=45)
@@ -74,7 +74,7 @@ Read the whole stdout and stderr of an execution, page by page, also of one that
 to leave out.
 
 `offset` and `limit` are bytes; the last line of a page says how to read on. With `grep`, a regular expression, only \
-lines that match are given. Output stays readable as long as the session remembers the execution (its newest \
+lines that match are given. Output persists as long as the session remembers the execution (its newest \
 hundred).
 
 Examples:
@@ -99,6 +99,6 @@ execute_code or execute_command, and persists as long as this server.
 """
 
 LIST_VARIABLES = """\
-List the variables of a session's kernel: name, type, shape, size_bytes and a short text. Works while a cell runs. \
-Look here before computing something again.
+List the variables that persist in a session's kernel: name, type, shape, size_bytes and a short text. Works while \
+a cell runs. Look here before computing something again.
 """
