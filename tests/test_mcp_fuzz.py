@@ -118,7 +118,9 @@ def makes_sense(answer: dict[str, Any]) -> bool:
     if "error" in answer:
         return bool(answer["error"]["message"]) and isinstance(answer["error"]["code"], int)
     texts = [block["text"] for block in answer["result"]["content"] if block["type"] == "text"]
-    return any(text.strip() for text in texts) and "Traceback" not in texts[0].split("\n")[0]
+    return any(text.strip() for text in texts) and not texts[0].startswith(
+        "Error calling tool"
+    )  # which is how an error of ours would come
 
 
 def cost(client: Raw) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import kernelexec
-from kernelexec import AsyncSession
 from tests.mcp_clients import ERAS, Agent, connected, record_of, text_of, transport
 
 SEVEN = ["success", "exit_code", "stdout", "stderr", "execution_time", "command", "work_dir"]
@@ -279,10 +278,26 @@ def test_the_server_says_who_it_is_and_how_it_works(agent: Agent) -> None:
         assert word in instructions
 
 
-if hasattr(AsyncSession, "variables"):
+def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code=FRAME, session=name)
+    agent.call("execute_code", code="import time; time.sleep(60)", session=name, wait=0.3)
+    [frame] = [row for row in agent.rows("list_variables", "variables", session=name) if row["name"] == "frame"]
+    assert frame["type"].endswith("DataFrame")
+    assert frame["shape"] == [3, 1]
+    agent.call("interrupt_kernel", session=name)
 
-    def test_variables_are_listed(agent: Agent, name: str) -> None:
-        agent.call("execute_code", code=FRAME, session=name)
-        rows = agent.rows("list_variables", "variables", session=name)
-        [frame] = [row for row in rows if row["name"] == "frame"]
-        assert (frame["type"], frame["shape"]) == ("DataFrame", [3, 1])
+
+def test_code_may_be_of_another_language(agent: Agent, name: str) -> None:
+    assert "3\n" in agent.text("execute_code", code="echo $((1 + 2))", language="bash", session=name) + "\n"
+    refused = agent.call("execute_code", code="1", language="klingon", session=name)
+    assert refused.is_error
+    assert "klingon" in text_of(refused)
+
+
+def test_a_request_that_is_sent_again_runs_once(agent: Agent, name: str) -> None:
+    code = "n = globals().get('n', 0) + 1\nprint('n is', n)"
+    first = agent.call("execute_code", code=code, session=name, request_id="mine")
+    again = agent.call("execute_code", code=code, session=name, request_id="mine")
+    assert record_of(first)["execution_id"] == record_of(again)["execution_id"]
+    assert "n is 1" in text_of(again)
+    assert "n is 1" not in agent.text("execute_code", code=code, session=name)

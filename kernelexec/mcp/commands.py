@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastmcp import Context
 
@@ -54,13 +54,14 @@ class Commands:
         request_id: RequestId = None,
     ) -> CommandAnswer:
         """Run a command."""
-        more: dict[str, Any] = {"request_id": request_id} if request_id is not None else {}
         try:
             check_wait(wait)
             opened = await self._calls.session(session)
 
             async def send(patience: float) -> ExecutionResult:
-                return await opened.execute_command(command, timeout=timeout, work_dir=work_dir, wait=patience, **more)
+                return await opened.execute_command(
+                    command, timeout=timeout, work_dir=work_dir, wait=patience, request_id=request_id
+                )
 
             seen = await self._calls.run(opened, send, title=command, wait=wait, report=reporting(context))
         except KernelexecError as exc:

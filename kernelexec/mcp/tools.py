@@ -22,6 +22,7 @@ from kernelexec.text import clean, clean_text
 WAIT = 45.0
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
+_VARIABLES_MAX = 200
 
 SessionName = Annotated[str, "The session's name: letters, digits, dots, dashes, underscores. It is made on first use."]
 Timeout = Annotated[float | None, "Seconds that the cell may run at all. Leave it out for the server's default."]
@@ -71,9 +72,10 @@ class VariableRow:
 
 @dataclass(frozen=True, slots=True)
 class VariableList:
-    """The variables of a session's kernel."""
+    """The variables of a session's kernel, by name; ``total`` counts those too that are not shown."""
 
     variables: list[VariableRow]
+    total: int
 
 
 @contextmanager
@@ -111,14 +113,11 @@ class Tools:
         request_id: RequestId = None,
     ) -> ToolResult:
         """Run a cell."""
-        options = {"language": language} if language != "python" else {}
-        options |= {"request_id": request_id} if request_id is not None else {}
-        more: dict[str, Any] = options
         with refusing():
             opened = await self._calls.session(session)
 
             async def send(patience: float) -> ExecutionResult:
-                return await opened.execute(code, timeout=timeout, wait=patience, **more)
+                return await opened.execute(code, language=language, timeout=timeout, wait=patience, request_id=request_id)
 
             seen = await self._calls.run(opened, send, title=code, wait=wait, report=reporting(context))
         return answer(seen)
@@ -182,16 +181,8 @@ class Tools:
     async def list_variables(self, session: SessionName = "default") -> VariableList:
         """List a session's variables."""
         with refusing():
-            opened: Any = self._calls.open_session(session)
-            found = await opened.variables()
-        return VariableList([VariableRow(**clean(_row(variable))) for variable in found])
-
-
-def _row(variable: Any) -> dict[str, Any]:  # noqa: ANN401 - a session's Variable
-    names = ("name", "type", "shape", "size_bytes", "text")
-    row: dict[str, Any] = {name: getattr(variable, name) for name in names}
-    shape = row["shape"]
-    return row | {"shape": None if shape is None else list(shape)}
+            seen = await self._calls.open_session(session).variables(limit=_VARIABLES_MAX)
+        return VariableList([VariableRow(**clean(asdict(variable))) for variable in seen.found], seen.total)
 
 
 def told(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses

@@ -29,7 +29,8 @@ Run code in a session's persistent kernel and return its output: text, traceback
 
 Variables, imports and functions persist in the session from call to call, as in a notebook; different sessions do \
 not see each other's. The value of the last expression is shown without print. Lines with !command and cells that \
-begin with %%bash work too. Plots come back as pictures (matplotlib: just call plt.plot or df.plot).
+begin with %%bash work too; language="bash", "javascript" or an installed Jupyter kernel's runs other code. \
+Plots come back as pictures (matplotlib: just call plt.plot or df.plot).
 
 Comes back within `wait` seconds. If the cell still runs then, the answer says status running with an execution_id \
 and the cell goes on: call wait_execution(execution_id), do not send the code again. The first line of the answer \
