@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 #: Seconds between two tellings of progress of a call that blocks.
 INTERVAL = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-logger = logging.getLogger("kernelexec")
 
 
 class Broken(RuntimeError):
