@@ -83,7 +83,7 @@ def _open_files() -> Finding:
 
 
 async def _kernel(python: str | None) -> list[Finding]:
-    options = {"notebook": False, "save_displays": False} | ({"python": python} if python else {})
+    options = {"notebook": False, "journal": False, "save_displays": False} | ({"python": python} if python else {})
     with tempfile.TemporaryDirectory(prefix="kx-doctor-") as directory:
         try:
             async with AsyncExecutor("local", config=load("local", config=options)) as executor:
