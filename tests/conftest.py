@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -18,9 +20,10 @@ KINDS = ["local"]
 
 @pytest.fixture(scope="session", autouse=True)
 def run_apart() -> Iterator[None]:
-    """Let this run, one of several workers perhaps, tell its own processes from all others."""
+    """Let this run, one of several workers perhaps, tell its own processes from all others, and find its own programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUN, uuid.uuid4().hex)
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         yield
 
 

@@ -90,7 +90,7 @@ def _headline(seen: Seen) -> str:
         waits = f"it waits behind {seen.place} other(s)" if seen.place else "it goes on"
         call = f"wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})"
         return f"[running: {who}; {waits}. Call {call} to collect it; do not send it again.]"
-    facts = [who, f"exit code {result.exit_code}"] if result.status != "ok" else [who]
+    facts = [who] if result.ok or result.exit_code is None else [who, f"exit code {result.exit_code}"]
     if result.interrupted:
         facts.append(f"ended by {result.interrupted}")
     return f"[{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s]"
