@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import sys
@@ -22,7 +21,7 @@ from anyio.abc import TaskGroup
 from kernelexec.belongings import Belongings
 from kernelexec.config import Config, load
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidWorkDir, UnknownSession, nearest
-from kernelexec.hooks import Hook
+from kernelexec.hooks import Hook, checked
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
@@ -64,7 +63,7 @@ class AsyncExecutor:
         hooks: Iterable[Hook] = (),
     ) -> None:
         self.config = load(isolation, use_docker=use_docker, workspace=workspace, config=config)
-        self._hooks = _checked(hooks)
+        self._hooks = checked(hooks)
         self._sessions: dict[str, AsyncSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
@@ -180,7 +179,7 @@ class AsyncExecutor:
         past = None
         if notebook is not None:
             past = await anyio.to_thread.run_sync(partial(read_past, notebook, limit_bytes=self.config.capacity.code_bytes))
-        session = await self._make(name, work_dir, tasks)
+        session = await self._made(name, work_dir, tasks)
         try:
             await session.open(replays=None if past is None else str(notebook))
             if past is not None:
@@ -193,32 +192,51 @@ class AsyncExecutor:
             raise
         return session
 
-    async def _make(self, name: str, work_dir: str | os.PathLike[str] | None, tasks: TaskGroup) -> AsyncSession:
-        """A session whose life begins; what was made for it is given up if that cannot be."""
-        assert self._root is not None
-        life, bound = self._check_open(), self.config.capacity.sessions
-        if len(self._sessions) + self._making >= bound:
-            message = f"{len(self._sessions)} sessions are open, the limit is {bound}: close one first."
+    async def _made(self, name: str, work_dir: str | os.PathLike[str] | None, tasks: TaskGroup) -> AsyncSession:
+        """A session whose life has begun. It is made in the executor's life: a caller who goes away leaves nothing behind."""
+        busy, bound = len(self._sessions) + self._making, self.config.capacity.sessions
+        if busy >= bound:
+            message = f"{busy} sessions are open, the limit is {bound}: close one first."
             raise CapacityReached(message)
+        made: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._making += 1
+        tasks.start_soon(self._make, name, work_dir, made)
         try:
-            with anyio.CancelScope(shield=True):
-                made = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._root.path, self.config)
+            return await made
+        except BaseException:
+            if made.done() and not made.cancelled() and made.exception() is None:
+                with anyio.CancelScope(shield=True):
+                    await made.result().close()
+            raise
+
+    async def _make(self, name: str, work_dir: str | os.PathLike[str] | None, made: asyncio.Future[AsyncSession]) -> None:
+        assert self._root is not None
+        assert self._life is not None
+        life, found = self._life, None
+        try:
+            found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._root.path, self.config)
+            life.check_open()
+            if not made.cancelled():
+                made.set_result(self._begin(name, found, life.tasks))
+                found = None
+        except Exception as exc:  # noqa: BLE001 - given to who asked
+            if not made.cancelled():
+                made.set_exception(exc)
         finally:
             self._making -= 1
-        try:
-            life.check_open()
-        except Closed:
-            made.give_up()
-            raise
+            made.cancel()
+            if found is not None:
+                found.give_up()
+
+    def _begin(self, name: str, found: Belongings, tasks: TaskGroup) -> AsyncSession:
         session = AsyncSession(
             name,
-            made.workspace,
-            made.runtime,
+            found.workspace,
+            found.runtime,
             self.config,
             self._hooks,
-            record=made.recorder,
-            ledger=made.journal,
+            record=found.recorder,
+            ledger=found.journal,
             on_close=self._closed,
         )
         self._sessions[name] = session
@@ -261,18 +279,6 @@ class AsyncExecutor:
 def _ended(life: Life, _task: asyncio.Task[None]) -> None:
     """Whatever became of the executor's task, also if it was cancelled before it began: nobody waits for it in vain."""
     life.never_lived()
-
-
-def _checked(hooks: object) -> tuple[Hook, ...]:
-    """The hooks, if each is what an event can be told to at once."""
-    found = tuple(hooks) if isinstance(hooks, Iterable) else ()
-    unfit = [hook for hook in found if not callable(hook) or inspect.iscoroutinefunction(hook)]
-    if unfit or not isinstance(hooks, Iterable):
-        message = (
-            f"hooks={unfit or hooks!r:.200}: they are plain functions of one event, in a list; none is a coroutine function."
-        )
-        raise InvalidRequest(message)
-    return found
 
 
 def _tell_risk() -> None:

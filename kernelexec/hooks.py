@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
-from kernelexec.errors import KernelexecError
+from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.past import Past
 from kernelexec.results import ExecutionResult, Replay, Snapshot
 
@@ -182,3 +183,19 @@ class Ledger(Hook, Protocol):
 
     def close(self) -> None:
         """Let go of the file. For a thread."""
+
+
+def checked(hooks: object) -> tuple[Hook, ...]:
+    """The hooks, if each is what an event can be told to at once.
+
+    Raises:
+        InvalidRequest: one is not callable, or a coroutine function.
+    """
+    found = tuple(hooks) if isinstance(hooks, Iterable) else ()
+    unfit = [hook for hook in found if not callable(hook) or inspect.iscoroutinefunction(hook)]
+    if unfit or not isinstance(hooks, Iterable):
+        message = (
+            f"hooks={unfit or hooks!r:.200}: they are plain functions of one event, in a list; none is a coroutine function."
+        )
+        raise InvalidRequest(message)
+    return found

@@ -203,7 +203,7 @@ def test_the_notebook_says_the_language_of_a_cell(executor: Executor) -> None:
     notebook = nbformat.reads(session.notebook.read_text(), as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     assert [cell.source for cell in notebook.cells] == ["1", "let y: number = 2; y", "%%script node\nconsole.log(3)"]
-    assert [cell.metadata.kernelexec.get("language") for cell in notebook.cells] == [None, "typescript", None]
+    assert [cell.metadata.kernelexec.get("language") for cell in notebook.cells] == [None, "typescript", "javascript"]
     session.close()
 
 

@@ -74,7 +74,7 @@ def test_twenty_sessions_with_trouble_leave_nothing_behind(tmp_path: Path) -> No
     assert len(ids) == SESSIONS * CELLS
     after = (descriptors(), marked_processes(), runtime_directories(), [p.pid for p in processes_of(os.getpid())])
     assert after == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"s{number}" for number in range(SESSIONS))
+    assert {path.name for path in tmp_path.iterdir()} == {".journals", *(f"s{number}" for number in range(SESSIONS))}
 
 
 def test_cells_of_one_session_keep_their_order_and_know_their_place(tmp_path: Path) -> None:
