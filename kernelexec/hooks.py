@@ -125,11 +125,15 @@ Event = SessionEvent | KernelChanged | CellEvent | DisplayUpdated
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a journal knows of a request: which execution it was, of what cell, and its result if it is known to have ended."""
+    """What a journal knows of a request: which execution it was, of what cell, and its result if it is known to have ended.
+
+    ``here`` says whether it was sent in the life of the session that the journal is open for.
+    """
 
     execution_id: str
     fingerprint: str
     result: ExecutionResult | None
+    here: bool = False
 
 
 @runtime_checkable

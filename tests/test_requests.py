@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,22 @@ def test_the_next_owner_gives_the_first_outcome(tmp_path: Path) -> None:
 
     run(tmp_path, main)
     run(tmp_path, main)
-    assert found[0] == found[1]
-    assert (found[1].status, found[1].stdout, count(tmp_path)) == ("error", "a\n", 1)
+    first, again = found
+    assert again == replace(first, state="lost", notes=again.notes)
+    assert (again.status, again.stdout, count(tmp_path)) == ("error", "a\n", 1)
+
+
+def test_an_outcome_says_when_the_state_that_it_left_is_gone(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        first = await session.execute("x = 1", request_id="r")
+        assert (await session.execute("x = 1", request_id="r")) == first
+        await session.restart()
+        again = await session.execute("x = 1", request_id="r")
+        assert (again.status, again.state, again.execution_id) == ("ok", "lost", first.execution_id)
+        assert "a kernel that has ended since" in again.notes[-1]
+        assert (await session.execute("'x' in globals()")).text == "False\n"
+
+    run(tmp_path, main)
 
 
 def test_a_caller_killed_after_the_cell_had_ended_gets_its_outcome(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Journal:
         self._missed = 0
         self._reading = threading.Lock()
         self._seen: set[str] | None = None
+        self._sent: set[str] = set()
         self._unrecorded: dict[str, Earlier] = {}
         self._closed = False
         self._claim()
@@ -71,8 +73,8 @@ class Journal:
             self._missed += 1
             self._fail(exc)
             self._remember(said)
-        if self._seen is not None and isinstance(said.get("request_id"), str):
-            self._seen.add(said["request_id"])
+        if said["event"] == "started" and "request_id" in said:
+            self._sent.add(said["request_id"])
 
     def secure(self) -> None:
         """Have what is written outlast a failure of the machine too.
@@ -98,8 +100,10 @@ class Journal:
         with self._reading:
             if self._seen is None:
                 self._seen = {said["request_id"] for said in records_about(self.path, None)}
-        recorded = earlier(self.path, request_id) if request_id in self._seen else None
-        return recorded or self._unrecorded.get(request_id)
+        here = request_id in self._sent
+        recorded = earlier(self.path, request_id) if here or request_id in self._seen else None
+        found = recorded or self._unrecorded.get(request_id)
+        return replace(found, here=here) if found is not None else None
 
     def close(self) -> None:
         """Let go of the file."""

@@ -176,6 +176,10 @@ class Keeper:
             verdict.notes.append("The kernel closed its sockets and was killed.")
         return False
 
+    def lives(self, epoch: int) -> bool:
+        """Whether the kernel of that epoch is the one that lives."""
+        return self.epoch == epoch and self.kernel is not None and self.kernel.alive
+
     def take_late(self) -> list[Execution]:
         """Executions that have ended, and of which output came since the last call."""
         return self.kernel.take_late() if self.kernel is not None else []

@@ -16,6 +16,7 @@ from kernelexec import cells
 from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import Earlier, Ledger
 from kernelexec.results import ExecutionResult
+from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import in_thread
 from kernelexec.session.turn import Turn, lost_track
 
@@ -52,7 +53,7 @@ class Requests:
             )
             raise InvalidRequest(message)
 
-    async def admit(self, turn: Turn, add: Callable[[Turn], None], *, epoch: int) -> Turn | ExecutionResult:
+    async def admit(self, turn: Turn, add: Callable[[Turn], None], keeper: Keeper) -> Turn | ExecutionResult:
         """Have a turn added if its request is new; else the turn that it was first, or the outcome that the journal knows.
 
         An execution that never ran is none: its request, sent again, is new.
@@ -73,10 +74,15 @@ class Requests:
             earlier = await self._look_up(name)
             if earlier is not None:
                 self._check_same(name, earlier.fingerprint, turn)
-                return earlier.result or lost_track(earlier.execution_id, self._session, epoch)
+                found = earlier.result or lost_track(earlier.execution_id, self._session, keeper.epoch)
+                return found if earlier.here and keeper.lives(found.kernel_epoch) else outlived(found)
             add(turn)
             self._turns[name] = turn
             return turn
+
+    def as_of_now(self, result: ExecutionResult, keeper: Keeper) -> ExecutionResult:
+        """An outcome that a request gets which was sent again: what it says of the state is said anew."""
+        return result if keeper.lives(result.kernel_epoch) or result.status == "running" else outlived(result)
 
     async def secure(self) -> None:
         """Have the journal on the disk before a named cell runs: else, after a failure of the machine, it could run twice."""
@@ -103,3 +109,12 @@ class Requests:
         if fingerprint != cells.fingerprint(turn.cell):
             message = f"request_id={name!r} was sent with another cell before: give each request an id of its own."
             raise InvalidRequest(message)
+
+
+def outlived(result: ExecutionResult) -> ExecutionResult:
+    """The result of a cell whose kernel has ended since: what it left there is gone."""
+    if result.state != "kept":
+        return result
+    note = "It ran before, in a kernel that has ended since: what it left there is gone, unless it was replayed here."
+    note += " A new request_id runs it again."
+    return dataclasses.replace(result, state="lost", notes=(*result.notes, note))

@@ -238,11 +238,14 @@ class AsyncSession(Executions, Lookout, Snapshots):
             message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
         turn = Turn(cell, timeout=budget, on_output=on_output, request_id=request_id)
-        found = await self._requests.admit(turn, self._queue.add, epoch=self.kernel_epoch)
-        return partial(self._outcome, found, patience)
+        found = await self._requests.admit(turn, self._queue.add, self._kernels.of(cell))
+        return partial(self._outcome, turn, found, patience)
 
-    async def _outcome(self, found: Turn | ExecutionResult, patience: float | None) -> ExecutionResult:
-        return found if isinstance(found, ExecutionResult) else await self._queue.outcome(found, patience)
+    async def _outcome(self, turn: Turn, found: Turn | ExecutionResult, patience: float | None) -> ExecutionResult:
+        if isinstance(found, ExecutionResult):
+            return found
+        result = await self._queue.outcome(found, patience)
+        return result if found is turn else self._requests.as_of_now(result, self._kernels.of(turn.cell))
 
     @contextmanager
     def _refusals_told(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
