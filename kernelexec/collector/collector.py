@@ -43,6 +43,7 @@ class Collector:
         self.total_bytes = 0
         self.dropped_bytes = 0
         self.dropped_displays = 0
+        self._unread = 0
         self.stream_bytes = 0
         self.spilled = False
         self._limits = limits
@@ -62,6 +63,11 @@ class Collector:
     def truncated(self) -> bool:
         """Whether the outputs lack something that the cell made."""
         return bool(self.dropped_bytes or self.dropped_displays or any(b.cut_bytes for b in self._texts.values()))
+
+    @property
+    def lost_outputs(self) -> int:
+        """How many outputs nothing is kept of."""
+        return self.dropped_displays + self._unread
 
     @property
     def held_bytes(self) -> int:
@@ -88,10 +94,11 @@ class Collector:
             case "clear_output":
                 self._clear(wait=bool(content.get("wait")))
 
-    def drop(self, size_bytes: int) -> None:
-        """Count a message that was too large to be read."""
+    def drop(self, size_bytes: int, *, outputs: int = 1) -> None:
+        """Count a message that was too large to be read, or other bytes that never came."""
         self.total_bytes += size_bytes
         self.dropped_bytes += size_bytes
+        self._unread += outputs
 
     def outputs(self) -> tuple[Output, ...]:
         """The outputs so far, in order; streams of one name that follow each other are one."""

@@ -69,7 +69,7 @@ class Execution:
         if self.end is None:
             for lost, name, text in unsent(content, self.msg_id, self._collector.stream_bytes):
                 if lost:
-                    self._collector.drop(lost)
+                    self._collector.drop(lost, outputs=0)
                     text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
                 self._collector.feed("stream", {"name": name, "text": text})
 

@@ -76,7 +76,7 @@ def _text(seen: Seen) -> str:
     if seen.missed_bytes:
         parts.append(f"[{seen.missed_bytes} earlier bytes are no longer held here: read_output has them]")
     more = f"read_output(execution_id='{result.execution_id}'{_offset(seen)}) reads on"
-    parts.append(str(clean(preview(output, more))).rstrip("\n") if output.strip() else "(no output)")
+    parts.append(str(clean(preview(output, more))).rstrip("\n") if output.strip() else _nothing(seen))
     if result.late:
         parts.append("[output that came after the cell had ended:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
     parts.extend(f"[{line}]" for line in remarks(result))
@@ -94,6 +94,13 @@ def _headline(seen: Seen) -> str:
     if result.interrupted:
         facts.append(f"ended by {result.interrupted}")
     return f"[{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s]"
+
+
+def _nothing(seen: Seen) -> str:
+    """What stands where there is no text, and is true."""
+    if seen.result.truncated:
+        return "(nothing of the output could be kept)"
+    return "(no new output)" if seen.since else "(no output)"
 
 
 def _offset(seen: Seen) -> str:

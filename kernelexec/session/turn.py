@@ -31,6 +31,7 @@ from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
 OnOutput = Callable[[Output], None]
+_TOO_LARGE = "{} output(s) were too large to keep and are in no file: make them smaller, or have the code save them."
 
 
 @dataclass(slots=True)
@@ -224,6 +225,8 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
         verdict.notes.append("The kernel's reply was too large to be read: the status is what the outputs say.")
     if status == "error" and verdict.cause is None and not any(isinstance(o, Error) for o in outputs):
         outputs = (*outputs, *_error_of_reply(turn.cell, reply))
+    if collector.lost_outputs:
+        verdict.notes.append(_TOO_LARGE.format(collector.lost_outputs))
     work_dir = said.get("work_dir")
     return ExecutionResult(
         execution_id=turn.execution_id,
