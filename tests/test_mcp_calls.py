@@ -113,6 +113,35 @@ def test_a_cell_that_waits_never_runs_once_its_call_is_cancelled(served: Served,
     served(test)
 
 
+def test_a_cancelled_call_does_not_end_what_a_retry_of_it_waits_for(served: Served, tmp_path: Path) -> None:
+    async def test(client: Client[Any], executor: AsyncExecutor) -> None:
+        code = "open('begun', 'w').close()\nimport time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
+        arguments = {"code": code, "request_id": "one"}
+        texts: list[str] = []
+
+        async def retry() -> None:
+            texts.append(text_of(await client.call_tool("execute_code", arguments)))
+
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as first:
+                first.start_soon(client.call_tool, "execute_code", arguments)
+                await until((tmp_path / "default" / "begun").exists)
+                tasks.start_soon(retry)
+                await anyio.sleep(0.5)
+                first.cancel_scope.cancel()
+            await anyio.sleep(0.5)
+            (tmp_path / "default" / "go").touch()
+        assert "ended" in texts[0]
+        assert texts[0].startswith("[ok")
+        async with anyio.create_task_group() as alone:
+            alone.start_soon(client.call_tool, "execute_code", {"code": ENDLESS, "request_id": "two"})
+            await anyio.sleep(0.5)
+            alone.cancel_scope.cancel()
+        assert "7" in text_of(await client.call_tool("execute_code", {"code": "7"}))
+
+    served(test)
+
+
 def test_cancelling_a_collecting_call_costs_the_cell_nothing(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         code = "open('begun', 'w').close()\nimport time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -52,6 +53,7 @@ class Calls:
         self._interval = seconds(interval, "interval")
         self._sessions: dict[str, AsyncSession] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
+        self._callers: Counter[str] = Counter()
 
     async def session(self, name: str) -> AsyncSession:
         """The session of that name, made if it is new.
@@ -98,7 +100,8 @@ class Calls:
     async def run(self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report) -> Seen:
         """Send a cell and see it through for ``wait`` seconds; cancelling this call interrupts it, or takes it off the queue.
 
-        The cell itself runs in the session's life: nothing that becomes of this call loses it.
+        Where several calls of one request wait for it, the last one does. The cell itself runs in the session's life:
+        nothing that becomes of this call loses it.
         """
         patience = check_wait(wait)
         sent: ExecutionResult | None = None
@@ -109,9 +112,10 @@ class Calls:
             self._name(sent.execution_id, title)
             if sent.status != "running":
                 return Seen(sent, sent.outputs)
-            return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
+            with self._calling(sent.execution_id):
+                return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
         except anyio.get_cancelled_exc_class():
-            if sent is not None:
+            if sent is not None and sent.execution_id not in self._callers:
                 with anyio.move_on_after(_ENDING, shield=True):
                     await session.interrupt(sent.execution_id)
             raise
@@ -146,6 +150,16 @@ class Calls:
                 break
             found.append((execution_id, self._titles.get(execution_id, "")))
         return found[::-1]
+
+    @contextmanager
+    def _calling(self, execution_id: str) -> Iterator[None]:
+        self._callers[execution_id] += 1
+        try:
+            yield
+        finally:
+            self._callers[execution_id] -= 1
+            if not self._callers[execution_id]:
+                del self._callers[execution_id]
 
     def _name(self, execution_id: str, title: str) -> None:
         self._titles[execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
