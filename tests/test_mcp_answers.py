@@ -32,3 +32,25 @@ def test_displays_over_their_budget_are_told_of(agent: Agent) -> None:
     assert "shown 2" in text
     assert "shown 3" not in text
     assert "2 output(s) were too large to keep" in text
+
+
+def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
+    code = "import time\nprint('first')\ntime.sleep(60)"
+    running = agent.call("execute_code", code=code, session="pages", wait=1)
+    execution_id = record_of(running)["execution_id"]
+    page = agent.text("read_output", execution_id=execution_id)
+    assert "this is all so far, and the cell still runs: read on later with offset=6]" in page
+    assert "this is all so far" in agent.text("read_output", execution_id=execution_id, grep="nowhere")
+    interrupted = agent.call("interrupt_kernel", session="pages")
+    assert record_of(interrupted)["execution_id"] == execution_id
+    assert "this is the end]" in agent.text("read_output", execution_id=execution_id)
+    nothing = agent.text("read_output", execution_id=execution_id, grep="nowhere")
+    assert nothing.startswith("(no such line)")
+    assert "(nothing from here on)" in agent.text("read_output", execution_id=execution_id, offset=100)
+
+
+def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> None:
+    code = "for n in range(280): print('y' * 999_999)"
+    execution_id = record_of(agent.call("execute_code", code=code, session="quota"))["execution_id"]
+    page = agent.text("read_output", execution_id=execution_id, offset=268_435_400)
+    assert page.endswith("of 280000000; this is the end of what could be kept, the first 268435456 bytes]")

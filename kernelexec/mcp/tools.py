@@ -12,11 +12,12 @@ from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 from mcp.types import TextContent
 
+from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import answer
 from kernelexec.mcp.calls import Calls, Report, Seen, check_cursor
-from kernelexec.results import ExecutionResult
-from kernelexec.text import clean, clean_text
+from kernelexec.results import ExecutionResult, OutputPage
+from kernelexec.text import clean, clean_text, utf8_size
 
 #: How long a call blocks by default, in seconds: clients cut calls off at a minute.
 WAIT = 45.0
@@ -146,10 +147,11 @@ class Tools:
         with refusing():
             session = self._calls.session_of(execution_id)
             begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
+            runs = (await session.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
             page = await session.read_output(execution_id, offset=begin, limit=room, grep=grep)
-        again = f"read on with offset={page.next_offset}" if page.next_offset is not None else "this is the end"
-        last = f"[from byte {page.offset} of {page.total_bytes}; {again}]"
-        return told(f"{page.text}\n{last}" if page.text else f"(no output)\n{last}", "kernelexec/page", page)
+        nothing = "(no output)" if not begin and grep is None else "(no such line)" if grep else "(nothing from here on)"
+        last = f"[from byte {page.offset} of {page.total_bytes}; {_what_follows(page, runs=runs, grep=grep)}]"
+        return told(f"{page.text or nothing}\n{last}", "kernelexec/page", page)
 
     async def interrupt_kernel(self, session: SessionName = "default") -> ToolResult:
         """Interrupt the running cell."""
@@ -183,6 +185,18 @@ class Tools:
         with refusing():
             seen = await self._calls.open_session(session).variables(limit=_VARIABLES_MAX)
         return VariableList([VariableRow(**clean(asdict(variable))) for variable in seen.found], seen.total)
+
+
+def _what_follows(page: OutputPage, *, runs: bool, grep: str | None) -> str:
+    """How to read on behind a page, or why there is no more."""
+    if page.next_offset is not None:
+        return f"read on with offset={page.next_offset}"
+    if page.stored_bytes < page.total_bytes:
+        return f"this is the end of what could be kept, the first {page.stored_bytes} bytes"
+    if runs:
+        where = "" if grep else f" with offset={page.offset + utf8_size(page.text)}"
+        return f"this is all so far, and the cell still runs: read on later{where}"
+    return "this is the end"
 
 
 def told(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses
