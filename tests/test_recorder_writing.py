@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from kernelexec import recorder
 from kernelexec.hooks import DisplayUpdated
-from kernelexec.recorder import Recorder
+from kernelexec.recorder import Recorder, write_atomically
 from kernelexec.results import DisplayData, Stream
+from kernelexec.workspace import Watch
 from tests.slow_disk import Disk
 from tests.test_recorder import NOTE, ODD, cells_of, executed, shown, texts_of, update
 
@@ -144,3 +146,19 @@ def test_a_big_display_is_recorded_whole(path: Path) -> None:
     first, second = json.loads(path.read_text())["cells"]
     assert first["outputs"][0]["data"] == {"data": "short", "text/html": text, "application/json": {"a": text}}
     assert (first["source"], first["outputs"][0]["metadata"], second["outputs"][0]["text"]) == (text, {"m": text}, text)
+
+
+def test_a_notebook_that_is_being_written_is_no_file_of_a_cell(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, ignore=frozenset({"own.ipynb"}))
+    seen: list[tuple[str, ...]] = []
+
+    def content() -> Iterator[bytes]:
+        yield b"{"
+        seen.append(watch.changes())
+        yield b"}"
+
+    write_atomically(tmp_path / "own.ipynb", content())
+    write_atomically(tmp_path / "other.ipynb", content())
+    assert seen[0] == ()
+    assert len(seen[1]) == 1
+    assert watch.changes() == ("other.ipynb",)

@@ -6,6 +6,7 @@ The time of a file's inode counts too: a program can put the other one back. So 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +20,17 @@ IGNORED = frozenset(
 ENTRIES_MAX = 5000
 
 
+#: What a file that is replaced as a whole is called until then, and in it the name it will have.
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
+
+
 class Watch:
-    """Remembers what was there, so that the next look tells what is new."""
+    """Remembers what was there, so that the next look tells what is new.
+
+    Args:
+        root: the directory.
+        ignore: paths in it that are not told of, nor the files that they are replaced by.
+    """
 
     def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset()) -> None:
         self._root = str(root)
@@ -32,6 +42,10 @@ class Watch:
         now = self._look()
         known, self._known = self._known, now
         return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
+
+    def _is_ignored(self, path: str) -> bool:
+        unfinished = _UNFINISHED.fullmatch(path)
+        return path in self._ignore or (unfinished is not None and unfinished[1] in self._ignore)
 
     def _look(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
@@ -47,7 +61,7 @@ class Watch:
                     if entry.is_dir(follow_symlinks=False):
                         if entry.name not in IGNORED:
                             pending.append(path)
-                    elif path not in self._ignore and entry.is_file(follow_symlinks=False):
+                    elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
                         with suppress(OSError):
                             seen = entry.stat(follow_symlinks=False)
                             found[path] = (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
