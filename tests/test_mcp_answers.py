@@ -54,3 +54,12 @@ def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> 
     execution_id = record_of(agent.call("execute_code", code=code, session="quota"))["execution_id"]
     page = agent.text("read_output", execution_id=execution_id, offset=268_435_400)
     assert page.endswith("of 280000000; this is the end of what could be kept, the first 268435456 bytes]")
+
+
+def test_what_is_left_out_is_not_told_as_less_than_it_is(agent: Agent) -> None:
+    text = agent.text("execute_code", code="print('x' * 3_000_000)", session="long")
+    assert "[... at least 1" in text
+    assert "[... 10000 characters" in agent.text("execute_code", code="print('x' * 29_999)", session="long")
+    answer = agent.call("execute_command", command="head -c 3000000 /dev/zero | tr '\\0' x", session="long")
+    assert answer.structured_content is not None
+    assert "[... at least 1" in answer.structured_content["stdout"]

@@ -45,12 +45,15 @@ def answer(seen: Seen) -> ToolResult:
     )
 
 
-def preview(text: str, more: str) -> str:
-    """The text if it fits an answer, else its head and tail, and between them what is missing and where it is."""
+def preview(text: str, more: str, *, cut: bool = False) -> str:
+    """The text if it fits an answer, else its head and tail, and between them what is missing and where it is.
+
+    ``cut`` says that the text itself may lack something.
+    """
     if len(text) <= PREVIEW_CHARS:
         return text
     half = PREVIEW_CHARS // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
+    return f"{text[:half]}\n[... {'at least ' * cut}{len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
 
 
 def remarks(result: ExecutionResult) -> list[str]:
@@ -76,7 +79,7 @@ def _text(seen: Seen) -> str:
     if seen.missed_bytes:
         parts.append(f"[{seen.missed_bytes} earlier bytes are no longer held here: read_output has them]")
     more = f"read_output(execution_id='{result.execution_id}'{_offset(seen)}) reads on"
-    parts.append(str(clean(preview(output, more))).rstrip("\n") if output.strip() else _nothing(seen))
+    parts.append(str(clean(preview(output, more, cut=result.truncated))).rstrip("\n") if output.strip() else _nothing(seen))
     if result.late:
         parts.append("[output that came after the cell had ended:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
     parts.extend(f"[{line}]" for line in remarks(result))
@@ -170,7 +173,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def streams(outputs: Sequence[Output], name: str) -> str:
+def streams(outputs: Sequence[Output], name: str, *, cut: bool) -> str:
     """One stream's text as it reads, within the bounds of an answer."""
     text = apply_returns(output_text([output for output in outputs if isinstance(output, Stream) and output.name == name]))
-    return str(clean(preview(text, "read_output(execution_id) has all of it")))
+    return str(clean(preview(text, "read_output(execution_id) has all of it", cut=cut)))

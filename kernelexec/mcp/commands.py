@@ -74,7 +74,7 @@ def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:
     if result.status == "aborted":
         return _refused(command, work_dir, "\n".join(result.notes) or "It did not run.", result.execution_id, result.state)
     running = result.status == "running"
-    stdout, stderr = streams(seen.outputs, "stdout"), streams(seen.outputs, "stderr")
+    stdout, stderr = (streams(seen.outputs, name, cut=result.truncated) for name in ("stdout", "stderr"))
     collect = f"It still runs: call wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})."
     error = result.error
     if error is not None and not stderr:  # the kernel ended, or the cell obeyed no interrupt: nothing else says so
