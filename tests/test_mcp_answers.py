@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.mcp_clients import ERAS, Agent, connected, record_of, text_of, transport
+from tests.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
+from tests.test_cli_running import appears
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +66,31 @@ def test_what_is_left_out_is_not_told_as_less_than_it_is(agent: Agent) -> None:
     answer = agent.call("execute_command", command="head -c 3000000 /dev/zero | tr '\\0' x", session="long")
     assert answer.structured_content is not None
     assert "[... at least 1" in answer.structured_content["stdout"]
+
+
+def test_what_nobody_can_know_says_so_and_what_to_do(tmp_path: Path) -> None:
+    call = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(60)", "request_id": "one"}
+    with raw(tmp_path, "legacy") as client:
+        client.call("execute_code", **call)
+        appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
+        family = psutil.Process(client.process.pid).children(recursive=True)
+        client.process.kill()
+        psutil.wait_procs(family, timeout=10)
+    with raw(tmp_path, "legacy") as client:
+        text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
+    assert text.startswith("[unknown: session default; how it ended is not known]\n(no output is known)\n")
+    assert "It was not run again." in text
+    assert "With a new request_id it would run again." in text
+
+
+def test_a_command_in_the_queue_says_so_and_one_that_is_interrupted_has_no_traceback(agent: Agent) -> None:
+    first = agent.start("execute_command", command="sleep 60", session="waiting")
+    while not any(row["name"] == "waiting" and row["executions"] for row in agent.rows("list_sessions", "sessions")):
+        pass
+    waiting = agent.call("execute_command", command="echo 1", session="waiting", wait=0).structured_content
+    assert waiting is not None
+    assert waiting["notes"][0].startswith("It waits behind 1 other(s): call wait_execution(")
+    agent.call("interrupt_kernel", session="waiting")
+    interrupted = first.result(30).structured_content
+    assert interrupted is not None
+    assert (interrupted["exit_code"], interrupted["stderr"]) == (130, "")

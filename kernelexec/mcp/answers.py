@@ -67,6 +67,8 @@ def remarks(result: ExecutionResult) -> list[str]:
         found.append("Over its timeout: give a larger timeout if it needs more time, and a small wait to go on meanwhile.")
     if result.diagnosis is not None and result.status == "error":
         found.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
+    if result.status == "unknown":
+        found.append("Look whether its effects and variables are there. With a new request_id it would run again.")
     if result.files:
         found.append(f"files made or changed: {_listed(result.files)}")
     return [str(clean(line[:_LINE_CHARS])) for line in found]
@@ -93,7 +95,9 @@ def _headline(seen: Seen) -> str:
         waits = f"it waits behind {seen.place} other(s)" if seen.place else "it goes on"
         call = f"wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})"
         return f"[running: {who}; {waits}. Call {call} to collect it; do not send it again.]"
-    facts = [who] if result.ok or result.exit_code is None else [who, f"exit code {result.exit_code}"]
+    if result.status in ("unknown", "aborted"):
+        return f"[{result.status}: {who}; {'how it ended is not known' if result.status == 'unknown' else 'it did not run'}]"
+    facts = [who, f"exit code {result.exit_code}"] if result.status != "ok" else [who]
     if result.interrupted:
         facts.append(f"ended by {result.interrupted}")
     return f"[{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s]"
@@ -101,6 +105,8 @@ def _headline(seen: Seen) -> str:
 
 def _nothing(seen: Seen) -> str:
     """What stands where there is no text, and is true."""
+    if seen.result.status in ("unknown", "aborted"):
+        return "(no output is known)" if seen.result.status == "unknown" else "(no output)"
     if seen.result.truncated:
         return "(nothing of the output could be kept)"
     return "(no new output)" if seen.since else "(no output)"

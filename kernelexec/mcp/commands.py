@@ -75,9 +75,12 @@ def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:
         return _refused(command, work_dir, "\n".join(result.notes) or "It did not run.", result.execution_id, result.state)
     running = result.status == "running"
     stdout, stderr = (streams(seen.outputs, name, cut=result.truncated) for name in ("stdout", "stderr"))
-    collect = f"It still runs: call wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})."
+    how = f"It waits behind {seen.place} other(s)" if seen.place else "It still runs"
+    collect = f"{how}: call wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor}), do not send it again."
     error = result.error
-    if error is not None and not stderr:  # the kernel ended, or the cell obeyed no interrupt: nothing else says so
+    if (
+        error is not None and not stderr and error.ename != "KeyboardInterrupt"
+    ):  # the kernel ended, or the cell obeyed no interrupt: nothing else says so
         stderr = clean_text(preview(f"{error.ename}: {error.evalue}", "see notes"))
     return CommandAnswer(
         success=result.ok,
