@@ -94,3 +94,13 @@ def test_a_command_in_the_queue_says_so_and_one_that_is_interrupted_has_no_trace
     interrupted = first.result(30).structured_content
     assert interrupted is not None
     assert (interrupted["exit_code"], interrupted["stderr"]) == (130, "")
+
+
+def test_an_outcome_of_an_earlier_server_promises_no_more_than_it_has(tmp_path: Path) -> None:
+    call = {"code": "print('x' * 100_000)", "request_id": "one"}
+    texts = []
+    for _ in range(2):
+        with connected(transport(tmp_path), ERAS[0]) as agent:
+            texts.append(agent.text("execute_code", **call))
+    assert "read_output(" in texts[0]
+    assert "[... 80001 characters left out: it ran before, and its output is no longer held ...]" in texts[1]

@@ -13,7 +13,7 @@ from mcp.types import ImageContent, TextContent
 
 from kernelexec.mcp.calls import Seen
 from kernelexec.mcp.words import PREVIEW_CHARS
-from kernelexec.results import ExecutionResult, Image, Output, Stream, image_of, output_text
+from kernelexec.results import ExecutionResult, Image, Stream, image_of, output_text
 from kernelexec.text import apply_returns, clean, utf8_size
 
 #: The key of the machine-readable record in an answer's ``_meta``.
@@ -24,6 +24,7 @@ PICTURE_BYTES = 500_000
 PICTURE_PIXELS = 8000
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
+_NO_MORE = "it ran before, and its output is no longer held"
 _LISTED = 100
 _LINE_CHARS = 4000
 _MARGIN_BYTES = 2000
@@ -80,7 +81,7 @@ def _text(seen: Seen) -> str:
     parts = [_headline(seen)]
     if seen.missed_bytes:
         parts.append(f"[{seen.missed_bytes} earlier bytes are no longer held here: read_output has them]")
-    more = f"read_output(execution_id='{result.execution_id}'{_offset(seen)}) reads on"
+    more = f"read_output(execution_id='{result.execution_id}'{_offset(seen)}) reads on" if seen.held else _NO_MORE
     parts.append(str(clean(preview(output, more, cut=result.truncated))).rstrip("\n") if output.strip() else _nothing(seen))
     if result.late:
         parts.append("[output that came after the cell had ended:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
@@ -179,7 +180,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def streams(outputs: Sequence[Output], name: str, *, cut: bool) -> str:
+def streams(seen: Seen, name: str) -> str:
     """One stream's text as it reads, within the bounds of an answer."""
-    text = apply_returns(output_text([output for output in outputs if isinstance(output, Stream) and output.name == name]))
-    return str(clean(preview(text, "read_output(execution_id) has all of it", cut=cut)))
+    text = apply_returns(output_text([output for output in seen.outputs if isinstance(output, Stream) and output.name == name]))
+    more = "read_output(execution_id) has all of it" if seen.held else _NO_MORE
+    return str(clean(preview(text, more, cut=seen.result.truncated)))

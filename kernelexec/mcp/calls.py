@@ -38,6 +38,7 @@ class Seen:
     cursor: int = 0
     missed_bytes: int = 0
     place: int = 0
+    held: bool = True  #: whether more of it can be had here, or it is an outcome that only the journal knows
 
 
 class Calls:
@@ -111,7 +112,7 @@ class Calls:
             assert sent is not None
             self._name(sent.execution_id, title)
             if sent.status != "running":
-                return Seen(sent, sent.outputs)
+                return Seen(sent, sent.outputs, held=sent.execution_id in session.executions())
             with self._calling(sent.execution_id):
                 return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
         except anyio.get_cancelled_exc_class():

@@ -74,7 +74,7 @@ def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:
     if result.status == "aborted":
         return _refused(command, work_dir, "\n".join(result.notes) or "It did not run.", result.execution_id, result.state)
     running = result.status == "running"
-    stdout, stderr = (streams(seen.outputs, name, cut=result.truncated) for name in ("stdout", "stderr"))
+    stdout, stderr = (streams(seen, name) for name in ("stdout", "stderr"))
     how = f"It waits behind {seen.place} other(s)" if seen.place else "It still runs"
     collect = f"{how}: call wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor}), do not send it again."
     error = result.error
