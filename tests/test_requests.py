@@ -275,14 +275,17 @@ def test_a_full_disk_costs_the_record_and_not_the_result(tmp_path: Path) -> None
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), hard))
         try:
-            result = await session.execute("print('a')", request_id="r")
+            result = await session.execute("print('a')")
             assert (result.status, result.stdout) == ("ok", "a\n")
             assert result.notes == ("Not recorded in the journal: File too large.",)
-            assert (await session.execute("print('a')", request_id="r")) == result
+            with pytest.raises(Refused, match=r"request_id='r': the journal cannot be written \(File too large\).*Nothing ran"):
+                await session.execute(COUNT, request_id="r")
             assert session.journal.read_bytes() == before
+            assert count(tmp_path) == 0
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert (await session.execute("1")).notes == ()
+        assert (await session.execute(COUNT, request_id="r")).notes == ()
+        assert count(tmp_path) == 1
         assert [row.event for row in rows(session.journal)] == ["opened", "kernel", "gap", "cell"]
 
     run(tmp_path, main)

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelexec.errors import Refused
 from kernelexec.hooks import Earlier, Event
-from kernelexec.journal.reading import beside, earlier, part_after, parts, records_about
+from kernelexec.journal.reading import beside, earlier, part_after, parts, requests
 from kernelexec.journal.records import line, record
 from kernelexec.provisioning.roots import hold, let_go
 
@@ -26,7 +26,6 @@ PARTS = 4
 #: How long the owner before, who has said that he ends, is waited for, in seconds; and how often he is looked at.
 PATIENCE, _PAUSE = 10.0, 0.02
 _KEEPERS = 1000
-_UNRECORDED = 10_000
 _TAIL_BYTES = 64 * 1024
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -51,9 +50,9 @@ class Journal:
         self._fd: int | None = None
         self._missed = 0
         self._reading = threading.Lock()
-        self._seen: set[str] | None = None
-        self._sent: set[str] = set()
-        self._unrecorded: dict[str, Earlier] = {}
+        self._read = False
+        self._sent: dict[str, Earlier] = {}
+        self._here: set[str] = set()
         self._closed = False
         self._claim()
 
@@ -72,9 +71,7 @@ class Journal:
         except OSError as exc:
             self._missed += 1
             self._fail(exc)
-            self._remember(said)
-        if said["event"] == "started" and "request_id" in said:
-            self._sent.add(said["request_id"])
+        self._remember(said)
 
     def secure(self) -> None:
         """Have what is written outlast a failure of the machine too.
@@ -98,12 +95,14 @@ class Journal:
             )
             raise Refused(message)
         with self._reading:
-            if self._seen is None:
-                self._seen = {said["request_id"] for said in records_about(self.path, None)}
-        here = request_id in self._sent
-        recorded = earlier(self.path, request_id) if here or request_id in self._seen else None
-        found = recorded or self._unrecorded.get(request_id)
-        return replace(found, here=here) if found is not None else None
+            if not self._read:
+                for name, sent in requests(self.path).items():
+                    self._sent.setdefault(name, sent)
+                self._read = True
+        sent_before = self._sent.get(request_id)
+        if sent_before is None:
+            return None
+        return replace(earlier(self.path, request_id) or sent_before, here=request_id in self._here)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -154,8 +153,8 @@ class Journal:
             raise
 
     def _current(self) -> int:
-        """The open file; it is made anew where somebody removed it."""
-        if self._fd is not None and not os.fstat(self._fd).st_nlink:
+        """The open file; it is made anew where somebody removed or moved it."""
+        if self._fd is not None and not self._is_in_place(self._fd):
             let_go(self._fd)
             self._fd = None
         if self._fd is None:
@@ -163,6 +162,12 @@ class Journal:
         if self._fd is None:
             raise OSError(0, self.failure or "it cannot be opened", str(self.path))
         return self._fd
+
+    def _is_in_place(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self.path, follow_symlinks=False))  # noqa: PTH116 - the quicker one
+        except FileNotFoundError:
+            return False
 
     def _turn_over(self, fd: int) -> int:
         """Begin a new part. The name is there at every moment, and what it names is locked."""
@@ -179,9 +184,14 @@ class Journal:
         return new
 
     def _remember(self, said: dict[str, Any]) -> None:
-        """Know of a request that is sent though nothing is written of it."""
-        if said["event"] == "started" and "request_id" in said and len(self._unrecorded) < _UNRECORDED:
-            self._unrecorded[said["request_id"]] = Earlier(said["execution_id"], said["fingerprint"], None)
+        """Know of a request that is sent, also where nothing is written of it, or no longer."""
+        name = said.get("request_id")
+        if name is not None and said["event"] == "started":
+            self._here.add(name)
+        if name is not None and said["event"] in ("started", "finished"):
+            self._sent[name] = Earlier(said["execution_id"], said["fingerprint"], None)
+        elif name in self._sent and said["event"] == "aborted" and self._sent[name].execution_id == said["execution_id"]:
+            del self._sent[name]  # it was about to be sent
 
     def _fail(self, exc: OSError) -> None:
         if self.failure is None:

@@ -33,6 +33,9 @@ class _Life:
             case "finished" if (found := str(said.get("execution_id"))) in self.cells:
                 self.cells[found] = _finished(self.cells[found], said)
                 self.running = None
+            case "aborted" if self.running is not None and self.running == said.get("execution_id"):
+                del self.cells[self.running]
+                self.running = None
             case "kernel" if said.get("change") == "died" and self.running is not None:
                 if said.get("language") == self.kernel:
                     self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)

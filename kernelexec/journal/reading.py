@@ -17,7 +17,8 @@ from kernelexec.results import ExecutionResult
 DIRECTORY, SUFFIX = ".journals", ".jsonl"
 #: Parts of a journal, and journals of one session's name in several processes, are numbered after what no name holds.
 _PART, _KEEPER = "~", "@"
-_ANY_REQUEST = b'"request_id":"'
+#: The second is how other programs that rewrite a journal would put it.
+_ANY_REQUEST, _ANY_SPACED = b'"request_id":"', b'"request_id": "'
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +92,38 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     yield from _parsed(raw for part in parts(path) for raw in _lines(part))
 
 
-def records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any]]:
-    """The records of cells that were sent with this request id, or with any."""
-    mark = _ANY_REQUEST if request_id is None else request_mark(request_id)
-    for said in _parsed(raw for part in parts(path) for raw in _lines(part) if mark in raw):
-        named = said.get("request_id")
-        if said.get("event") in ("started", "finished") and isinstance(named, str) and request_id in (None, named):
-            yield said
+def requests(path: Path) -> dict[str, Earlier]:
+    """The newest executions of all requests that a journal knows, without their results."""
+    sent = (said for said in _records_about(path, None) if said["event"] in ("started", "finished"))
+    return {said["request_id"]: _earlier(said) for said in sent}
 
 
 def earlier(path: Path, request_id: str) -> Earlier | None:
     """What a journal knows of a request."""
     found: Earlier | None = None
-    for said in records_about(path, request_id):
-        if said["event"] == "started":
-            found = Earlier(str(said.get("execution_id")), str(said.get("fingerprint")), None)
+    for said in _records_about(path, request_id):
+        if said["event"] == "aborted":
+            found = None if found and found.execution_id == said.get("execution_id") else found
+        elif said["event"] == "started":
+            found = _earlier(said)
         elif "result" in said:
-            result = ExecutionResult.from_json(json.dumps(said["result"]))
-            found = Earlier(result.execution_id, str(said.get("fingerprint")), result)
+            found = _earlier(said)
+            with suppress(ValueError):  # somebody changed it
+                found = replace(found, result=ExecutionResult.from_json(json.dumps(said["result"])))
     return found
+
+
+def _records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any]]:
+    """The records of cells that were sent with this request id, or with any."""
+    mark = _ANY_REQUEST if request_id is None else request_mark(request_id)
+    for said in _parsed(raw for part in parts(path) for raw in _lines(part) if mark in raw or _ANY_SPACED in raw):
+        named = said.get("request_id")
+        if said.get("event") in ("started", "finished", "aborted") and isinstance(named, str) and request_id in (None, named):
+            yield said
+
+
+def _earlier(said: dict[str, Any]) -> Earlier:
+    return Earlier(str(said.get("execution_id")), str(said.get("fingerprint")), None)
 
 
 def rows(path: Path) -> list[Row]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Callable
 from functools import partial
 from weakref import WeakValueDictionary
@@ -13,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from kernelexec import cells
-from kernelexec.errors import InvalidRequest
+from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import Earlier, Ledger
 from kernelexec.results import ExecutionResult
 from kernelexec.session.keeper import Keeper
@@ -21,10 +20,8 @@ from kernelexec.session.life import in_thread
 from kernelexec.session.turn import Turn, lost_track
 
 ID_CHARS = 200
-#: How long the disk is waited for before a named cell is sent all the same, in seconds.
+#: How long the disk is waited for, in seconds.
 _PATIENCE = 10.0
-
-logger = logging.getLogger("kernelexec")
 
 
 class Requests:
@@ -84,15 +81,27 @@ class Requests:
         """An outcome that a request gets which was sent again: what it says of the state is said anew."""
         return result if keeper.lives(result.kernel_epoch) or result.status == "running" else outlived(result)
 
-    async def secure(self) -> None:
-        """Have the journal on the disk before a named cell runs: else, after a failure of the machine, it could run twice."""
-        if self._ledger is None:
-            return
-        try:
-            with anyio.fail_after(_PATIENCE):
-                await in_thread(self._ledger.secure, abandon=True)
-        except OSError:  # TimeoutError is one
-            logger.exception("kernelexec.journal_not_secured", extra={"session": self._session})
+    async def secure(self, name: str) -> None:
+        """Have the journal on the disk before a named cell is sent: else, after its owner's end, it could run twice.
+
+        Raises:
+            Refused: it cannot be written; nothing was sent.
+        """
+        assert self._ledger is not None
+        if (why := self._ledger.failure) is None:
+            try:
+                with anyio.fail_after(_PATIENCE):
+                    await in_thread(self._ledger.secure, abandon=True)
+            except TimeoutError:
+                why = f"the disk did not answer within {_PATIENCE:.0f} s"
+            except OSError as exc:
+                why = exc.strerror or str(exc)
+        if why is not None:
+            message = (
+                f"request_id={name!r}: the journal cannot be written ({why}), so that a retry could run the cell twice. "
+                "Nothing ran: make room on the disk, or leave request_id out."
+            )
+            raise Refused(message)
 
     def noted(self, result: ExecutionResult) -> ExecutionResult:
         """The result, which says so if the journal does not have it."""

@@ -51,7 +51,7 @@ class Runner:
         """Run a turn to its end, whatever that is.
 
         Raises:
-            KernelStartFailed, KernelConnectionFailed: nothing ran.
+            KernelStartFailed, KernelConnectionFailed, Refused: nothing ran.
         """
         keeper = self._kernels.of(turn.cell)
         kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
@@ -63,7 +63,7 @@ class Runner:
         if not turn.own:
             self._tell(CellStarted(self._session, turn.execution_id, turn.cell, keeper.epoch, turn.request_id))
         if turn.request_id is not None:
-            await self._requests.secure()
+            await self._requests.secure(turn.request_id)
         turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late), counted=not turn.own)
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()

@@ -1,0 +1,113 @@
+"""A request is never run a second time because its lines are gone, and is run where it was never sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import AsyncExecutor, KernelConnectionFailed
+from kernelexec.cells import CodeCell
+from kernelexec.hooks import CellAborted, CellExecuted, CellStarted, Event
+from kernelexec.journal import Journal, past
+from kernelexec.results import ExecutionResult
+
+CELL = CodeCell("x = 1")
+
+
+def started(number: int, request_id: str | None) -> CellStarted:
+    return CellStarted("s", f"e{number}", CELL, 1, request_id)
+
+
+def finished(number: int, request_id: str | None) -> CellExecuted:
+    return CellExecuted("s", CELL, ExecutionResult(f"e{number}", "s", "ok", exit_code=0, state="kept"), request_id)
+
+
+def rotate(journal: Journal) -> None:
+    for number in range(2, 400):
+        journal(started(number, None))
+
+
+def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Journal], None]:
+    def act(journal: Journal) -> None:
+        lines = journal.path.read_text().splitlines()
+        journal.path.write_text("".join(json.dumps(change(json.loads(line))) + "\n" for line in lines))
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        rotate,
+        lambda journal: journal.path.unlink(),
+        lambda journal: os.truncate(journal.path, 0),
+        rewrite(lambda said: {**said, "result": {"status": 5}} if "result" in said else said),
+    ],
+    ids=["rotated", "removed", "emptied", "changed"],
+)
+def test_a_request_whose_lines_are_gone_is_known_to_have_been_sent(tmp_path: Path, lose: Callable[[Journal], None]) -> None:
+    journal = Journal(tmp_path / "s.jsonl", limit_bytes=20_000)
+    assert journal.look_up("r") is None
+    journal(started(1, "r"))
+    journal(finished(1, "r"))
+    lose(journal)
+    known = journal.look_up("r")
+    assert known is not None
+    assert (known.execution_id, known.result) == ("e1", None)
+    assert journal.look_up("other") is None
+    journal.close()
+
+
+def test_a_journal_that_another_program_wrote_anew_still_knows_its_requests(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s.jsonl", limit_bytes=20_000)
+    journal(started(1, "é"))
+    journal(finished(1, "é"))
+    journal.close()
+    rewrite(lambda said: said)(journal)
+    known = Journal(tmp_path / "s.jsonl", limit_bytes=20_000).look_up("é")
+    assert known is not None
+    assert known.result is not None
+
+
+def test_a_journal_that_somebody_moves_is_begun_anew_in_its_place(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "s.jsonl", limit_bytes=20_000)
+    journal(started(1, None))
+    journal.path.rename(tmp_path / "old")
+    journal(started(2, None))
+    assert '"e2"' in (tmp_path / "s.jsonl").read_text()
+    assert '"e2"' not in (tmp_path / "old").read_text()
+    journal.close()
+
+
+def test_a_cell_whose_kernel_died_before_it_was_sent_runs_when_it_is_sent_again(tmp_path: Path) -> None:
+    kernel: list[int] = []
+    aborted: list[Event] = []
+
+    def hook(event: Event) -> None:
+        if isinstance(event, CellStarted) and event.request_id and kernel:
+            os.kill(kernel.pop(), signal.SIGKILL)
+            time.sleep(0.2)
+        if isinstance(event, CellAborted):
+            aborted.append(event)
+
+    async def main() -> None:
+        config = {"notebook": False}
+        async with asyncio.timeout(60), AsyncExecutor("local", workspace=tmp_path, config=config, hooks=[hook]) as executor:
+            session = await executor.session("a")
+            kernel.append(int((await session.execute("import os; os.getpid()")).text))
+            with pytest.raises(KernelConnectionFailed):
+                await session.execute("x = 1", request_id="r")
+            assert len(aborted) == 1
+            assert session.journal is not None
+            assert [cell.source for cell in past(session.journal).cells] == ["import os; os.getpid()"]
+            assert (await session.execute("x = 1", request_id="r")).ok
+
+    asyncio.run(main())
