@@ -111,3 +111,26 @@ def test_a_cell_whose_kernel_died_before_it_was_sent_runs_when_it_is_sent_again(
             assert (await session.execute("x = 1", request_id="r")).ok
 
     asyncio.run(main())
+
+
+def test_who_joins_a_cell_whose_first_caller_failed_waits_for_its_end(tmp_path: Path) -> None:
+    code = "import time; print(1, flush=True); time.sleep(1)"
+
+    def fail(output: object) -> None:
+        raise ValueError("the first caller's own")
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            AsyncExecutor("local", workspace=tmp_path, config={"notebook": False}) as executor,
+        ):
+            session = await executor.session("a")
+            first = asyncio.create_task(session.execute(code, request_id="r", on_output=fail))
+            await asyncio.sleep(0)
+            joined = asyncio.create_task(session.execute(code, request_id="r"))
+            with pytest.raises(ValueError, match="own"):
+                await first
+            late = await session.execute(code, request_id="r")
+            assert [(await joined).status, late.status] == ["ok", "ok"]
+
+    asyncio.run(main())

@@ -86,6 +86,8 @@ class Queue:
         """The turn's result, or the result so far after ``patience`` seconds; what its own side failed with is raised."""
         with anyio.move_on_after(patience):
             await turn.answered.wait()
+            if turn.failure is None:  # what was to be raised has been, to who asked first; others wait for the end
+                await turn.done.wait()
         if turn.failure is not None:
             failure, turn.failure = turn.failure, None
             raise failure
