@@ -209,6 +209,26 @@ def test_a_variable_over_the_quota_is_left_out_and_the_others_are_not(small: Ses
     assert "no room" in whys(again)["list_of"]
 
 
+def test_snapshots_taken_at_once_share_the_quota(tmp_path: Path) -> None:
+    taken: list[Snapshot] = []
+
+    async def main() -> None:
+        config = {"capacity": {"snapshot_bytes": 100_000}}
+        async with AsyncExecutor(isolation="local", workspace=tmp_path, config=config) as executor:
+            session = await executor.session()
+
+            async def take() -> None:
+                taken.append(await session.snapshot())
+
+            await session.execute("x = bytes(80_000)")
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(take)
+
+    anyio.run(main)
+    assert sum(snapshot.total_bytes for snapshot in taken) < 100_000
+
+
 BAD_NAMES: tuple[Any, ...] = ("x", b"x", 5, [5], ["x"] * 2000)
 
 

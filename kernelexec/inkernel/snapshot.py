@@ -9,6 +9,7 @@ import shutil
 import time
 import types
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,7 +61,7 @@ class _File:
 def save(
     variables: Mapping[str, Any], hidden: Container[str], directory: str, names: list[str] | None, limit_bytes: int
 ) -> dict[str, Any]:
-    """Save variables, as many as fit into the limit, into a new directory; say of each what became of it.
+    """Save variables, as many as the limit and earlier snapshots leave room for; say of each what became of it.
 
     Without names these are the user's first thousand, those that begin with ``_`` apart.
     A variable's file has its name only once it is whole. Where the saving is interrupted, nothing stays.
@@ -70,6 +71,7 @@ def save(
         names = sorted(users)[:_VARIABLES]
     place = Path(directory)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    limit_bytes = max(0, limit_bytes - _used_bytes(place.parent))
     place.mkdir(mode=0o700)
     saved: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
@@ -83,6 +85,17 @@ def save(
         shutil.rmtree(place, ignore_errors=True)
         raise
     return {"saved": saved, "left_out": left_out}
+
+
+def _used_bytes(place: Path) -> int:
+    """What the snapshots of a workspace hold together; links are not followed."""
+    total = 0
+    with suppress(OSError):
+        for directory in os.scandir(place):
+            if directory.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    total += sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(directory))
+    return total
 
 
 def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config, seconds
@@ -26,7 +23,7 @@ from kernelexec.session.queue import Queue
 from kernelexec.session.turn import Turn
 from kernelexec.text import clean_text
 
-#: Where snapshots are in a workspace. The kernel writes and reads them; this side only counts their bytes.
+#: Where snapshots are in a workspace. The kernel writes, reads and counts them.
 PLACE = Path(".kernelexec", "snapshots")
 #: How many variables one snapshot has at most.
 VARIABLES_MAX = 1000
@@ -70,10 +67,9 @@ class Snapshots:
         wanted = None if names is None else _checked(names)
         snapshot_id = uuid.uuid4().hex
         place = self.workspace / PLACE
-        used = await anyio.to_thread.run_sync(_used_bytes, place)
-        directory, left = str(place / snapshot_id), max(0, self._config.capacity.snapshot_bytes - used)
+        directory, limit = str(place / snapshot_id), self._config.capacity.snapshot_bytes
         try:
-            answer = await self._have(f"get_ipython().save_variables({directory!r}, {wanted!r}, {left})", timeout)
+            answer = await self._have(f"get_ipython().save_variables({directory!r}, {wanted!r}, {limit})", timeout)
         except Exception:
             await in_thread(remove_tree, Path(directory))
             raise
@@ -141,17 +137,6 @@ def _checked(names: object) -> list[str]:
         message = f"names={names!r:.100}: they are the names of variables, in a list, {VARIABLES_MAX} at most."
         raise InvalidRequest(message)
     return sorted({name for name in found if isinstance(name, str)})
-
-
-def _used_bytes(place: Path) -> int:
-    """What the snapshots of a workspace hold together; links are not followed."""
-    total = 0
-    with suppress(OSError):
-        for directory in os.scandir(place):
-            if directory.is_dir(follow_symlinks=False):
-                with suppress(OSError):
-                    total += sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(directory))
-    return total
 
 
 def _listed(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
