@@ -227,3 +227,25 @@ def test_code_that_is_nested_too_deeply_is_not_safe_and_breaks_nothing(source: s
 
 def test_a_long_script_is_judged_to_its_end() -> None:
     assert why_not(PastCell("%%bash\n" + "echo 'x' | wc -l;\n" * 20_000)) is None
+
+
+LATER = [
+    "def main():\n    clean()\n\ndef clean():\n    import os\n    os.remove('x')\n\nmain()",
+    "def a():\n    b()\n\ndef b():\n    c()\n\ndef c():\n    import os\n    os.remove('x')\n\na()",
+    "class A:\n    def go(self):\n        self.rm()\n\n    def rm(self):\n        import os; os.remove('x')\n\nA().go()",
+    "class A:\n    def __init__(self):\n        self.rm()\n\n    def rm(self):\n        import os; os.remove('x')\n\nA()",
+]
+
+
+@pytest.mark.parametrize("source", LATER)
+def test_what_a_function_uses_may_be_defined_after_it(source: str) -> None:
+    assert "deletes files" in (why_not(PastCell(source)) or "")
+    definitions_only = source.rpartition("\n")[0]
+    judge = Judge()
+    assert judge.why_not(PastCell(definitions_only)) is None
+    assert "deletes files" in (judge.why_not(PastCell(source.rpartition("\n")[2])) or "")
+
+
+def test_a_function_that_binds_the_name_itself_does_not_use_the_later_one() -> None:
+    source = "def a(clean):\n    clean()\n\ndef clean():\n    import os\n    os.remove('x')\n\na(print)"
+    assert why_not(PastCell(source)) is None

@@ -16,7 +16,7 @@ from kernelexec.errors import InvalidCode
 from kernelexec.past import PastCell
 from kernelexec.repetition import rules
 from kernelexec.repetition.commands import why_not_argv, why_not_script
-from kernelexec.repetition.names import tree_of
+from kernelexec.repetition.names import free_names, tree_of
 from kernelexec.repetition.rules import words
 
 _SOURCE_BYTES = 64 * 1024 * 1024
@@ -44,6 +44,7 @@ class Judge:
         self._known: dict[str, str] = {}
         self._unsafe: dict[str, str] = {}
         self._unsafe_methods: dict[str, str] = {}
+        self._uses: dict[str, frozenset[str]] = {}
 
     def why_not(self, cell: PastCell) -> str | None:
         """The reason why this cell is not safe to repeat, or None."""
@@ -77,6 +78,7 @@ class Judge:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from self._reasons((*node.decorator_list, node.args))
                 self._define(node.name, self._body(node))
+                self._uses[node.name] = free_names(node)
                 return
             case ast.ClassDef():
                 yield from self._class(node)
@@ -97,12 +99,12 @@ class Judge:
 
     def _body(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
         """What speaks against calling a function; what it binds within itself is forgotten."""
-        known, unsafe = dict(self._known), dict(self._unsafe)
+        known, unsafe, uses = dict(self._known), dict(self._unsafe), dict(self._uses)
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self._forget(argument.arg)
         why = next(self._reasons(node.body), None)
-        self._known, self._unsafe = known, unsafe
+        self._known, self._unsafe, self._uses = known, unsafe, uses
         return why
 
     def _class(self, node: ast.ClassDef) -> Iterator[str]:
@@ -116,18 +118,37 @@ class Judge:
             if why and part.name.startswith("__"):
                 self._define(node.name, why)
             elif why:
-                self._unsafe_methods[part.name] = f"it calls `.{part.name}`, and {why}"
+                self._define_method(part.name, why)
             else:
                 self._unsafe_methods.pop(part.name, None)
+            if not why:
+                whose = node.name if part.name.startswith("__") else f".{part.name}"
+                self._uses[whose] = self._uses.get(whose, frozenset()) | free_names(part)
 
     def _define(self, name: str, why: str | None) -> None:
         self._forget(name)
         if why:
             self._unsafe[name] = why if why.startswith("it uses") else f"it uses `{name}`, and {why}"
+            self._spread(name, self._unsafe[name])
+
+    def _define_method(self, name: str, why: str) -> None:
+        self._unsafe_methods[name] = why if why.startswith("it calls") else f"it calls `.{name}`, and {why}"
+        self._spread(f".{name}", self._unsafe_methods[name])
+
+    def _spread(self, name: str, why: str) -> None:
+        """What uses this, and was defined before it, is unsafe too."""
+        for user in [user for user, used in self._uses.items() if name in used]:
+            if self._uses.pop(user, None) is None:
+                continue
+            if user.startswith("."):
+                self._define_method(user[1:], why)
+            else:
+                self._define(user, why)
 
     def _forget(self, name: str) -> None:
         self._known.pop(name, None)
         self._unsafe.pop(name, None)
+        self._uses.pop(name, None)
         if name in rules.EFFECTS or name == "open":
             self._known[name] = f"own.{name}"
 

@@ -33,6 +33,15 @@ def used_names(source: str) -> frozenset[str]:
     return frozenset(node.id for node in found if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
 
 
+def free_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+    """The names that a function reads and does not bind, and its attributes with a dot before them."""
+    nodes = list(ast.walk(function))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    read = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return frozenset(read - bound) | {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
+
+
 def definitions(source: str) -> tuple[str, frozenset[str]]:
     """A cell's imports, functions and classes as a cell of their own, and the names that they bind."""
     tree = _tree(source)
