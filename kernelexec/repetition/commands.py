@@ -102,8 +102,8 @@ def _sed(rest: list[str]) -> bool:
 _RULES: dict[str, Callable[[list[str]], bool]] = {
     "find": _none_of(*_FIND_ACTS),
     "rg": _none_of("--pre"),
-    "date": _none_of("-s", "--set"),
-    "tee": _none_of("-a", "--append"),
+    "date": lambda rest: not any(re.match(r"-[uR]*s|--set", word) for word in rest),
+    "tee": lambda rest: not any(re.fullmatch(r"-\w*a\w*|--app?e?n?d?", word) for word in rest),
     "mkdir": lambda rest: "-p" in rest or "--parents" in rest,
     "command": lambda rest: rest[:1] in (["-v"], ["-V"]),
     "env": _env,

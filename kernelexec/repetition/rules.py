@@ -47,33 +47,41 @@ METHODS: dict[str, str] = {
     **dict.fromkeys(
         words("""sendmail send_message sendall sendto sendmsg storbinary storlines put_object delete_object delete_objects
         upload_file upload_fileobj upload_blob upload_from_filename upload_from_string post chat_postMessage basic_publish
-        exec_command invoke_shell send_json send_text send_bytes"""),
+        exec_command invoke_shell send_json send_text send_bytes push_to_hub upload_folder create_issue create_pull"""),
         "sends over the network",
     ),
     **dict.fromkeys(
-        words("commit executemany executescript insert_one insert_many update_one update_many delete_one"),
+        words("commit executemany executescript insert_one insert_many update_one update_many delete_one callproc"),
         "writes to a database",
     ),
-    **dict.fromkeys(words("delete_many replace_one bulk_write"), "writes to a database"),
+    **dict.fromkeys(words("delete_many replace_one bulk_write write_database copy_from copy_expert"), "writes to a database"),
     **dict.fromkeys(words("terminate kill send_signal"), "ends a process"),
 }
 #: Libraries whose objects act elsewhere, and what of them only reads or connects.
 _REMOTE = re.compile(
-    r"(?:boto3|paramiko|fabric|smtplib|ftplib|socket|websockets?)\b.*|requests(?:\.[Ss]ession)?|httpx(?:\.\w*Client)?"
+    r"(?:boto3|paramiko|fabric|smtplib|ftplib|socket|websockets?|kafka|docker)\b.*|requests(?:\.[Ss]ession)?|httpx(?:\.\w*Client)?"
     r"|aiohttp(?:\.ClientSession)?"
 )
 _REMOTE_ACTS = re.compile(
     r"(?:send|put|post|patch|delete|upload|create_(?!connection)|update|publish|terminate|run_|start_|stop_|exec|write|rename|"
     r"rmd|mkd|storbinary|storlines|remove|copy|modify|invoke|sudo)\w*|run"
 )
-_HTTP_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_HTTP_READS, _HTTP_WRITES = frozenset({"GET", "HEAD", "OPTIONS"}), frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SQL_READS = re.compile(r"\s*(?:select|with|explain|show|describe|pragma|values)\b", re.IGNORECASE)
 _SQL_WRITES = re.compile(
     r"\b(?:insert|update|delete|drop|alter|create|truncate|replace|merge|grant|call|copy)\b", re.IGNORECASE
 )
+#: Calls that take a statement as their first argument, and some also what is none: it is judged where it surely writes.
+_ASKERS = frozenset(words("sql query read_sql read_sql_query read_database run raw query_and_wait"))
+_SQL_SURELY_WRITES = re.compile(
+    r"\s*(?:insert\s+(?:or\s+\w+\s+|overwrite\s+)?into|delete\s+from|update\s+\S+\s+set|merge\s+into|replace\s+into|"
+    r"truncate\s+table|alter\s+table|drop\s+(?:table|view|index|schema|database))\b",
+    re.IGNORECASE,
+)
 _OPENERS = frozenset(
     words(
-        "open io.open os.fdopen codecs.open gzip.open bz2.open lzma.open aiofiles.open tarfile.open zipfile.ZipFile h5py.File "
+        "open io.open builtins.open os.fdopen "
+        "codecs.open gzip.open bz2.open lzma.open aiofiles.open tarfile.open zipfile.ZipFile h5py.File "
         "netCDF4.Dataset numpy.memmap pandas.HDFStore pandas.ExcelWriter zarr.open"
     )
 )
@@ -121,9 +129,11 @@ def _request(dotted: str, method: str, call: ast.Call) -> str | None:
         return why if argument(call, 1, "data") is not None or (verb and constant(verb) not in _HTTP_READS) else None
     if method in ("request", "stream") and dotted.startswith(("requests.", "httpx.", "aiohttp.")):
         return why if (constant(argument(call, 0, "method")) or "").upper() not in _HTTP_READS else None
+    if method == "request" and (constant(argument(call, 0, "method")) or "").upper() in _HTTP_WRITES:
+        return why
     if method in ("put", "patch", "delete") and call.args and _starts_with(call.args[0], "http"):
         return why
-    is_socket = method == "send" and re.search(r"sock|conn|client|ws", dotted.rpartition(".")[0], re.IGNORECASE)
+    is_socket = method == "send" and re.search(r"sock|conn|client|producer|ws", dotted.rpartition(".")[0], re.IGNORECASE)
     return why if is_socket else None
 
 
@@ -151,6 +161,9 @@ def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
 
 def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
     """SQL that writes, or that cannot be seen."""
+    if method in _ASKERS and isinstance(call.func, ast.Attribute) and call.args:
+        shown = (constant(call.args[0]) or "").strip()
+        return f"it writes to a database (`{shown[:40]}`)" if _SQL_SURELY_WRITES.match(shown) else None
     if method != "execute" or not isinstance(call.func, ast.Attribute) or not call.args:
         return None
     given = call.args[0]
@@ -167,9 +180,14 @@ def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _export(_dotted: str, method: str, call: ast.Call) -> str | None:
-    """Tables that are added to what is there."""
+    """Tables that are added to what is there; things that are deleted whole."""
     if method == "to_sql":
         return "it writes to a database (`.to_sql`)" if constant(argument(call, 3, "if_exists")) != "replace" else None
+    if method in ("delete", "drop") and isinstance(call.func, ast.Attribute) and not call.args and not call.keywords:
+        return f"it deletes something (`.{method}()`)"
+    adds = method == "mode" and constant(argument(call, 0, "saveMode")) == "append"
+    if adds or getattr(argument(call, 99, "append") if method.startswith("to_") else None, "value", False) is True:
+        return f"it adds to what is there (`.{method}`)"
     mode = argument(call, 99, "mode") if method.startswith(("to_", "write_", "save")) else None
     if mode is not None and (constant(mode) or "a").startswith("a"):
         return f"it adds to a file (`.{method}`, mode 'a')"
@@ -181,6 +199,8 @@ def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
     if method not in ("rename", "replace") or not isinstance(call.func, ast.Attribute) or len(call.args) != 1 or call.keywords:
         return None
     target, owner = call.args[0], call.func.value
+    if isinstance(target, ast.Dict | ast.List | ast.Lambda) or (isinstance(target, ast.Constant) and constant(target) is None):
+        return None  # of a table
     pathlike = _is_path(owner) or _is_path(target) or re.search(r"path|file|dir", dotted.rpartition(".")[0], re.IGNORECASE)
     return f"it moves a file (`.{method}`)" if pathlike or _MOVED.search(constant(target) or "") else None
 
