@@ -11,6 +11,9 @@ from kernelexec.journal.reading import read
 from kernelexec.past import Past, PastCell, called
 from kernelexec.results import Snapshot
 
+#: What took longer, in seconds, did not take as long as its record says.
+_LONGEST = 1e9
+
 
 @dataclass(slots=True)
 class _Life:
@@ -51,7 +54,7 @@ class _Life:
         carried, played = Past.of_carried(said), said.get("cells")
         if carried is None or not isinstance(played, list):
             return
-        rest = {cell.get("execution_id") for cell in played[carried.covered :] if isinstance(cell, dict)}
+        rest = {str(cell.get("execution_id")) for cell in played[carried.covered :] if isinstance(cell, dict)}
         cells = {f"covered {number}": cell for number, cell in enumerate(carried.cells)}
         self.cells = cells | {found: cell for found, cell in self.cells.items() if found in rest}
         self.snapshot, self.covered = carried.snapshot, carried.covered
@@ -85,6 +88,6 @@ def _finished(cell: PastCell, said: dict[str, Any]) -> PastCell:
         cell,
         status=status if status in ("ok", "error") else None,
         interrupted=interrupted if interrupted in ("timeout", "request") else None,
-        seconds=float(took) if isinstance(took, int | float) else None,
+        seconds=float(took) if isinstance(took, int | float) and 0 <= took < _LONGEST else None,
         ename=str(error.get("ename")) if isinstance(error, dict) else None,
     )

@@ -19,6 +19,8 @@ DIRECTORY, SUFFIX = ".journals", ".jsonl"
 _PART, _KEEPER = "~", "@"
 #: The second is how other programs that rewrite a journal would put it.
 _ANY_REQUEST, _ANY_SPACED = b'"request_id":"', b'"request_id": "'
+#: More seconds than any cell ran.
+_LONGEST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ def rows(path: Path) -> list[Row]:
     """The journal for a reader: one row for each cell, refusal and change of life, in the order in which they began."""
     found: dict[object, Row] = {}
     for number, said in enumerate(read(path)):
-        key = said.get("execution_id", number)
-        values = {name: said[name] for name in Row.__dataclass_fields__ if said.get(name) is not None}
+        values = {name: said[name] for name in Row.__dataclass_fields__ if _fits(name, said.get(name))}
+        key = values.get("execution_id", number)
         if said.get("event") == "finished" and key in found:
             values = {name: value for name, value in values.items() if name not in ("time", "event")}
             if isinstance(error := said.get("error"), dict):
@@ -141,6 +143,17 @@ def rows(path: Path) -> list[Row]:
             about = said.get("change") or said.get("missed")
             found[key] = Row(**{"why": None if about is None else str(about), "time": "", "session": "", "event": "", **values})
     return list(found.values())
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a value that a journal holds can be this one of a row: journals are files, and anybody may write one."""
+    match name:
+        case "exit_code":
+            return isinstance(value, int)
+        case "seconds":
+            return isinstance(value, int | float) and abs(value) < _LONGEST
+        case _:
+            return isinstance(value, str)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
