@@ -38,11 +38,15 @@ class PastCell:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if there is one."""
+    """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if there is one.
+
+    ``replaced`` says after which cells, counted from 1, a new Python kernel had taken the place of the one before.
+    """
 
     cells: tuple[PastCell, ...]
     snapshot: Snapshot | None = None
     covered: int = 0
+    replaced: tuple[int, ...] = ()
 
     def carried(self) -> dict[str, Any]:
         """What another replay needs of this past though it was not repeated: the snapshot and its cells, as JSON types."""

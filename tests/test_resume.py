@@ -170,3 +170,16 @@ def test_cells_of_other_languages_come_back_as_far_as_they_can_be_judged(tmp_pat
         assert session.execute("echo $N", language="bash").text == "1\n"
         session = executor.session("b", notebook=journal_path(tmp_path, "a"), repeat_unsafe=True)
         assert outcomes(session) == ["repeated", "repeated"]
+
+
+def test_a_report_says_where_the_kernel_had_been_replaced(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a")
+        session.execute("a = 1")
+        session.restart()
+        session.execute("b = 2")
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a", notebook=journal_path(tmp_path, "a"))
+        assert outcomes(session) == ["repeated", "repeated"]
+        assert session.replay is not None
+        assert [note[:47] for note in session.replay.notes] == ["After cell 1 a new kernel had taken the old one"]

@@ -26,6 +26,7 @@ class _Life:
     kernel: object = None
     snapshot: Snapshot | None = None
     covered: int = 0
+    replaced: list[int] = field(default_factory=list)
 
     def take(self, said: dict[str, Any]) -> None:
         """Take the next record of this life."""
@@ -39,15 +40,21 @@ class _Life:
             case "aborted" if self.running is not None and self.running == said.get("execution_id"):
                 del self.cells[self.running]
                 self.running = None
-            case "kernel" if said.get("change") == "died" and self.running is not None:
-                if said.get("language") == self.kernel:
-                    self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)
+            case "kernel":
+                self._kernel_changed(said)
             case "snapshot":
                 with suppress(ValueError, TypeError):
                     self.snapshot, self.covered = Snapshot.from_dict(said["snapshot"]), len(self.cells)
             case "replayed":
                 self.whole = True
                 self._take_over(said)
+
+    def _kernel_changed(self, said: dict[str, Any]) -> None:
+        change, language = said.get("change"), said.get("language")
+        if change == "started" and language == "python" and self.cells:
+            self.replaced.append(len(self.cells))
+        elif change == "died" and self.running is not None and language == self.kernel:
+            self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)
 
     def _take_over(self, said: dict[str, Any]) -> None:
         """Put the cells that a snapshot stood for in the place of what was run instead of them."""
@@ -58,6 +65,7 @@ class _Life:
         cells = {f"covered {number}": cell for number, cell in enumerate(carried.cells)}
         self.cells = cells | {found: cell for found, cell in self.cells.items() if found in rest}
         self.snapshot, self.covered = carried.snapshot, carried.covered
+        self.replaced.clear()
 
 
 def past(path: Path) -> Past:
@@ -74,7 +82,7 @@ def past(path: Path) -> Past:
         else:
             life.take(said)
     found = life if life.cells and life.whole else newest
-    return Past(tuple(found.cells.values()), found.snapshot, found.covered)
+    return Past(tuple(found.cells.values()), found.snapshot, found.covered, tuple(found.replaced))
 
 
 def _started(said: dict[str, Any]) -> PastCell:

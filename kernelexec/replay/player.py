@@ -24,6 +24,7 @@ from kernelexec.text import clean_text
 QUICK = 1.0
 #: Languages whose cells run in the Python kernel, or as commands of it.
 _IN_PYTHONS_PLACE = ("python", "javascript")
+_REPLACED = "After cell {} a new kernel had taken the old one's place: what the cells up to there left in it was gone then."
 _HEAD_CHARS, _WHY_CHARS = 60, 300
 _UNKNOWN_NAME = re.compile(r"name '(?P<name>[^']+)' is not defined")
 
@@ -89,7 +90,7 @@ class _Player:
         self._makers: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         self._loaded: set[str] = set()
-        self._notes: list[str] = []
+        self._notes = [_REPLACED.format(number) for number in past.replaced]
         self._ender: int | None = None
 
     async def play(self, number: int, cell: PastCell, plan: _Plan) -> None:
