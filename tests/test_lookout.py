@@ -27,6 +27,14 @@ within = [trap, {1: trap}, (trap, 'text')]
 items = Items(a=1)
 """
 
+#: Hangs the thread that looks, not the one that runs the cells.
+HANG_ELSEWHERE = """
+import threading, time
+def hang(*args):
+    if threading.current_thread() is not threading.main_thread(): time.sleep(1000)
+    return 0
+"""
+
 
 def seen(session: Session, *names: str) -> dict[str, Variable]:
     return {variable.name: variable for variable in session.variables(names=names or None, wait=BOUND)}
@@ -77,6 +85,22 @@ def test_no_code_of_the_users_runs_for_a_look(session: Session) -> None:
     object_ = "<__main__.Trap object>"
     assert found["within"].text == f"[{object_}, {{1: {object_}}}, ({object_}, 'text')]"
     assert session.execute("1 + 1").text == "2\n"
+
+
+#: What a look could ask by the way: a key that lies where a name is looked up, a name and an axis of classes of the user's.
+ASKED = {
+    "key": "class Key:\n    __eq__ = hang\n    def __hash__(self): return hash('x')\nglobals().update({Key(): 0, 'x': 1})",
+    "class": "class Name(str):\n    __format__ = __len__ = hang\nclass x: pass\nx.__qualname__ = Name('x')",
+    "function": "class Name(str):\n    __format__ = hang\ndef x(): pass\nx.__qualname__ = Name('x')",
+    "axis": "import pandas as pd\nx = pd.DataFrame([[1]])\nclass Axis(pd.RangeIndex): pass\n"
+    "x.columns = Axis._simple_new(range(1))\nAxis.__len__ = Axis.__getitem__ = hang",
+}
+
+
+@pytest.mark.parametrize("code", ASKED.values(), ids=ASKED)
+def test_a_look_asks_nothing_of_the_users_by_the_way(session: Session, code: str) -> None:
+    assert session.execute(f"{HANG_ELSEWHERE}\n{code}").ok
+    assert seen(session, "x")["x"].name == "x"
 
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass"])

@@ -50,15 +50,24 @@ class _Seen:
 def listing(names: Iterable[str], namespace: Mapping[str, Any], limit: int) -> dict[str, Any]:
     """The variables of these names, ``limit`` of them in the order of their names, and how many there are in all."""
     every = sorted(names)
+    found = _found(every[:limit], namespace)
     until = time.monotonic() + _LOOK_SECONDS
     told = []
     for name in every[:limit]:
         with suppress(KeyError):  # deleted meanwhile
-            seen = _see(namespace[name], look=time.monotonic() < until)
+            seen = _see(found[name], look=time.monotonic() < until)
             shape = None if seen.shape is None else list(seen.shape)
             text = _cut(seen.text, _TEXT_CHARS)
             told.append({"name": name, "type": seen.type, "shape": shape, "size_bytes": seen.size_bytes, "text": text})
     return {"status": "ok", "variables": told, "total": len(every)}
+
+
+def _found(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where these names can be looked up. A key of the user's own class would be asked whether it equals one of them."""
+    if all(type(key) is str for key in list(namespace)):
+        return namespace
+    wanted = set(names)
+    return {name: value for name, value in list(namespace.items()) if type(name) is str and name in wanted}
 
 
 def _see(value: Any, *, look: bool) -> _Seen:
@@ -94,12 +103,17 @@ def _look_at(value: Any, kind: type, seen: _Seen) -> None:
 
 def _type_name(kind: type) -> str:
     """The name of a class with its module's; bare where it is built in."""
-    name, module = _qualname(kind), None
+    name, module = _exact(_qualname(kind)), None
     with suppress(AttributeError):
         module = _module(kind)
     if type(module) is not str or module == "builtins":
         return _cut(name, _NAME_CHARS)
     return _cut(f"{module}.{name}", _NAME_CHARS)
+
+
+def _exact(text: str) -> str:
+    """A text without the methods of a class of the user's that it may be of."""
+    return str.__str__(text)
 
 
 def _stranger(kind: type) -> str:
@@ -115,7 +129,7 @@ def _signature(value: Any, kind: type) -> str:
     if kind is not FunctionType:
         return ""
     code = value.__code__
-    return f"{value.__qualname__}({', '.join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])})"
+    return f"{_exact(value.__qualname__)}({', '.join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])})"
 
 
 def _view(value: Any, depth: int) -> str:
@@ -250,9 +264,12 @@ def _comes_from(value: Any, package: str) -> bool:
 
 def _see_table(table: Any, name: str, seen: _Seen) -> None:
     """The shape, the columns and the size of a table, as far as all of it is numpy's and pandas' own."""
+    if not all(_comes_from(axis, "pandas") for axis in table.axes):
+        seen.text = _stranger(type(table))
+        return
     columns = len(table.columns) if name == "DataFrame" else 1
-    if columns > _COLUMNS_LOOKED_AT or not _comes_from(table.index, "pandas"):
-        seen.text = f"{columns} columns" if name == "DataFrame" else _stranger(type(table))
+    if columns > _COLUMNS_LOOKED_AT:
+        seen.text = f"{columns} columns"
         return
     dtypes = list(table.dtypes) if name == "DataFrame" else [table.dtype]
     seen.shape = (len(table.index), columns)[: 1 + (name == "DataFrame")]
