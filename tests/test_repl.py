@@ -117,6 +117,18 @@ def test_a_signal_ends_it_with_its_number(repl: Terminal) -> None:
     assert marked_processes() == {}
 
 
+def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    with Terminal([*WORDS, "--python", str(slow)], cwd=tmp_path) as terminal:
+        while not marked_processes():
+            terminal.idle()
+        terminal.send("\x03")
+        assert terminal.end() == 128 + signal.SIGINT
+    assert marked_processes() == {}
+
+
 def test_without_a_terminal_it_says_what_runs_cells_from_a_pipe(tmp_path: Path) -> None:
     assert "kernelexec run -" in refused(kernelexec(tmp_path, "repl", "--isolation", "local", stdin=b"1\n"))
 

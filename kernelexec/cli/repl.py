@@ -63,10 +63,10 @@ class _Loop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Ctrl+C interrupts the cell that runs, or gives the typed lines up; what must end ends through the event loop."""
+        """Ctrl+C interrupts the cell that runs, gives typed lines up, or ends the start; every end goes through the loop."""
         loop = asyncio.get_running_loop()
         with anyio.CancelScope() as scope:
-            loop.add_signal_handler(signal.SIGINT, self._interrupt)
+            loop.add_signal_handler(signal.SIGINT, self._interrupt, scope)
             for signum in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(signum, self._end, signum, scope)
             try:
@@ -120,12 +120,14 @@ class _Loop:
         if session.connection_file is not None:
             say(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, scope: anyio.CancelScope) -> None:
         if self._session is not None and self._session.busy:
             say("interrupting the cell")
             self._session.request_interrupt()
         elif self._prompt is not None:
             self._prompt.give_up()
+        else:
+            self._end(signal.SIGINT, scope)
 
     def _end(self, signum: int, scope: anyio.CancelScope) -> None:
         self.status = SIGNAL_BASE + signum
