@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kernelexec import InvalidRequest
 from kernelexec.provisioning.installed import find_spec, installed
 from kernelexec.provisioning.spec import PROVISIONER, create_provisioner, guarded_spec
 from tests.kernelspecs import write
@@ -46,6 +48,23 @@ def test_a_label_finds_its_kernelspec_again(specs: Path) -> None:
         assert found(label)[0] == f"k{number}"
 
 
+UNUSABLE: tuple[tuple[list[str], dict[str, Any], str], ...] = (
+    ([], {}, "argv is empty"),
+    (["a\0"], {}, "argv holds a NUL"),
+    (["a"], {"A": 5}, "env holds"),
+    (["a"], {"A": "\0"}, "env holds"),
+)
+
+
+@pytest.mark.parametrize(("argv", "env", "told"), UNUSABLE)
+def test_a_kernelspec_that_starts_nothing_is_refused_with_the_reason(
+    specs: Path, argv: list[str], env: dict[str, Any], told: str
+) -> None:
+    write(specs, "broken", argv, "x", env=env)
+    with pytest.raises(InvalidRequest, match=f"kernelspec 'broken' in {specs}.*{told}"):
+        find_spec("broken")
+
+
 def test_what_is_installed_is_listed_with_its_languages(specs: Path) -> None:
     write(specs, "deno", ["deno"], "typescript")
     write(specs, "bash", ["bash"], "bash")
@@ -74,7 +93,6 @@ TRANSPORTS = {
     "said ipc": (["xcpp"], {"kernelexec": {"transport": "ipc"}}, "ipc"),
     "said tcp": (["python"], {"kernelexec": {"transport": "tcp"}}, "tcp"),
     "said nonsense": (["python"], {"kernelexec": "tcp"}, "ipc"),
-    "nothing": ([], {}, "tcp"),
 }
 
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
+from kernelexec.errors import InvalidRequest
+
 Transport = Literal["ipc", "tcp"]
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]+)\}")
@@ -43,7 +45,7 @@ class InstalledSpec:
         wanted = said.get("transport") if isinstance(said, dict) else None
         if wanted in ("ipc", "tcp"):
             return "ipc" if wanted == "ipc" else "tcp"
-        return "ipc" if self.spec.argv and _PYTHON.fullmatch(Path(self.spec.argv[0]).name) else "tcp"
+        return "ipc" if _PYTHON.fullmatch(Path(self.spec.argv[0]).name) else "tcp"
 
     def argv(self, connection_file: Path) -> list[str]:
         """The kernel's command, its placeholders filled in as jupyter_client does it."""
@@ -60,20 +62,37 @@ class InstalledSpec:
 
 
 def find_spec(wanted: str) -> InstalledSpec | None:
-    """The kernelspec of that name, else the first one of that language; None where there is neither."""
+    """The kernelspec of that name, else the first one of that language; None where there is neither.
+
+    Raises:
+        InvalidRequest: it is there, but no program can be started by it.
+    """
     specs = _specs()
     name = _choice(wanted, specs)
     if name is None:
         return None
     language = str(specs[name]["spec"].get("language") or name).lower()
     label = language if _choice(language, specs) == name and language != "python" else name
-    return InstalledSpec(name, label, specs[name]["resource_dir"], KernelSpec(**specs[name]["spec"]))
+    spec = KernelSpec(**specs[name]["spec"])
+    _check(name, spec, specs[name]["resource_dir"])
+    return InstalledSpec(name, label, specs[name]["resource_dir"], spec)
 
 
 def installed() -> tuple[str, ...]:
     """What is installed, for a message: each kernelspec's name, with its language where that is another word."""
     languages = {name: str(found["spec"].get("language") or name) for name, found in _specs().items()}
     return tuple(f"{name} ({said})" if said.lower() != name else name for name, said in sorted(languages.items()))
+
+
+def _check(name: str, spec: KernelSpec, directory: str) -> None:
+    why = "" if spec.argv else "argv is empty"
+    if any("\x00" in str(word) for word in spec.argv):
+        why = "argv holds a NUL character"
+    if not all(isinstance(text, str) and "\x00" not in text for text in (*spec.env, *spec.env.values())):
+        why = "env holds what is no text without NUL characters"
+    if why:
+        message = f"The kernelspec {name!r} in {directory} cannot be used: {why}. Mend its kernel.json."
+        raise InvalidRequest(message)
 
 
 def _choice(wanted: str, specs: Mapping[str, Any]) -> str | None:
