@@ -131,6 +131,14 @@ def test_an_unknown_language_is_refused_with_what_is_installed(shared: Session) 
     assert not (shared.workspace / "ran").exists()
 
 
+def test_a_language_without_its_kernelspec_is_not_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    with Executor(isolation="local", workspace=tmp_path / "w") as executor:
+        session = executor.session()
+        with pytest.raises(InvalidRequest, match=r"language='ts' is not known here \(did you mean 'javascript'\?\)"):
+            session.execute("1", language="ts")
+
+
 UNFIT: tuple[Any, ...] = (5, None, b"python")
 
 

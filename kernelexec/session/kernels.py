@@ -94,7 +94,7 @@ class Kernels:
         if spec is None and wanted in ("bash", "javascript"):
             return None
         if spec is None:
-            here = (*_ALIASES, *_ALIASES.values(), *(entry.split(" ")[0] for entry in installed()))
+            here = ("python", "bash", "javascript", *(word.strip("()") for entry in installed() for word in entry.split()))
             message = (
                 f"language={language!r} is not known here{nearest(wanted, here)}: there are python, bash and javascript, "
                 f"and the installed kernelspecs {', '.join(installed())}. `jupyter kernelspec list` shows where they are."
