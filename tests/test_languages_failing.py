@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,7 @@ def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(session: Session
 
 OWNER = """
 import sys
+import time
 from kernelexec import Executor
 with Executor("local", workspace=sys.argv[1]) as executor:
     session = executor.session()
@@ -150,3 +152,17 @@ def test_the_command_of_the_tests_is_bash_kernels_own() -> None:
     import bash_kernel.install  # noqa: PLC0415 - only here
 
     assert bash_kernel.install.kernel_json["argv"] == BASH
+
+
+def test_a_cell_whose_kernel_starts_is_cancelled_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    write(tmp_path, "slow", ["sleep", "600"], "slow")
+    with Executor(isolation="local", workspace=tmp_path / "w") as executor:
+        session = executor.session()
+        running = session.execute("1", language="slow", wait=0.5)
+        before = time.monotonic()
+        ended = session.interrupt(running.execution_id)
+        assert ended is not None
+        assert (ended.status, ended.notes) == ("aborted", ("Cancelled while its kernel started.",))
+        assert session.execute("1 + 1").text == "2\n"
+        assert time.monotonic() - before < 10

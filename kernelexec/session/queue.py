@@ -127,6 +127,9 @@ class Queue:
             try:
                 turn.clock.turn = time.monotonic()
                 result = await self._runner.run(turn)
+                if result is None:
+                    why = "Cancelled while its kernel started."
+                    return
                 result = result if turn.own else self._with_late_told(result)
             finally:
                 self.order.release()

@@ -47,14 +47,17 @@ class Runner:
         self._tell = tell
         self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
-    async def run(self, turn: Turn) -> ExecutionResult:
-        """Run a turn to its end, whatever that is.
+    async def run(self, turn: Turn) -> ExecutionResult | None:
+        """Run a turn to its end, whatever that is; None where it was cancelled while its kernel started, and nothing ran.
 
         Raises:
             KernelStartFailed, KernelConnectionFailed, Refused: nothing ran.
         """
         keeper = self._kernels.of(turn.cell)
-        kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
+        with turn.starting:
+            kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
+        if turn.starting.cancelled_caught:
+            return None
         turn.clock.sent = time.monotonic()
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)

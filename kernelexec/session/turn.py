@@ -99,6 +99,7 @@ class Turn:
         self.failure: BaseException | None = None
         self.interrupt_asked = False
         self.waiting = anyio.CancelScope()
+        self.starting = anyio.CancelScope()
         self.execution: Execution | None = None
         self.spill: SpillFile | None = None
         self.collector: Collector | None = None
@@ -115,6 +116,7 @@ class Turn:
         """Have the cell interrupted, or never run if it still waits."""
         self.interrupt_asked = True
         self.waiting.cancel()
+        self.starting.cancel()
         if self.execution is not None:
             self.execution.ask_interrupt()
 
