@@ -37,7 +37,7 @@ def guarded_spec(installed: InstalledSpec, connection_file: Path) -> KernelSpec:
         argv=[sys.executable, "-I", "-S", str(LAUNCHER), "--guard", *installed.argv(connection_file)],
         display_name=installed.spec.display_name,
         language=installed.spec.language,
-        env=dict(installed.spec.env),
+        env={name: value for name, value in installed.spec.env.items() if not name.startswith("KERNELEXEC_")},
         interrupt_mode=installed.interrupt_mode,
         metadata={"kernel_provisioner": {"provisioner_name": PROVISIONER, "config": {}}},
     )
