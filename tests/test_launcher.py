@@ -82,7 +82,10 @@ def test_a_forked_child_that_comes_back_from_the_cell_ends(session: Session) -> 
 ANOTHER_WAY = {
     "os.system": "import os\ndef say(x): os.system(f'echo {x}')",
     "a child": "import subprocess\ndef say(x): subprocess.run(['echo', str(x)])",
-    "a forked child": "import os\ndef say(x):\n  p = os.fork()\n  if not p: print(x); os._exit(0)\n  os.waitpid(p, 0)",
+    "a forked child": (
+        "import os, warnings\nwarnings.simplefilter('ignore')  # newer Pythons warn of forks beside threads\n"
+        "def say(x):\n  p = os.fork()\n  if not p: print(x); os._exit(0)\n  os.waitpid(p, 0)"
+    ),
     "a command": "def say(x): get_ipython().system(f'echo {x}')",
 }
 
