@@ -355,3 +355,12 @@ def test_an_unknown_journal_names_the_nearest(keep: Callable[..., Journal], path
     keep(path.with_name("analysis.jsonl"))
     with pytest.raises(InvalidRequest, match=r"'analisys'.*did you mean 'analysis'"):
         path_of(path.parent.parent, "analisys")
+
+
+def test_a_request_that_was_never_sent_is_new_to_the_next_owner(keep: Callable[..., Journal]) -> None:
+    first = keep()
+    first(started(request_id="r"))
+    first(CellAborted("s", CodeCell("x = 1"), result_of(status="aborted", exit_code=-1), "r"))
+    assert first.look_up("r") is None
+    first.close()
+    assert keep().look_up("r") is None

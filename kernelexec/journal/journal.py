@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelexec.errors import Refused
 from kernelexec.hooks import Earlier, Event
-from kernelexec.journal.reading import beside, earlier, part_after, parts, requests
+from kernelexec.journal.reading import beside, part_after, parts, requests
 from kernelexec.journal.records import line, record
 from kernelexec.provisioning.roots import hold, let_go
 
@@ -102,7 +102,8 @@ class Journal:
         sent_before = self._sent.get(request_id)
         if sent_before is None:
             return None
-        return replace(earlier(self.path, request_id) or sent_before, here=request_id in self._here)
+        recorded = requests(self.path, request_id).get(request_id)
+        return replace(recorded or sent_before, here=request_id in self._here)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -216,7 +217,7 @@ def _locked(fd: int, path: Path) -> bool:
         except BlockingIOError:
             if not _is_ending(fd) or time.monotonic() > deadline:
                 return False
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE)  # in a thread: a lock cannot be waited for with a bound
         except OSError:  # a file system without locks
             return True
 

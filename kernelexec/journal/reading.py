@@ -94,24 +94,18 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     yield from _parsed(raw for part in parts(path) for raw in _lines(part))
 
 
-def requests(path: Path) -> dict[str, Earlier]:
-    """The newest executions of all requests that a journal knows, without their results."""
-    sent = (said for said in _records_about(path, None) if said["event"] in ("started", "finished"))
-    return {said["request_id"]: _earlier(said) for said in sent}
-
-
-def earlier(path: Path, request_id: str) -> Earlier | None:
-    """What a journal knows of a request."""
-    found: Earlier | None = None
+def requests(path: Path, request_id: str | None = None) -> dict[str, Earlier]:
+    """The newest executions of all requests that a journal knows, without their results; or of one, with it."""
+    found: dict[str, Earlier] = {}
     for said in _records_about(path, request_id):
-        if said["event"] == "aborted":
-            found = None if found and found.execution_id == said.get("execution_id") else found
-        elif said["event"] == "started":
-            found = _earlier(said)
-        elif "result" in said:
-            found = _earlier(said)
+        name, known = said["request_id"], _earlier(said)
+        if said["event"] != "aborted":
+            found[name] = known
+        elif name in found and found[name].execution_id == known.execution_id:
+            del found[name]  # it was about to be sent
+        if request_id is not None and said["event"] == "finished" and "result" in said:
             with suppress(ValueError):  # somebody changed it
-                found = replace(found, result=ExecutionResult.from_json(json.dumps(said["result"])))
+                found[name] = replace(known, result=ExecutionResult.from_json(json.dumps(said["result"])))
     return found
 
 

@@ -72,7 +72,7 @@ class Requests:
             if earlier is not None:
                 self._check_same(name, earlier.fingerprint, turn)
                 found = earlier.result or lost_track(earlier.execution_id, self._session, keeper.epoch)
-                return found if earlier.here and keeper.lives(found.kernel_epoch) else outlived(found)
+                return self.as_of_now(found, keeper) if earlier.here else outlived(found)
             add(turn)
             self._turns[name] = turn
             return turn
