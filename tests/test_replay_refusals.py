@@ -7,25 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 from kernelexec import Executor, InvalidCode, InvalidRequest
 from kernelexec.replay.reading import CELLS_MAX
+from tests.test_replay import written
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Executor]:
     with Executor(isolation="local", workspace=tmp_path / "workspaces") as executor:
         yield executor
-
-
-def written(path: Path, *sources: str, **metadata: dict[str, Any]) -> Path:
-    """A notebook; metadata is that of the cell of that number, as ``c2``."""
-    found = [new_code_cell(source, metadata=metadata.get(f"c{number}", {})) for number, source in enumerate(sources, 1)]
-    nbformat.write(new_notebook(cells=found), path)
-    return path
 
 
 HOSTILE: dict[str, bytes] = {

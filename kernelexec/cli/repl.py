@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import anyio
 
 from kernelexec.cli.prompt import Prompt
 from kernelexec.cli.show import Shower
+from kernelexec.cli.signals import heard
 from kernelexec.cli.status import SIGNAL_BASE
 from kernelexec.cli.surroundings import here, say
 from kernelexec.config import Config, seconds
@@ -61,19 +60,9 @@ class _Loop:
         self._shower = Shower(as_json=False)
         self._epoch = 0
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """Ctrl+C interrupts the cell that runs, gives typed lines up, or ends the start; every end goes through the loop."""
-        loop = asyncio.get_running_loop()
-        with anyio.CancelScope() as scope:
-            loop.add_signal_handler(signal.SIGINT, self._interrupt, scope)
-            for signum in (signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(signum, self._end, signum, scope)
-            try:
-                yield
-            finally:
-                for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    loop.remove_signal_handler(signum)
+        return heard(self._on_signal)
 
     async def run(self, session: AsyncSession) -> None:
         """Read, run, show, until the person leaves."""
@@ -120,15 +109,12 @@ class _Loop:
         if session.connection_file is not None:
             say(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
 
-    def _interrupt(self, scope: anyio.CancelScope) -> None:
-        if self._session is not None and self._session.busy:
+    def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
+        if signum == signal.SIGINT and self._session is not None and self._session.busy:
             say("interrupting the cell")
             self._session.request_interrupt()
-        elif self._prompt is not None:
+        elif signum == signal.SIGINT and self._prompt is not None:
             self._prompt.give_up()
         else:
-            self._end(signal.SIGINT, scope)
-
-    def _end(self, signum: int, scope: anyio.CancelScope) -> None:
-        self.status = SIGNAL_BASE + signum
-        scope.cancel()
+            self.status = SIGNAL_BASE + signum
+            scope.cancel()

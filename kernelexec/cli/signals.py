@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import anyio
 
 from kernelexec.cli.status import SIGNAL_BASE
 from kernelexec.cli.surroundings import say
 from kernelexec.session import AsyncSession
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def heard(handle: Callable[[signal.Signals, anyio.CancelScope], None]) -> Iterator[None]:
+    """Have the signals of a terminal and of a shell handled in the event loop, with the scope that ends this block."""
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        for signum in _SIGNALS:
+            loop.add_signal_handler(signum, handle, signum, scope)
+        try:
+            yield
+        finally:
+            for signum in _SIGNALS:
+                loop.remove_signal_handler(signum)
 
 
 class Signals:
@@ -22,18 +38,9 @@ class Signals:
         self.status: int | None = None
         self._interrupted = False
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """End the block when told to; ``status`` is then what a shell would say: 128 and the signal's number."""
-        loop = asyncio.get_running_loop()
-        with anyio.CancelScope() as scope:
-            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(signum, self._on_signal, signum, scope)
-            try:
-                yield
-            finally:
-                for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    loop.remove_signal_handler(signum)
+        return heard(self._on_signal)
 
     def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
         if signum == signal.SIGINT and not self._interrupted and self.session is not None and self.session.busy:
