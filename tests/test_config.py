@@ -199,7 +199,7 @@ def test_a_message_holds_no_variable_and_only_so_much_of_a_value() -> None:
 
 
 def test_the_defaults_are_those_of_the_classes() -> None:
-    assert load("local") == Config()
+    assert load("local") == Config(isolation="local")
     assert load("local").python == sys.executable
     assert load("local").workspace == Path("workspaces")
 

@@ -1,0 +1,30 @@
+"""One frozen tree of settings, read once; the only reader of the environment."""
+
+from __future__ import annotations
+
+from kernelexec.config.choice import load, seconds
+from kernelexec.config.container import Container, Mount
+from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT
+from kernelexec.config.settings import (
+    Budgets,
+    Capacity,
+    Config,
+    Environment,
+    Limits,
+    OutputLimits,
+)
+
+__all__ = [
+    "MIB",
+    "SHORTEST_TIMEOUT",
+    "Budgets",
+    "Capacity",
+    "Config",
+    "Container",
+    "Environment",
+    "Limits",
+    "Mount",
+    "OutputLimits",
+    "load",
+    "seconds",
+]

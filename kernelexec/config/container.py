@@ -1,0 +1,98 @@
+"""How a kernel's container is made. The defaults are the wall; each relaxation is an option with a name."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from kernelexec.config.kinds import MIB, Branch, Count, Directory, Seconds, Variables
+
+_USER = re.compile(r"\d+(:\d+)?")
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+
+#: The image that ``kernelexec image build agent`` makes.
+DEFAULT_IMAGE = "kernelexec/agent"
+
+
+def _user(given: str | None) -> str | None:
+    if given is not None and not _USER.fullmatch(given):
+        raise ValueError("it is a numeric user id, or a user and a group id as in 1000:1000")
+    return given
+
+
+def _name(given: str | None) -> str | None:
+    if given is not None and not _NAME.fullmatch(given):
+        raise ValueError("it is letters, digits, underscores, dots and dashes, 128 at most, the first a letter or digit")
+    return given
+
+
+def _images(given: object) -> object:
+    return (given,) if isinstance(given, str) else given
+
+
+def _some_images(given: tuple[str, ...]) -> tuple[str, ...]:
+    if not given or not all(image.strip() and image.isprintable() for image in given):
+        raise ValueError("it is the name of an image, or some names of which the first that is there is taken")
+    return given
+
+
+class Mount(Branch):
+    """A directory or file of this machine that kernels see too."""
+
+    source: Directory
+    """Where it is on this machine."""
+    target: str | None = None
+    """Where it is in the container; by default at its own path, or below ``/context`` in the classic layout."""
+    read_only: bool = True
+    """Whether kernels can only read it."""
+
+
+class Container(Branch):
+    """The containers of kernels."""
+
+    image: Annotated[tuple[str, ...], BeforeValidator(_images), AfterValidator(_some_images)] = (DEFAULT_IMAGE,)
+    """An image, or several, of which the first that is there, or can be had, is taken."""
+    pull: bool = True
+    """Whether an image that is not there is asked of its registry; ``kernelexec/...`` are built here and never are."""
+    name: Annotated[str | None, AfterValidator(_name)] = None
+    """A fixed name for the container, for an executor of one session; by default it is made of the session's."""
+    instance: Annotated[str | None, AfterValidator(_name)] = None
+    """What is put behind the containers' names, to tell parallel runs apart."""
+    python: str = "python3"
+    """The interpreter inside the image; it needs ipykernel."""
+    user: Annotated[str | None, AfterValidator(_user)] = None
+    """Who kernels run as: a user id, or user and group id; by default the caller's own."""
+    memory_bytes: Count | None = Field(default=1024 * MIB, ge=6 * MIB)
+    """All the memory of one container, swap included. None is no limit."""
+    cpus: Annotated[float, Field(strict=True, gt=0, le=1024)] | None = 1.0
+    """How many processors' time one container gets. None is no limit."""
+    pids: Count | None = Field(default=256, ge=16)
+    """Processes and threads in one container. None is no limit."""
+    tmp_bytes: Count = Field(default=256 * MIB, ge=MIB)
+    """The size of ``/tmp``, which is in memory and counts there."""
+    shm_bytes: Count = Field(default=64 * MIB, ge=MIB)
+    """The size of ``/dev/shm``, which is in memory and counts there."""
+    network: Literal["none", "bridge", "host"] = "none"
+    """The network of kernels. ``host`` is this machine's own: its loopback services can be reached."""
+    read_only_root: bool = True
+    """Whether everything but ``/tmp``, the workspace and what is mounted for writing can only be read."""
+    no_new_privileges: bool = True
+    """Whether programs with the set-user-id bit get no more rights than their caller has."""
+    cap_add: tuple[str, ...] = ()
+    """Capabilities that are kept; all others are dropped."""
+    mounts: tuple[Mount, ...] = ()
+    """What kernels see of this machine besides their workspace."""
+    layout: Literal["host", "classic"] = "host"
+    """``host``: workspace and mounts have the paths that they have here. ``classic``: ``/workspace``, ``/context/<name>``."""
+    transport: Literal["auto", "ipc", "tcp"] = "auto"
+    """How kernels are reached: by unix sockets, or, where those cannot cross, by tcp on 127.0.0.1 with CurveZMQ."""
+    mode: Literal["persistent", "ephemeral"] = "persistent"
+    """``ephemeral``: every cell gets a container of its own, and no variable lasts."""
+    adopt: bool = True
+    """Whether containers outlive an owner that is killed, for the next executor in the same workspace."""
+    orphan_seconds: Seconds = 300.0
+    """How long a container waits for a new owner before it ends itself."""
+    environment: Variables = Field(default_factory=dict)
+    """Variables of kernels in containers only, over ``environment.set``."""

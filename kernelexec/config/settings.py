@@ -1,0 +1,117 @@
+"""One frozen tree of settings, read once; the only reader of the environment.
+
+Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one object that lives by it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from kernelexec.config.container import Container
+from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, Seconds, Variables
+
+Isolation = Literal["local", "container", "container-host"]
+
+
+class Budgets(Branch):
+    """How long things may take, in seconds."""
+
+    timeout: Seconds = 60.0
+    """How long a cell may run, wall clock from its start."""
+    grace: Seconds = 1.0
+    """How long each rung of the ladder may take before the next one is climbed."""
+    start: Seconds = 60.0
+    """How long a new kernel may take until it serves."""
+    stop: Seconds = 1.0
+    """How long a kernel may take to leave by itself when its session closes."""
+
+
+class OutputLimits(Branch):
+    """How much output is kept, in bytes of UTF-8 unless said otherwise."""
+
+    stream_bytes: Count = Field(default=1 * MIB, ge=2)
+    """What is kept in the result of each of stdout and stderr: head and tail, half each."""
+    display_bytes: Count = Field(default=16 * MIB, ge=0)
+    """What all displays of one cell together may hold in its result."""
+    text_bytes: Count = Field(default=1 * MIB, ge=2)
+    """What one text representation of a display may hold: head and tail."""
+    message_bytes: Count = Field(default=16 * MIB, ge=1024)
+    """The largest message that is read at all; what is larger is counted and dropped as it arrives."""
+    spill_bytes: Count = Field(default=256 * MIB, ge=0)
+    """How much of one cell's streams goes to the spill file when they are over ``stream_bytes``."""
+    late_bytes: Count = Field(default=64 * 1024, ge=2)
+    """What is kept of each stream, and of all displays, that come after their cell has ended."""
+    files_bytes: Count = Field(default=256 * MIB, ge=0)
+    """How much one cell's displays may write as files into the workspace."""
+
+    @property
+    def late(self) -> OutputLimits:
+        """The limits of what comes after the end of its cell."""
+        return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes})
+
+
+class Limits(Branch):
+    """Resource limits of a kernel's process on this machine. None leaves the machine's own limit."""
+
+    nofile: Count | None = Field(default=4096, ge=64)
+    """Open file descriptors."""
+    fsize_bytes: Count | None = Field(default=None, ge=MIB)
+    """The largest file a cell may write."""
+    as_bytes: Count | None = Field(default=None, ge=256 * MIB)
+    """Address space of each process: a cell over it gets MemoryError."""
+    nproc: Count | None = Field(default=None, ge=16)
+    """Processes and threads of the whole user (the kernel of the machine counts per uid)."""
+
+
+class Environment(Branch):
+    """What a kernel's process may know of this process's environment."""
+
+    pass_names: tuple[str, ...] = ()
+    """Variables that are handed on though they look like secrets."""
+    set: Variables = Field(default_factory=dict)
+    """Variables that are set for the kernel, over everything else."""
+
+
+class Capacity(Branch):
+    """Bounds of what is held at once; at a bound a typed refusal says what is in use."""
+
+    sessions: Count = Field(default=256, ge=1)
+    """Open sessions of one executor."""
+    queue: Count = Field(default=64, ge=0)
+    """Cells that may wait in one session behind the running one."""
+    code_bytes: Count = Field(default=4 * MIB, ge=1)
+    """The largest cell, in bytes of UTF-8."""
+    results: Count = Field(default=100, ge=1)
+    """Finished executions that a session remembers."""
+    journal_bytes: Count = Field(default=64 * MIB, ge=64 * 1024)
+    """What a session's journal may hold, in bytes; over it its oldest quarter goes."""
+    snapshot_bytes: Count = Field(default=1024 * MIB, ge=0)
+    """What all snapshots in one workspace may hold together, in bytes; a variable that does not fit is left out."""
+
+
+class Config(Branch):
+    """All settings of an executor."""
+
+    isolation: Isolation = "container"
+    """Where kernels run: in containers; ``local``, on this machine; or ``container-host``, which is ``local`` for an executor
+    that is in a container itself."""
+    container: Container = Field(default_factory=Container)
+    workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
+    """The directory in which every session gets a directory of its own; relative to the current one."""
+    python: Interpreter = Field(default_factory=lambda: sys.executable)
+    """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
+    budgets: Budgets = Field(default_factory=Budgets)
+    output: OutputLimits = Field(default_factory=OutputLimits)
+    limits: Limits = Field(default_factory=Limits)
+    environment: Environment = Field(default_factory=Environment)
+    capacity: Capacity = Field(default_factory=Capacity)
+    notebook: bool = True
+    """Whether every session keeps ``<name>.ipynb`` in its workspace."""
+    journal: bool = True
+    """Whether every session keeps ``.journals/<name>.jsonl`` in the executor's workspace; ``request_id`` needs it."""
+    save_displays: bool = True
+    """Whether pictures and tables that a cell displays are saved as files under ``outputs/`` of the workspace."""
