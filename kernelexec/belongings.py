@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.journal import Journal, journal_path
+from kernelexec.provisioning import Place, place_of
 from kernelexec.recorder import Recorder, make_empty
 from kernelexec.workspace import Workspace
 
@@ -26,6 +27,7 @@ class Belongings:
     runtime: Path
     recorder: Recorder | None
     journal: Journal | None
+    place: Place
 
     @classmethod
     def make(cls, name: str, work_dir: str | os.PathLike[str] | None, root: Path, config: Config) -> Belongings:
@@ -39,7 +41,8 @@ class Belongings:
         recorder = _recorder(name, workspace) if config.notebook else None
         limit = config.capacity.journal_bytes
         journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
-        return cls(workspace, runtime, recorder, journal)
+        place = place_of(config, session=name, workspace=workspace.path, root=root)
+        return cls(workspace, runtime, recorder, journal, place)
 
     def give_up(self) -> None:
         """Leave nothing of them behind but the workspace."""

@@ -15,8 +15,13 @@ KernelexecError
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      the kernel did not do its part
 │   ├── KernelStartFailed            no kernel came up; nothing ran
+│   │   └── ImageMissing             no image to start it from
 │   ├── KernelNotAnswering           it does not say what it was asked in time; cells are not concerned
-│   └── KernelConnectionFailed       its sockets are not what they should be
+│   ├── KernelConnectionFailed       its sockets are not what they should be
+│   └── EngineFailed                 the container engine did not do its part
+│       ├── EngineAway               it does not answer
+│       ├── EngineRefused            it answers, and did not do it
+│       └── ContainerGone            there is no such container (any more)
 └── ExecutionFailed                  in ``results``, with its result; raised by ``raise_for_error()`` only
 
 Every error carries ``may_have_run``: False says for certain that no user code ran because of this call.
@@ -90,12 +95,32 @@ class KernelStartFailed(KernelError):
     """No kernel came up. The message ends with what the kernel's process wrote to stderr."""
 
 
+class ImageMissing(KernelStartFailed):
+    """There is no image to start a kernel's container from; the message says how to get one."""
+
+
 class KernelNotAnswering(KernelError):
     """The kernel does not say what it was asked, in time or at all: no cell and no state is concerned by that."""
 
 
 class KernelConnectionFailed(KernelError):
     """A kernel's socket is not what it should be: missing, a link, somebody else's, or silent."""
+
+
+class EngineFailed(KernelError):
+    """The container engine did not do its part."""
+
+
+class EngineAway(EngineFailed):
+    """The container engine does not answer; the message says why."""
+
+
+class EngineRefused(EngineFailed):
+    """The container engine answers, and did not do what it was asked to."""
+
+
+class ContainerGone(EngineFailed):
+    """The container engine knows no such container, or knows it no more."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

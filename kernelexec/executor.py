@@ -19,10 +19,18 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kernelexec.belongings import Belongings
-from kernelexec.config import Config, load
-from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidWorkDir, UnknownSession, nearest
+from kernelexec.config import Config, load, ways_out
+from kernelexec.errors import (
+    CapacityReached,
+    Closed,
+    InvalidRequest,
+    InvalidWorkDir,
+    IsolationUnavailable,
+    UnknownSession,
+    nearest,
+)
 from kernelexec.hooks import Hook, checked
-from kernelexec.provisioning import new_root
+from kernelexec.provisioning import new_root, unavailable
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
 from kernelexec.replay import read_past, replay
@@ -63,6 +71,8 @@ class AsyncExecutor:
         hooks: Iterable[Hook] = (),
     ) -> None:
         self.config = load(isolation, use_docker=use_docker, workspace=workspace, config=config)
+        if (cause := unavailable(self.config)) is not None:
+            raise IsolationUnavailable(ways_out(cause))
         self._hooks = checked(hooks)
         self._sessions: dict[str, AsyncSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -76,7 +86,8 @@ class AsyncExecutor:
             self._life.check_here()
             message = "The executor is open already: it is entered once; hand the object itself on."
             raise InvalidRequest(message)
-        _tell_risk()
+        if self.config.isolation != "container":
+            _tell_risk()
         root = self._root = Root.claim(new_root())
         life = self._life = Life("The executor", self._close_sessions, self._remove)
         self._sweeping.clear()
@@ -237,6 +248,7 @@ class AsyncExecutor:
             self._hooks,
             record=found.recorder,
             ledger=found.journal,
+            place=found.place,
             on_close=self._closed,
         )
         self._sessions[name] = session

@@ -15,7 +15,13 @@ import pytest
 from kernelexec import Executor, Session
 from tests.traces import RUN
 
-KINDS = ["local"]
+#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all.
+KINDS: dict[str, dict[str, object]] = {
+    "local": {},
+    "container": {
+        "container": {"image": os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science"), "memory_bytes": 4 * 2**30}
+    },
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,7 +53,8 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    with Executor(isolation=request.param, workspace=tmp_path_factory.mktemp("workspaces")) as opened:
+    config = KINDS[request.param]
+    with Executor(isolation=request.param, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
         yield opened
 
 

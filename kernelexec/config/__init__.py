@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.config.choice import load, seconds
+from kernelexec.config.choice import load, seconds, ways_out
 from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT
 from kernelexec.config.settings import (
@@ -27,4 +27,5 @@ __all__ = [
     "OutputLimits",
     "load",
     "seconds",
+    "ways_out",
 ]

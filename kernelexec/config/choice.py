@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from kernelexec.config.kinds import SHORTEST_TIMEOUT
 from kernelexec.config.settings import Config
-from kernelexec.errors import InvalidConfig, InvalidTimeout, IsolationUnavailable, nearest
+from kernelexec.errors import InvalidConfig, InvalidTimeout, nearest
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
 _SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
@@ -52,6 +52,11 @@ def load(
         raise InvalidConfig(_explain(exc)) from exc
 
 
+def ways_out(cause: str) -> str:
+    """What to say where containers cannot be had for that cause."""
+    return f"Code runs in containers unless told otherwise, and that cannot be: {cause} {_WAYS_OUT}"
+
+
 def _check_types(config: object, use_docker: object) -> None:
     if config is not None and not isinstance(config, Config | Mapping):
         message = f"config={config!r}: it is a Config or a mapping of its options, not {type(config).__name__}."
@@ -76,12 +81,6 @@ def _choose(isolation: object, use_docker: bool | None, configured: object, envi
         chosen = configured
     else:
         chosen = "local" if _switch(environ) is False else "container"
-    if chosen == "container":
-        message = (
-            "Code runs in containers unless told otherwise, and kernelexec found no container engine that it can use: "
-            f"this version brings no container provisioner. {_WAYS_OUT}"
-        )
-        raise IsolationUnavailable(message)
     return chosen
 
 

@@ -40,6 +40,7 @@ class Kernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
+        self.control_handlers["kernelexec_kill_request"] = self.kill_request
         self.control_handlers["kernelexec_variables_request"] = self.variables_request
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
         self._known_names: set[str] = self._names()
@@ -143,6 +144,11 @@ class Kernel(IPythonKernel):
         if waiting and task is not None and loop is not None:
             loop.call_soon_threadsafe(task.cancel)
         self.session.send(stream, "kernelexec_cancel_reply", {"status": "ok", "cancelled": waiting}, parent, ident)
+
+    def kill_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Kill all that this kernel started, for an owner who cannot see it. Served by the control thread."""
+        family.kill_descendants()
+        self.session.send(stream, "kernelexec_kill_reply", {"status": "ok"}, parent, ident)
 
     def variables_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Tell the user's variables. Served by the control thread, so it works while a cell runs."""

@@ -26,11 +26,14 @@ _SOONEST, _LATEST = 0.005, 0.1
 class Dialing:
     """Opens the channels of a kernel's process ``pid``: at once where it said that it serves, else as soon as it does."""
 
-    def __init__(self, connection: Connection, pid: int | None, *, said: bool) -> None:
+    def __init__(
+        self, connection: Connection, pid: int | None, *, said: bool, serves: Callable[[int], bool] | None = None
+    ) -> None:
         self.failure: KernelConnectionFailed | None = None
         self._connection = connection
         self._pid = pid
         self._said = said
+        self._serves = serves or (lambda peer: pid in (None, peer) if said else descends(peer, pid or 0))
 
     async def __call__(self, channel: str) -> socket.socket:
         """A connected socket. Of a kernel that says nothing the channel is tried until it is there; the caller bounds it.
@@ -39,7 +42,7 @@ class Dialing:
             KernelConnectionFailed: it is not what it should be, or not there though the kernel said that it serves.
         """
         if self._said:
-            return open_pinned(self._connection.path(channel), uid=os.getuid(), pid=self._pid)
+            return open_pinned(self._connection.path(channel), uid=os.getuid(), belongs=self._serves)
         pause = _SOONEST
         while True:
             try:
@@ -57,10 +60,7 @@ class Dialing:
     async def _open(self, channel: str) -> socket.socket:
         if self._connection.address is not None:
             return await self._open_port(self._connection.address, self._connection.port(channel))
-        return open_pinned(self._connection.path(channel), uid=os.getuid(), belongs=self._belongs)
-
-    def _belongs(self, pid: int) -> bool:
-        return self._pid is not None and descends(pid, self._pid)
+        return open_pinned(self._connection.path(channel), uid=os.getuid(), belongs=self._serves)
 
     async def _open_port(self, address: str, port: int) -> socket.socket:
         with ExitStack() as unless_done:

@@ -32,11 +32,10 @@ from kernelexec.provisioning import (
     Connection,
     InstalledSpec,
     KernelProvisionerBase,
+    LocalPlace,
+    Place,
     RuntimeDirectory,
     create_provisioner,
-    guarded_spec,
-    kernel_spec,
-    scrubbed,
 )
 from kernelexec.provisioning.spec import complaint, start_failure
 from kernelexec.results import Rung
@@ -59,6 +58,7 @@ class Kernel:
         cwd: str,
         identity: bytes,
         installed: InstalledSpec | None = None,
+        place: Place | None = None,
     ) -> None:
         self.names = Names()
         self.death: Death | None = None
@@ -70,7 +70,7 @@ class Kernel:
         self.on_death: Callable[[Death], None] | None = None
         self._config = config
         self._runtime = runtime
-        self._cwd = cwd
+        self._place = place or LocalPlace(config, cwd)
         self._identity = identity
         self._provisioner: KernelProvisionerBase | None = None
         self._link: Link | None = None
@@ -121,19 +121,18 @@ class Kernel:
             raise
 
     async def _give_up(self, why: str) -> str:
-        message = why + self._complaint()
+        message = why + await self._complaint()
         await self.kill()
         return message
 
     async def _launch(self, tasks: TaskGroup) -> None:
         if self._unwanted:
             raise KernelStartFailed("The kernel was stopped before it started.")
-        file = self._runtime.connection_file
-        spec = guarded_spec(self._installed, file) if self._installed else kernel_spec(self._config.python, file)
+        spec = self._place.spec(self._runtime, self.token, self._installed)
         limits = self._config.limits.model_dump(exclude_none=True)
-        env = scrubbed(self._config.environment) | self._runtime.launch_environment(self.token, limits)
+        env = self._place.environment() | self._runtime.launch_environment(self.token, limits)
         provisioner = create_provisioner(self.token, spec)
-        kwargs = await provisioner.pre_launch(env=env, cwd=self._cwd)
+        kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
         with self._runtime.stderr_file.open("ab") as stderr:
             try:
                 self._provisioner = provisioner
@@ -142,13 +141,14 @@ class Kernel:
             except OSError as exc:
                 if not provisioner.has_process:
                     self._set_death(Death("exited", 127))
-                raise KernelStartFailed(start_failure(exc, spec.argv[0], self._cwd)) from exc
+                raise KernelStartFailed(start_failure(exc, spec.argv[0], self._place.cwd)) from exc
         await provisioner.post_launch()
         tasks.start_soon(self._watch, provisioner)
 
     async def _connect(self, connection: Connection) -> None:
         pid = getattr(self._provisioner, "pid", None)
-        dial = self._dialing = Dialing(connection, pid, said=self._installed is None)
+        serves = getattr(self._provisioner, "serves", None)
+        dial = self._dialing = Dialing(connection, pid, said=self._installed is None, serves=serves)
         link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
         await self._or_death(lambda: link.connect(dial))
         if self._installed is not None and pid is not None:
@@ -166,13 +166,15 @@ class Kernel:
         failure = await until_death(self.died, wait)
         if self.death is not None:
             how = f"{self.death.cause}, exit code {self.death.exit_code}"
-            raise KernelStartFailed(f"{self._called} ended while it started ({how}).{self._complaint()}")
+            raise KernelStartFailed(f"{self._called} ended while it started ({how}).{await self._complaint()}")
         if failure is not None:
             raise failure
 
-    def _complaint(self) -> str:
+    async def _complaint(self) -> str:
         text = self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace").strip()
-        return complaint(text, None if self._installed else self._config.python)
+        if (asked := getattr(self._provisioner, "complaint", None)) is not None:
+            text = (await asked()).strip()
+        return complaint(text, None if self._installed else self._place.python)
 
     def submit(self, code: str, collector: Collector, late: Collector, *, counted: bool = True) -> Execution:
         """Send a cell; what is not ``counted`` takes no execution count.
@@ -228,10 +230,12 @@ class Kernel:
                 await self._provisioner.send_signal(signum)
 
     async def signal_children(self, signum: int) -> None:
-        """Signal every descendant of the kernel, not the kernel itself."""
+        """Signal every descendant of the kernel, not the kernel itself; where they cannot be seen, it kills them when asked."""
         signal_children = getattr(self._provisioner, "signal_children", None)
         if signal_children is not None and self.death is None:
             await signal_children(signum)
+        elif self._link is not None:
+            self._link.control("kernelexec_kill_request")
 
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher listens for it (else the signal would kill)."""

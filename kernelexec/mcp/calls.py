@@ -139,7 +139,9 @@ class Calls:
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and not cursor:
             return Seen(progress.result, progress.result.outputs, 0, progress.cursor)
-        result = progress.result or ExecutionResult(execution_id, session.name, "running", kernel_epoch=session.kernel_epoch)
+        result = progress.result or ExecutionResult(
+            execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
+        )
         return Seen(result, progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place)
 
     async def running(self, session: AsyncSession) -> list[tuple[str, str]]:

@@ -6,22 +6,25 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.installed import InstalledSpec, find_spec, installed
+from kernelexec.provisioning.places import LocalPlace, Place, place_of, unavailable
 from kernelexec.provisioning.processes import Mark
 from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root, stored_identity
-from kernelexec.provisioning.spec import create_provisioner, guarded_spec, kernel_spec
+from kernelexec.provisioning.spec import create_provisioner
 
 __all__ = [
     "Connection",
     "InstalledSpec",
     "KernelProvisionerBase",
+    "LocalPlace",
     "Mark",
+    "Place",
     "RuntimeDirectory",
     "create_provisioner",
     "find_spec",
-    "guarded_spec",
     "installed",
-    "kernel_spec",
     "new_root",
+    "place_of",
     "scrubbed",
     "stored_identity",
+    "unavailable",
 ]

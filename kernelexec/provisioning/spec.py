@@ -20,10 +20,10 @@ LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
 PROVISIONER = "kernelexec-local"
 
 
-def kernel_spec(python: str, connection_file: Path) -> KernelSpec:
+def kernel_spec(python: str, connection_file: Path, *, launcher: str = str(LAUNCHER)) -> KernelSpec:
     """The kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner."""
     return KernelSpec(
-        argv=[python, str(LAUNCHER), "-f", str(connection_file)],
+        argv=[python, launcher, "-f", str(connection_file)],
         display_name="Python (kernelexec)",
         language="python",
         interrupt_mode="message",

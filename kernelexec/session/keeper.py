@@ -12,7 +12,7 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Death, Execution, Kernel
-from kernelexec.provisioning import InstalledSpec, RuntimeDirectory, stored_identity
+from kernelexec.provisioning import InstalledSpec, Place, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, Interrupted
 from kernelexec.session.ladder import end_cell
 from kernelexec.session.life import Life
@@ -52,6 +52,7 @@ class Keeper:
         tell: Callable[[KernelChanged], None],
         *,
         installed: InstalledSpec | None = None,
+        place: Place | None = None,
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
@@ -68,6 +69,7 @@ class Keeper:
         self._stopped = False
         self._renewing = False
         self._installed = installed
+        self._place = place
         self._told_port = False
 
     @property
@@ -99,7 +101,7 @@ class Keeper:
             self.epoch += 1
             runtime = RuntimeDirectory(self._runtime / str(self.epoch))
             kernel = self._starting = Kernel(
-                self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed
+                self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed, place=self._place
             )
             try:
                 await kernel.start(self._life.tasks)
@@ -172,7 +174,7 @@ class Keeper:
                     verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
                 return True
             verdict.notes.append("The kernel no longer answered after the cell and was killed.")
-        elif execution.end == "disconnected":
+        elif execution.end == "disconnected" and not await kernel.exits(self._config.budgets.grace * 2):
             verdict.notes.append("The kernel closed its sockets and was killed.")
         return False
 

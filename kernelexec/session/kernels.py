@@ -14,7 +14,7 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest, nearest
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Execution
-from kernelexec.provisioning import InstalledSpec, find_spec, installed
+from kernelexec.provisioning import InstalledSpec, Place, find_spec, installed
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
 
@@ -25,12 +25,12 @@ class Kernels:
     """Finds the kernel for a language, and keeps one keeper for each."""
 
     def __init__(
-        self, config: Config, session: str, runtime: Path, cwd: str, life: Life, tell: Callable[[KernelChanged], None]
+        self, config: Config, session: str, runtime: Path, place: Place, life: Life, tell: Callable[[KernelChanged], None]
     ) -> None:
-        self.python = Keeper(config, session, runtime, cwd, life, tell)
+        self._make = partial(Keeper, config, session, cwd=place.cwd, life=life, tell=tell, place=place)
+        self.python = self._make(runtime=runtime)
         self._of = {"python": self.python}
         self._names = {"python": "python"}
-        self._make = partial(Keeper, config=config, session=session, cwd=cwd, life=life, tell=tell)
         self._runtime = runtime
         self._limit = config.capacity.code_bytes
 

@@ -71,7 +71,7 @@ class Requests:
             earlier = await self._look_up(name)
             if earlier is not None:
                 self._check_same(name, earlier.fingerprint, turn)
-                found = earlier.result or lost_track(earlier.execution_id, self._session, keeper.epoch)
+                found = earlier.result or lost_track(earlier.execution_id, self._session, keeper.epoch, turn.isolation)
                 return self.as_of_now(found, keeper) if earlier.here else outlived(found)
             add(turn)
             self._turns[name] = turn

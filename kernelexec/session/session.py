@@ -17,6 +17,7 @@ from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened, SessionReplayed
 from kernelexec.past import Past
+from kernelexec.provisioning import Place
 from kernelexec.provisioning.register import note
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult, Replay
@@ -48,6 +49,7 @@ class AsyncSession(Executions, Lookout, Snapshots):
         *,
         record: Record | None,
         ledger: Ledger | None,
+        place: Place,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
@@ -55,6 +57,7 @@ class AsyncSession(Executions, Lookout, Snapshots):
         self.notebook = notebook = record.path if record else None
         self.journal = ledger.path if ledger else None
         self.workspace = workspace.path
+        self.isolation = place.isolation
         self.life = Life(f"Session {name!r}", self._stop, self._remove)
         self._place = workspace
         self._runtime = runtime
@@ -64,10 +67,12 @@ class AsyncSession(Executions, Lookout, Snapshots):
         self._requests = requests = Requests(name, ledger)
         told = (ledger, *hooks, record, self._scribe)
         self._tell = tell = teller(name, [hook for hook in told if hook is not None])
-        self._kernels = kernels = Kernels(config, name, runtime, str(workspace.path), self.life, tell)
+        self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
         self._keeper = kernels.python
-        place, spills = workspace.path, runtime / "out"
-        runner = Runner(name, config, kernels, workspace=place, spills=spills, notebook=notebook, requests=requests, tell=tell)
+        work_dir, spills = workspace.path, runtime / "out"
+        runner = Runner(
+            name, config, kernels, workspace=work_dir, spills=spills, notebook=notebook, requests=requests, tell=tell
+        )
         capacity, scribe = config.capacity, self._scribe
         self._queue = Queue(
             name, capacity, self.life, kernels=kernels, runner=runner, scribe=scribe, requests=requests, tell=tell
@@ -237,7 +242,7 @@ class AsyncSession(Executions, Lookout, Snapshots):
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
             message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
-        turn = Turn(cell, timeout=budget, on_output=on_output, request_id=request_id)
+        turn = Turn(cell, timeout=budget, on_output=on_output, request_id=request_id, isolation=self.isolation)
         found = await self._requests.admit(turn, self._queue.add, self._kernels.of(cell))
         return partial(self._outcome, turn, found, patience)
 

@@ -37,6 +37,7 @@ class Snapshots:
 
     name: str
     life: Life
+    isolation: str
     workspace: Path
     _tell: Callable[[Event], None]
     _config: Config
@@ -111,7 +112,7 @@ class Snapshots:
         """Have the launcher do something in the session's turn; what it answered, of which nothing is checked."""
         self.life.check_open()
         budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
-        turn = Turn(CodeCell(request), timeout=budget, own=True)
+        turn = Turn(CodeCell(request), timeout=budget, own=True, isolation=self.isolation)
         self._queue.add(turn)
         try:
             result: ExecutionResult = await self._queue.outcome(turn, None)

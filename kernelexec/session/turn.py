@@ -86,12 +86,14 @@ class Turn:
         on_output: OnOutput | None = None,
         request_id: str | None = None,
         own: bool = False,
+        isolation: str = "local",
     ) -> None:
         self.execution_id = uuid.uuid4().hex
         self.cell = cell
         self.request_id = request_id
         self.timeout = timeout
         self.own = own
+        self.isolation = isolation
         self.clock = Clock()
         self.done = asyncio.Event()
         self.answered = asyncio.Event()
@@ -178,6 +180,7 @@ def snapshot(turn: Turn, session: str, epoch: int) -> ExecutionResult:
         execution_id=turn.execution_id,
         session=session,
         language=turn.cell.language,
+        isolation=turn.isolation,
         status="running",
         outputs=collector.outputs() if collector else (),
         kernel_epoch=epoch,
@@ -193,6 +196,7 @@ def never_ran(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
         execution_id=turn.execution_id,
         session=session,
         language=turn.cell.language,
+        isolation=turn.isolation,
         status="aborted",
         exit_code=-1,
         state="unknown",
@@ -202,10 +206,10 @@ def never_ran(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
     )
 
 
-def lost_track(execution_id: str, session: str, epoch: int) -> ExecutionResult:
+def lost_track(execution_id: str, session: str, epoch: int, isolation: str) -> ExecutionResult:
     """The result of a cell that had been sent to a kernel, and of whose end nothing is recorded."""
     note = "It was sent to a kernel before, and no outcome is recorded: how far it came nobody can know. It was not run again."
-    return ExecutionResult(execution_id, session, "unknown", kernel_epoch=epoch, notes=(note,))
+    return ExecutionResult(execution_id, session, "unknown", kernel_epoch=epoch, isolation=isolation, notes=(note,))
 
 
 def broke_off(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult:
@@ -234,6 +238,7 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
         execution_id=turn.execution_id,
         session=session,
         language=turn.cell.language,
+        isolation=turn.isolation,
         status=status,
         execution_count=execution_count(reply),
         outputs=outputs,

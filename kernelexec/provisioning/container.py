@@ -1,0 +1,248 @@
+"""A kernel in a container of its own. jupyter_client calls it; it is found by the entry point ``kernelexec-container``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+from traitlets import Dict, List, Unicode
+
+from kernelexec.config import Container, Limits
+from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
+from kernelexec.provisioning.engine import Engine, News, Order, Seen
+from kernelexec.provisioning.labels import OWNER
+from kernelexec.provisioning.processes import descends, status_of
+
+_OURS = "kernelexec/"
+_KILLED = -signal.SIGKILL
+#: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
+_SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
+#: Containers that could not be removed while the engine was away.
+_left: set[str] = set()
+T = TypeVar("T")
+logger = logging.getLogger("kernelexec")
+
+
+class Provisioner(KernelProvisionerBase):
+    """One container for one kernel process: made, watched, signalled and removed through the engine."""
+
+    isolation = "container"
+
+    container = Dict(help="Options of the container: see kernelexec.Container.").tag(config=True)
+    limits = Dict(help="Resource limits of its processes: see kernelexec.Limits.").tag(config=True)
+    mounts: Any = List(help="Source, target and whether it can only be read, of each directory it sees.").tag(config=True)
+    labels = Dict(help="Labels of the container.").tag(config=True)
+    name = Unicode(help="What the container is called.").tag(config=True)
+
+    _id = ""
+    _pid = 0
+    _status: int | None = None
+    _oom = False
+    _removed = False
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
+        super().__init__(**kwargs)
+        self._stack = ExitStack()
+        self._news: News | None = None
+        self._look = asyncio.Event()
+        self._looking = asyncio.Lock()
+
+    @property
+    def has_process(self) -> bool:
+        """Whether there is a container, as far as is known."""
+        return bool(self._id) and self._status is None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel was killed for want of memory."""
+        return self._oom
+
+    def serves(self, pid: int) -> bool:
+        """Whether a process, by the id that a unix socket tells, is one of the container's.
+
+        Where this process cannot see the container's processes (it is in a container itself) a socket tells no id.
+        """
+        return descends(pid, self._pid) if status_of(self._pid) else pid == 0
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
+        """Called before ``launch_kernel``; what it returns is given there."""
+        return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        """Make the container and start the kernel in it. Called by the kernel driver (or a KernelManager) once.
+
+        Raises:
+            KernelStartFailed: there is no image, the engine refuses, or it does not answer.
+        """
+        try:
+            self._news = await in_thread(News.hold)
+            await in_thread(_remove_left, self._news.engine)
+            self._id = await in_thread(self._create, self._news.engine, cmd, kwargs)
+            self._look = self._stack.enter_context(self._news.of(self._id))
+            await in_thread(self._news.engine.start, self._id)
+            self._pid = (await in_thread(self._news.engine.see, self._id)).pid
+        except EngineFailed as exc:
+            raise KernelStartFailed(str(exc)) from exc
+        return self.connection_info
+
+    def _create(self, engine: Engine, cmd: list[str], kwargs: dict[str, Any]) -> str:
+        options = Container.model_validate(self.container)
+        order = Order(
+            image="",
+            command=tuple(cmd),
+            environment=kwargs["env"],
+            user=options.user or f"{os.getuid()}:{os.getgid()}",
+            cwd=kwargs["cwd"],
+            mounts=tuple(self.mounts),
+            labels=self.labels,
+            options=options,
+            limits=Limits.model_validate(self.limits),
+        )
+        refused = []
+        for image in options.image:
+            try:
+                return self._create_from(engine, order, image, pull=options.pull and not image.startswith(_OURS))
+            except ImageMissing as exc:
+                refused.append(str(exc))
+        raise ImageMissing(f"{' '.join(refused)} {_how_to_get(options.image[0])}")
+
+    def _create_from(self, engine: Engine, order: Order, image: str, *, pull: bool) -> str:
+        settings, host = order.settings() | {"image": image}, order.host()
+        try:
+            return self._create_named(engine, settings, host)
+        except ImageMissing:
+            if not pull:
+                raise
+            logger.info("kernelexec.image_pulled", extra={"image": image})
+            try:
+                engine.pull(image)
+            except EngineRefused as exc:
+                raise ImageMissing(str(exc)) from exc
+        return self._create_named(engine, settings, host)
+
+    def _create_named(self, engine: Engine, settings: dict[str, Any], host: dict[str, Any]) -> str:
+        """Make it; a container of ours that has its name, and whose owner is gone, makes room."""
+        try:
+            return engine.create(self.name, settings, host)
+        except EngineRefused as exc:
+            if "is already in use" not in str(exc):
+                raise
+            found = engine.see(self.name)
+            if OWNER not in found.labels:
+                message = f"The container {self.name!r} is there and none of ours: remove it, or choose another name."
+                raise KernelStartFailed(message) from exc
+            if found.running and found.labels.get(OWNER) != self.labels.get(OWNER):
+                message = f"The container {self.name!r} belongs to another executor that lives: choose another name."
+                raise KernelStartFailed(message) from exc
+            engine.remove(found.id)
+        return engine.create(self.name, settings, host)
+
+    async def poll(self) -> int | None:
+        """The exit status, or None while the kernel lives."""
+        if self._status is None and self._id:
+            await self._see()
+        return self._status if self._id else 0
+
+    async def wait(self) -> int | None:
+        """The exit status once the container has ended or is gone; safe to call more than once.
+
+        An engine that is away says nothing of its containers: they are looked at when it is back.
+        """
+        async with self._looking:
+            while self._status is None and self._id:
+                self._look.clear()
+                await self._see()
+                if self._status is None:
+                    await self._look.wait()
+        return self._status
+
+    async def _see(self) -> None:
+        assert self._news is not None
+        try:
+            seen = await in_thread(self._news.engine.see, self._id)
+        except ContainerGone:
+            self._removed = True
+            self._end(_KILLED)
+        except EngineFailed:
+            pass
+        else:
+            self._read(seen)
+
+    def _read(self, seen: Seen) -> None:
+        if not seen.running and self._status is None:
+            status = _SIGNALLED.get(seen.exit_code, seen.exit_code)
+            self._oom = status == _KILLED and seen.out_of_memory
+            self._end(status)
+
+    def _end(self, status: int) -> None:
+        self._status = status
+        self._look.set()
+
+    async def send_signal(self, signum: int) -> None:
+        """Signal the kernel: the first process of its container hands on what it gets, but for SIGKILL, which ends all."""
+        if signum and self.has_process and self._news is not None:
+            await in_thread(self._news.engine.signal, self._id, int(signum))
+
+    async def kill(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
+        """Kill everything in the container. Where the engine is away the container is left, and removed when it is back."""
+        try:
+            await self.send_signal(signal.SIGKILL)
+        except EngineAway:
+            logger.warning("kernelexec.container_left", extra={"container": self._id})
+            self._end(_KILLED)
+
+    async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
+        """Ask the kernel to end."""
+        await self.send_signal(signal.SIGTERM)
+
+    async def cleanup(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
+        """Remove the container. Called when the kernel has ended, or did not come up."""
+        news, self._news = self._news, None
+        if news is None:
+            return
+        try:
+            if self._id:
+                await in_thread(_remove, news.engine, self._id)
+                self._end(_KILLED if self._status is None else self._status)
+        finally:
+            await in_thread(self._stack.close)
+            await in_thread(news.let_go)
+
+    async def complaint(self) -> str:
+        """The end of what the kernel's process wrote."""
+        return await in_thread(self._news.engine.logs, self._id) if self._news is not None and self._id else ""
+
+
+async def in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
+    """A call of the engine, which blocks, in a thread: as many at once as there are containers to care for."""
+    return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))
+
+
+def _remove(engine: Engine, container: str) -> None:
+    try:
+        engine.remove(container)
+    except EngineFailed:
+        logger.warning("kernelexec.container_left", extra={"container": container})
+        _left.add(container)
+
+
+def _remove_left(engine: Engine) -> None:
+    while _left:
+        container = _left.pop()
+        _remove(engine, container)
+        if container in _left:
+            return
+
+
+def _how_to_get(image: str) -> str:
+    if image.startswith(_OURS):
+        return f"`kernelexec image build {Path(image).name.partition(':')[0]}` makes it."
+    return "Build or pull it, or name another one by the option `image`."

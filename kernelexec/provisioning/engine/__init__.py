@@ -1,0 +1,9 @@
+"""The container engine: the one door to Docker. What it raises leaves here as errors of ours."""
+
+from __future__ import annotations
+
+from kernelexec.provisioning.engine.client import Engine, Seen, probe
+from kernelexec.provisioning.engine.news import News
+from kernelexec.provisioning.engine.settings import Order
+
+__all__ = ["Engine", "News", "Order", "Seen", "probe"]

@@ -1,0 +1,252 @@
+"""Calls to the container engine, each with a bound. They block: they are made in threads."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from docker.api.client import APIClient
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.utils.utils import kwargs_from_env, parse_repository_tag
+
+from kernelexec.errors import ContainerGone, EngineAway, EngineRefused, ImageMissing
+
+#: How long one call may take, in seconds; how long the engine may take to say that it is there.
+CALL_SECONDS = 60
+PROBE_SECONDS = 1.5
+_LOG_BYTES = 4096
+#: How long an engine that answered is taken to be there.
+_FRESH_SECONDS = 10.0
+_CONFLICT, _SERVER = 409, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the engine says of a container. ``pid`` is its first process as this machine counts, 0 where it has ended."""
+
+    id: str
+    name: str
+    running: bool
+    exit_code: int
+    out_of_memory: bool
+    pid: int
+    labels: Mapping[str, str]
+
+
+class Engine:
+    """A connection to the engine that ``DOCKER_HOST`` names, or to this machine's own."""
+
+    _shared: Engine | None = None
+    _guard = threading.Lock()
+
+    def __init__(self, *, timeout: float = CALL_SECONDS) -> None:
+        """Connect.
+
+        Raises:
+            EngineAway: it does not answer.
+        """
+        self.holders = 1
+        self.pid = os.getpid()
+        with _mapped("answer"):
+            # docker's own way of finding the engine, with the version of its interface asked for once.
+            settings = kwargs_from_env()
+            self.api = APIClient(version="auto", timeout=timeout, **settings)
+
+    @classmethod
+    def shared(cls) -> Engine:
+        """The connection of this process; whoever has it gives it back by ``release``.
+
+        Raises:
+            EngineAway: the engine does not answer.
+        """
+        with cls._guard:
+            shared = cls._shared
+            if shared is None or shared.pid != os.getpid():
+                shared = cls._shared = cls()
+            else:
+                shared.holders += 1
+            return shared
+
+    def release(self) -> None:
+        """Give the connection back; the last one closes it."""
+        with self._guard:
+            self.holders -= 1
+            if self.holders:
+                return
+            if Engine._shared is self:
+                Engine._shared = None
+        self.api.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def create(self, name: str | None, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+        """Make a container of the engine's own settings; its id. It does not run yet.
+
+        Raises:
+            ImageMissing, EngineRefused, EngineAway: there is no container.
+        """
+        with _mapped("make a container", image=str(settings["image"])):
+            made = self.api.create_container(name=name, host_config=self.api.create_host_config(**host), **settings)
+        return str(made["Id"])
+
+    def start(self, container: str) -> None:
+        """Let it run.
+
+        Raises:
+            EngineRefused, EngineAway: it does not.
+        """
+        with _mapped("start the container"):
+            self.api.start(container)
+
+    def see(self, container: str) -> Seen:
+        """What it is now.
+
+        Raises:
+            ContainerGone: there is none of that id or name.
+            EngineAway: nobody says.
+        """
+        with _mapped("describe the container"):
+            said = self.api.inspect_container(container)
+        state = said["State"]
+        return Seen(
+            id=said["Id"],
+            name=str(said["Name"]).removeprefix("/"),
+            running=bool(state["Running"]),
+            exit_code=int(state["ExitCode"]),
+            out_of_memory=bool(state["OOMKilled"]),
+            pid=int(state["Pid"]),
+            labels=said["Config"]["Labels"] or {},
+        )
+
+    def signal(self, container: str, signum: int) -> None:
+        """Send a signal to its first process, which hands it on; nothing where it has ended.
+
+        Raises:
+            EngineAway: nobody could.
+        """
+        with suppress(ContainerGone, EngineRefused), _mapped("signal the container"):
+            self.api.kill(container, signal=signum)
+
+    def remove(self, container: str) -> None:
+        """End and remove it, with whatever runs in it; nothing where it is gone.
+
+        Raises:
+            EngineAway, EngineRefused: it may still be there.
+        """
+        with suppress(ContainerGone), _mapped("remove the container"):
+            try:
+                self.api.remove_container(container, force=True, v=True)
+            except APIError as exc:
+                if exc.response is None or exc.response.status_code != _CONFLICT:
+                    raise  # else it is being removed already
+
+    def pull(self, image: str) -> None:
+        """Get an image from its registry; this may take minutes.
+
+        Raises:
+            ImageMissing, EngineRefused, EngineAway: it did not come.
+        """
+        repository, tag = parse_repository_tag(image)
+        with _mapped(f"get the image {image}", image=image):
+            for step in self.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+                if "error" in step:
+                    raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
+
+    def logs(self, container: str) -> str:
+        """The end of what its first process wrote; empty where that cannot be had."""
+        with suppress(ContainerGone, EngineAway, EngineRefused), _mapped("give the container's output"):
+            said = self.api.logs(container, tail=100)
+            return bytes(said)[-_LOG_BYTES:].decode("utf-8", "replace")
+        return ""
+
+    def labelled(self, label: str) -> list[str]:
+        """The ids of all containers that have a label, those that have ended too.
+
+        Raises:
+            EngineAway: nobody says.
+        """
+        with _mapped("list containers"):
+            return [str(found["Id"]) for found in self.api.containers(all=True, filters={"label": label})]
+
+    @contextmanager
+    def events(self, label: str) -> Iterator[tuple[Iterator[tuple[str, str]], Callable[[], None]]]:
+        """What happens to containers that have a label, as it does: action and container; and what wakes its reader.
+
+        Raises:
+            EngineAway: nobody says, or says any more.
+        """
+        with _mapped("tell what happens"):
+            stream = self.api.events(decode=True, filters={"type": "container", "label": label})
+
+        def hang_up() -> None:
+            with suppress(Exception):  # it is closed already
+                stream.close()
+
+        try:
+            yield _told(stream), hang_up
+        finally:
+            hang_up()
+
+
+def _told(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
+    with _mapped("tell what happens"):
+        for event in stream:
+            yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
+
+
+_answered: dict[str, float] = {}
+
+
+def probe() -> str | None:
+    """Why no engine can be used, in a sentence; None where one answers, or did a moment ago. It takes two seconds at most."""
+    host, now = os.environ.get("DOCKER_HOST", ""), time.monotonic()
+    if now - _answered.get(host, -math.inf) < _FRESH_SECONDS:
+        return None
+    try:
+        with Engine(timeout=PROBE_SECONDS):
+            _answered[host] = now
+            return None
+    except EngineAway as exc:
+        return str(exc)
+
+
+@contextmanager
+def _mapped(what: str, *, image: str = "") -> Iterator[None]:
+    """Whatever docker raises as an error of ours."""
+    try:
+        yield
+    except ImageNotFound as exc:
+        raise ImageMissing(f"The image {image} is not here.") from exc
+    except NotFound as exc:
+        if "No such image" in str(exc.explanation):
+            raise ImageMissing(f"The image {image} is not here.") from exc
+        raise ContainerGone("The container is gone.") from exc
+    except APIError as exc:
+        raise EngineRefused(f"The container engine did not {what}: {exc.explanation or exc}") from exc
+    except (DockerException, OSError, ValueError) as exc:  # requests' own errors are OSErrors
+        raise EngineAway(f"The container engine does not {what}: {_cause(exc)}") from exc
+
+
+def _cause(exc: BaseException) -> str:
+    """The innermost reason that says something, as a sentence."""
+    said = str(exc)
+    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if "FileNotFoundError" in said or "No such file" in said:
+        return f"there is no socket at {host}. Is Docker installed and started?"
+    if "PermissionError" in said or "Permission denied" in said:
+        return f"{host} cannot be opened: permission denied. Is this user in the group docker?"
+    if "ConnectionRefused" in said or "Connection refused" in said:
+        return f"nobody listens at {host}. Is Docker started?"
+    if "timed out" in said or "Timeout" in type(exc).__name__:
+        return f"{host} did not answer in time."
+    return f"{host}: {said}"

@@ -1,0 +1,71 @@
+"""A kernel's container in the engine's own words. Pure: what is locked down, and which option relaxes it, is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from docker.types.containers import LogConfig, Ulimit
+from docker.types.services import Mount
+
+from kernelexec.config import Container, Limits
+
+_DEAF = {"max-size": "1m", "max-file": "1"}
+_BILLION = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One container to be made."""
+
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    user: str
+    cwd: str
+    mounts: tuple[tuple[str, str, bool], ...]
+    """Where it is on this machine, where it is in the container, and whether it can only be read."""
+    labels: Mapping[str, str]
+    options: Container
+    limits: Limits = field(default_factory=Limits)
+
+    def settings(self) -> dict[str, Any]:
+        """What the container is."""
+        return {
+            "image": self.image,
+            "command": list(self.command),
+            "entrypoint": [],
+            "environment": dict(self.environment),
+            "user": self.user,
+            "working_dir": self.cwd,
+            "labels": dict(self.labels),
+            "use_config_proxy": False,
+        }
+
+    def host(self) -> dict[str, Any]:
+        """What the machine gives it."""
+        options = self.options
+        memory = options.memory_bytes
+        return {
+            "network_mode": options.network,
+            "read_only": options.read_only_root,
+            "cap_drop": ["ALL"],
+            "cap_add": list(options.cap_add) or None,
+            "security_opt": ["no-new-privileges:true"] if options.no_new_privileges else None,
+            "init": True,
+            "ipc_mode": "private",
+            "shm_size": options.shm_bytes,
+            "mem_limit": memory,
+            "memswap_limit": memory,
+            "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
+            "pids_limit": options.pids,
+            "tmpfs": {"/tmp": f"rw,noexec,nosuid,nodev,size={options.tmp_bytes},mode=1777"},  # noqa: S108 - its own
+            "ulimits": self._ulimits(),
+            "log_config": LogConfig(type="json-file", config=_DEAF),
+            "mounts": [Mount(target, source, type="bind", read_only=only) for source, target, only in self.mounts],
+        }
+
+    def _ulimits(self) -> list[Ulimit]:
+        bounds = {"core": 0, "nofile": self.limits.nofile, "fsize": self.limits.fsize_bytes}
+        return [Ulimit(name=name, soft=value, hard=value) for name, value in bounds.items() if value is not None]

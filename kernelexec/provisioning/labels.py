@@ -1,0 +1,32 @@
+"""What our containers are called and carry: the one place where it is applied, and matched."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from kernelexec.provisioning.roots import Owner
+
+#: Every container of ours carries it, with the process that made it as its value; what does not is never touched.
+OWNER = "kernelexec.owner"
+SESSION, WORKSPACE, ROOT, RUNTIME = "kernelexec.session", "kernelexec.workspace", "kernelexec.root", "kernelexec.runtime"
+_UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
+
+
+def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path) -> dict[str, str]:
+    """The labels of a kernel's container."""
+    return {
+        OWNER: json.dumps(asdict(Owner.this(locked=True))),
+        SESSION: session,
+        WORKSPACE: str(workspace),
+        ROOT: str(root),
+        RUNTIME: str(runtime),
+    }
+
+
+def container_name(session: str, token: str, instance: str | None) -> str:
+    """What a session's container is called: readable, and like no other's."""
+    readable = _UNFIT.sub("-", session)[:64]
+    return "-".join(filter(None, ("kernelexec", readable, token[:8], instance)))

@@ -1,0 +1,158 @@
+"""Where a session's kernels run: what their kernelspec, their environment and their directory are there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from jupyter_client.kernelspec import KernelSpec
+
+from kernelexec.config import Config
+from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.installed import InstalledSpec
+from kernelexec.provisioning.labels import container_name, labels_of
+from kernelexec.provisioning.runtime import RuntimeDirectory
+from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
+
+_LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
+_WORKSPACE_INSIDE, _CONTEXT_INSIDE = "/workspace", "/context"
+_CACHE = "/tmp/.home"  # noqa: S108 - the container's own
+
+#: Where programs keep what they like to write: not in the workspace, and not where only reading is possible.
+_CACHES = {
+    "IPYTHONDIR": f"{_CACHE}/ipython",
+    "JUPYTER_RUNTIME_DIR": f"{_CACHE}/jupyter",
+    "MPLCONFIGDIR": f"{_CACHE}/matplotlib",
+    "NUMBA_CACHE_DIR": f"{_CACHE}/numba",
+    "XDG_CACHE_HOME": f"{_CACHE}/cache",
+    "XDG_CONFIG_HOME": f"{_CACHE}/config",
+}
+
+
+class Place(Protocol):
+    """What makes one way to have kernels different from another, besides the provisioner that its kernelspec names."""
+
+    @property
+    def isolation(self) -> str:
+        """What results say of it."""
+        ...
+
+    @property
+    def cwd(self) -> str:
+        """The workspace as kernels see it."""
+        ...
+
+    @property
+    def python(self) -> str:
+        """Where the interpreter of new kernels is, for a message."""
+        ...
+
+    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
+        """The kernelspec of a new kernel with that private directory."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a new kernel."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """This machine, with the caller's own rights."""
+
+    config: Config
+    cwd: str
+
+    @property
+    def isolation(self) -> str:
+        """What results say: whether this machine is a container itself."""
+        return "container-host" if self.config.isolation == "container-host" else "local"
+
+    @property
+    def python(self) -> str:
+        """The chosen interpreter."""
+        return self.config.python
+
+    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
+        """Our launcher in the chosen interpreter, or another kernel under our guard."""
+        file = runtime.connection_file
+        return guarded_spec(installed, file) if installed else kernel_spec(self.config.python, file)
+
+    def environment(self) -> dict[str, str]:
+        """This process's, without what looks like a secret."""
+        return scrubbed(self.config.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlace:
+    """Containers, one for each kernel process, which see the session's workspace and what is mounted besides."""
+
+    config: Config
+    session: str
+    workspace: Path
+    root: Path
+
+    @property
+    def isolation(self) -> str:
+        """What results say."""
+        return "container"
+
+    @property
+    def cwd(self) -> str:
+        """The workspace as kernels see it."""
+        return str(self.workspace) if self.config.container.layout == "host" else _WORKSPACE_INSIDE
+
+    @property
+    def python(self) -> str:
+        """The image's interpreter."""
+        options = self.config.container
+        return f"{options.python} in the image {options.image[0]}"
+
+    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
+        """Our launcher, mounted into a container of the chosen image."""
+        options, parent = self.config.container, self.config.workspace.expanduser().absolute()
+        spec = kernel_spec(options.python, runtime.connection_file, launcher=_LAUNCHER_INSIDE)
+        settings = {
+            "container": options.model_dump(mode="json"),
+            "limits": self.config.limits.model_dump(mode="json"),
+            "mounts": [*self._mounts(), (str(LAUNCHER), _LAUNCHER_INSIDE, True), (str(runtime.path), str(runtime.path), False)],
+            "labels": labels_of(session=self.session, workspace=parent, root=self.root, runtime=runtime.path),
+            "name": options.name or container_name(self.session, token, options.instance),
+        }
+        spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}
+        return spec
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of this process's but what is named; programs keep their caches where they can write."""
+        rules = self.config.environment
+        named = {name: os.environ[name] for name in rules.pass_names if name in os.environ}
+        fixed = {"HOME": self.cwd, **_CACHES, "PYDEVD_DISABLE_FILE_VALIDATION": "1", "LANG": "C.UTF-8"}
+        return {**fixed, **named, **rules.set, **self.config.container.environment}
+
+    def _mounts(self) -> list[tuple[str, str, bool]]:
+        found = [(str(self.workspace), self.cwd, False)]
+        for mount in self.config.container.mounts:
+            source = mount.source.expanduser().resolve()
+            own = str(source) if self.config.container.layout == "host" else f"{_CONTEXT_INSIDE}/{source.name}"
+            found.append((str(source), mount.target or own, mount.read_only))
+        return found
+
+
+def unavailable(config: Config) -> str | None:
+    """Why kernels cannot run where the configuration says, in a sentence; None where they can. It takes two seconds at most."""
+    if config.isolation != "container":
+        return None
+    try:
+        from kernelexec.provisioning.engine import probe  # noqa: PLC0415 - who runs code locally needs no docker package
+    except ImportError as exc:
+        return f"The package docker cannot be imported ({exc}): install it with `pip install docker`."
+    return probe()
+
+
+def place_of(config: Config, *, session: str, workspace: Path, root: Path) -> Place:
+    """Where the kernels of a session run, as the configuration says."""
+    if config.isolation == "container":
+        return ContainerPlace(config, session, workspace, root)
+    return LocalPlace(config, str(workspace))
