@@ -15,12 +15,12 @@ import pytest
 from kernelexec import Executor, Session
 from tests.traces import RUN
 
+#: The image of the tests' containers; it needs ipykernel, numpy, pandas and matplotlib.
+IMAGE = os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science")
 #: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all.
 KINDS: dict[str, dict[str, object]] = {
     "local": {},
-    "container": {
-        "container": {"image": os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science"), "memory_bytes": 4 * 2**30}
-    },
+    "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
 
 

@@ -131,7 +131,16 @@ class Keeper:
             verdict.rung, verdict.stacks = climbed.rung, climbed.stacks
         await self._judge(kernel, execution, verdict)
         execution.settle()
+        if self._ephemeral and verdict.state == "kept":
+            loss = await self._bury(kernel, told=True)
+            self._loss = None  # what is meant to be gone is no news to the next cell
+            verdict.state, verdict.cause, verdict.lost_names = "lost", "culled", loss.names
+            verdict.notes.append("Every cell has a container of its own (container.mode is ephemeral): no variable lasts.")
         return verdict
+
+    @property
+    def _ephemeral(self) -> bool:
+        return self._config.isolation == "container" and self._config.container.mode == "ephemeral"
 
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
         """Find out, with the kernel, whether the state survived the execution; fill the verdict."""
