@@ -25,7 +25,7 @@ def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
-    with Executor(request.param, workspace=tmp_path / "spaces") as executor:
+    with Executor(request.param, workspace=tmp_path / "spaces", config=KINDS[request.param]) as executor:
         yield executor
 
 
@@ -74,7 +74,7 @@ def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(alone: Execu
     alone.session("analysis").execute("x = 1")
     assert "did you mean 'analysis'?" in refused(kernelexec(tmp_path, "variables", "anlysis"))
     assert kernelexec(tmp_path, "variables").stdout.startswith("x\tint")
-    with Executor(alone.config.isolation, workspace=tmp_path / "others") as other:
+    with Executor(workspace=tmp_path / "others", config=alone.config) as other:
         other.session("analysis")
         alone.session("second")
         assert "2 sessions are named 'analysis'" in refused(kernelexec(tmp_path, "variables", "analysis"))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kernelexec import Session
+from tests.traces import process_of
 
 #: Each leaves a process that writes its id to ``id`` and stays.
 STAYS = "sh -c 'echo $$ > id.new; mv id.new id; exec sleep 600'"
@@ -39,7 +40,7 @@ def pidfd_of(session: Session) -> int:
     path = session.workspace / "id"
     waited = session.execute("import os, time\nwhile not os.path.exists('id'): time.sleep(0.01)")
     assert waited.status == "ok"
-    return os.pidfd_open(int(path.read_text()))
+    return os.pidfd_open(process_of(session, int(path.read_text())))
 
 
 def gone(pidfd: int) -> bool:

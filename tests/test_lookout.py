@@ -233,7 +233,7 @@ def test_a_look_that_makes_no_sense_is_refused(session: Session) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: Path) -> None:
-    with Executor(kind, workspace=tmp_path) as executor:
+    with Executor(kind, workspace=tmp_path, config=KINDS[kind]) as executor:
         session = executor.session()
         session.execute("mine = 1")
         client = client_of(session)

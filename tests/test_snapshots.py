@@ -103,8 +103,8 @@ def test_an_object_whose_loading_raises_costs_no_other(session: Session) -> None
     assert text(session, "x") == "1"
 
 
-def test_loading_never_happens_on_this_side(session: Session, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+def test_loading_never_happens_on_this_side(session: Session) -> None:
+    mark = session.workspace / "mark"
     code = f"import os\nclass Telling:\n    def __reduce__(self):\n        return (os.open, ({str(mark)!r}, os.O_CREAT))"
     session.execute(f"{code}\ntelling = Telling()")
     snapshot = session.snapshot(["telling"])

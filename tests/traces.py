@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from kernelexec import Session
+
 #: A variable that every process of one test run inherits: several runs at once do not see each other.
 RUN = "KERNELEXEC_TEST_RUN"
 
@@ -27,6 +29,20 @@ def marked_processes() -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def process_of(session: Session, pid: int) -> int:
+    """The id by which this test knows the process that a session's cells, in their own namespace perhaps, know by ``pid``."""
+    namespace = session.execute("import os; print(os.readlink('/proc/self/ns/pid'))").stdout.strip()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if str((entry / "ns/pid").readlink()) == namespace:
+                lines = (entry / "status").read_text().splitlines()
+                if next(line.split()[-1] for line in lines if line.startswith("NSpid:")) == str(pid):
+                    return int(entry.name)
+        except OSError:
+            continue
+    raise ProcessLookupError(pid)
 
 
 def descriptors() -> dict[str, int]:

@@ -92,6 +92,11 @@ class Kernel:
         return self._link is not None and self.death is None and not self._link.hung_up
 
     @property
+    def unseen(self) -> bool:
+        """Whether nobody can say now what became of the process."""
+        return getattr(self._provisioner, "unseen", False) is True
+
+    @property
     def connection_file(self) -> Path:
         """By which any Jupyter client can attach while the process lives."""
         return self._runtime.connection_file

@@ -46,7 +46,8 @@ class Provisioner(KernelProvisionerBase):
     _pid = 0
     _status: int | None = None
     _oom = False
-    _removed = False
+    unseen = False
+    """Whether the engine did not answer when it was asked last."""
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
@@ -169,11 +170,11 @@ class Provisioner(KernelProvisionerBase):
         try:
             seen = await in_thread(self._news.engine.see, self._id)
         except ContainerGone:
-            self._removed = True
             self._end(_KILLED)
         except EngineFailed:
-            pass
+            self.unseen = True
         else:
+            self.unseen = False
             self._read(seen)
 
     def _read(self, seen: Seen) -> None:

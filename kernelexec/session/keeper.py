@@ -184,7 +184,10 @@ class Keeper:
                 return True
             verdict.notes.append("The kernel no longer answered after the cell and was killed.")
         elif execution.end == "disconnected" and not await kernel.exits(self._config.budgets.grace * 2):
-            verdict.notes.append("The kernel closed its sockets and was killed.")
+            if kernel.unseen:
+                self._killing = "killed"
+            why = "The container engine does not answer, and its" if kernel.unseen else "The"
+            verdict.notes.append(f"{why} kernel closed its sockets: it counts as killed.")
         return False
 
     def lives(self, epoch: int) -> bool:

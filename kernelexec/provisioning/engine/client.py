@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from docker.api.client import APIClient
+from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
@@ -54,9 +56,11 @@ class Engine:
         self.holders = 1
         self.pid = os.getpid()
         with _mapped("answer"):
-            # docker's own way of finding the engine, with the version of its interface asked for once.
             settings = kwargs_from_env()
-            self.api = APIClient(version="auto", timeout=timeout, **settings)
+            with closing(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings)) as asking:
+                said = asking.version(api_version=False)["ApiVersion"]
+            spoken = min(said, DEFAULT_DOCKER_API_VERSION, key=lambda text: [int(part) for part in text.split(".")])
+            self.api = APIClient(version=spoken, timeout=timeout, **settings)
 
     @classmethod
     def shared(cls) -> Engine:
@@ -224,6 +228,7 @@ def probe() -> str | None:
 def _mapped(what: str, *, image: str = "") -> Iterator[None]:
     """Whatever docker raises as an error of ours."""
     try:
+        _knock()
         yield
     except ImageNotFound as exc:
         raise ImageMissing(f"The image {image} is not here.") from exc
@@ -237,16 +242,29 @@ def _mapped(what: str, *, image: str = "") -> Iterator[None]:
         raise EngineAway(f"The container engine does not {what}: {_cause(exc)}") from exc
 
 
+def _knock() -> None:
+    """Fail as the engine's unix socket does, if it does: docker leaves a socket open that cannot be connected."""
+    host = _host()
+    if host.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(PROBE_SECONDS)
+            sock.connect("/" + host.removeprefix("unix://").lstrip("/"))
+
+
+def _host() -> str:
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
 def _cause(exc: BaseException) -> str:
-    """The innermost reason that says something, as a sentence."""
-    said = str(exc)
-    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if "FileNotFoundError" in said or "No such file" in said:
-        return f"there is no socket at {host}. Is Docker installed and started?"
-    if "PermissionError" in said or "Permission denied" in said:
-        return f"{host} cannot be opened: permission denied. Is this user in the group docker?"
-    if "ConnectionRefused" in said or "Connection refused" in said:
-        return f"nobody listens at {host}. Is Docker started?"
-    if "timed out" in said or "Timeout" in type(exc).__name__:
+    """The reason, as a sentence."""
+    host = _host()
+    match exc:
+        case FileNotFoundError():
+            return f"there is no socket at {host}. Is Docker installed and started?"
+        case PermissionError():
+            return f"{host} cannot be opened: permission denied. Is this user in the group docker?"
+        case ConnectionRefusedError():
+            return f"nobody listens at {host}. Is Docker started?"
+    if isinstance(exc, TimeoutError) or "timed out" in str(exc).lower():
         return f"{host} did not answer in time."
-    return f"{host}: {said}"
+    return f"{host}: {exc}"
