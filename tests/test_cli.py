@@ -18,6 +18,8 @@ from kernelexec import ExecutionResult
 COMMAND = str(Path(sys.executable).with_name("kernelexec"))
 LOCAL = ("--isolation", "local")
 BOUND = 120.0
+#: An engine that is not there, as ``DOCKER_HOST``.
+AWAY = "unix:///no/such/socket"
 SWALLOW = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
 
 
@@ -141,10 +143,10 @@ def test_code_runs_beside_its_file_or_where_it_is_told(tmp_path: Path) -> None:
     assert done.stdout == f"'{tmp_path / 'told'}'\n"
 
 
-@pytest.mark.parametrize("source", ["open('ran', 'w')", "1", ""])
+@pytest.mark.parametrize("source", ["open('ran', 'w')", "1"])
 def test_without_a_choice_nothing_runs_and_the_ways_out_are_said(source: str, tmp_path: Path) -> None:
     for args in (("run", script(tmp_path, source)), ("exec", source)):
-        line = refused(kernelexec(tmp_path, *args))
+        line = refused(kernelexec(tmp_path, *args, KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
         assert "Ways out" in line
         assert "KERNELEXEC_USE_DOCKER=0" in line
     assert names(tmp_path) == ["given.py"]
@@ -152,7 +154,7 @@ def test_without_a_choice_nothing_runs_and_the_ways_out_are_said(source: str, tm
 
 def test_the_choice_may_be_in_the_environment(tmp_path: Path) -> None:
     assert kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="0").stdout == "2\n"
-    refused(kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="1"))
+    refused(kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="1", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Settings: where code runs is chosen or refused; every option is known and fits; nothing changes afterwards."""
+"""Settings: every option is known and fits; nothing changes afterwards."""
 
 from __future__ import annotations
 
@@ -11,44 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from kernelexec.config import Budgets, Config, OutputLimits, load, seconds
-from kernelexec.errors import InvalidConfig, InvalidTimeout, IsolationUnavailable
+from kernelexec.errors import InvalidConfig, InvalidTimeout
 
-KX, AG = "KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER"
-LOCAL: dict[str, dict[str, Any]] = {
-    "isolation": {"isolation": "local"},
-    "use_docker": {"use_docker": False},
-    "a mapping": {"config": {"isolation": "local"}},
-    "an object": {"config": Config(isolation="local")},
-    "the environment": {"environ": {KX: "0"}},
-    "the other name": {"environ": {AG: "0"}},
-    "both say the same": {"isolation": "local", "use_docker": False},
-    "isolation over the mapping": {"isolation": "local", "config": {"isolation": "container"}},
-    "isolation over the environment": {"isolation": "local", "environ": {KX: "1", AG: "1"}},
-    "isolation over garbage": {"isolation": "local", "environ": {KX: "maybe"}},
-    "use_docker over the environment": {"use_docker": False, "environ": {KX: "1"}},
-    "use_docker over garbage": {"use_docker": False, "environ": {KX: "maybe"}},
-    "use_docker over the mapping": {"use_docker": False, "config": {"isolation": "container"}},
-    "the mapping over the environment": {"config": {"isolation": "local"}, "environ": {KX: "1"}},
-    "the first name over the second": {"environ": {KX: "0", AG: "1"}},
-    "the first name over garbage in the second": {"environ": {KX: "0", AG: "maybe"}},
-    "the second name where the first is empty": {"environ": {KX: "", AG: "false"}},
-    "the second name where the first is none": {"environ": {KX: "None", AG: "false"}},
-}
-CONTAINER: dict[str, dict[str, Any]] = {
-    "nothing": {},
-    "isolation": {"isolation": "container"},
-    "use_docker": {"use_docker": True},
-    "both say the same": {"isolation": "container", "use_docker": True},
-    "a mapping": {"config": {"isolation": "container"}},
-    "a mapping without isolation": {"config": {"notebook": False}},
-    "an object without isolation": {"config": Config()},
-    "isolation over the mapping": {"isolation": "container", "config": {"isolation": "local"}},
-    "isolation over the environment": {"isolation": "container", "environ": {KX: "0"}},
-    "use_docker over the environment": {"use_docker": True, "environ": {KX: "0", AG: "0"}},
-    "use_docker over the mapping": {"use_docker": True, "config": {"isolation": "local"}},
-    "the first name over the second": {"environ": {KX: "1", AG: "0"}},
-    "names that say nothing": {"environ": {KX: " ", AG: "none"}},
-}
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "at the top": ({"worksapce": "a"}, "worksapce is no option (did you mean 'workspace'?)"),
     "in budgets": ({"budgets": {"tiemout": 1}}, "budgets.tiemout is no option (did you mean 'timeout'?)"),
@@ -56,6 +20,11 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "in limits": ({"limits": {"nofiles": 99}}, "limits.nofiles is no option (did you mean 'nofile'?)"),
     "in environment": ({"environment": {"pass_name": ()}}, "environment.pass_name is no option (did you mean 'pass_names'?)"),
     "in capacity": ({"capacity": {"session": 1}}, "capacity.session is no option (did you mean 'sessions'?)"),
+    "in the container": ({"container": {"cpu": 1}}, "container.cpu is no option (did you mean 'cpus'?)"),
+    "in a mount": (
+        {"container": {"mounts": [{"sorce": "/a"}]}},
+        "container.mounts.0.sorce is no option (did you mean 'source'?)",
+    ),
     "like nothing": ({"zzz": 1}, "zzz is no option."),
     "like nothing inside": ({"budgets": {"zzz": {"y": 1}}}, "budgets.zzz is no option."),
     "two at once": (
@@ -101,66 +70,10 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "a value of half a character": ({"environment": {"set": {"A": "\ud800"}}}, "environment.set"),
     "a name that no process can have": ({"environment": {"set": {"A=": "b"}}}, "environment.set"),
     "a key that is no text": ({1: 2}, "1: "),
-    "an unknown place": ({"isolation": "vm"}, "isolation='vm' is not known: it is one of local, container."),
+    "an unknown place": ({"isolation": "vm"}, "isolation='vm' is not known: it is one of local, container, container-host."),
     "a misspelt place": ({"isolation": "lcoal"}, "isolation='lcoal' is not known (did you mean 'local'?)"),
     "a place that is no text": ({"isolation": 3}, "isolation=3"),
 }
-
-
-@pytest.mark.parametrize("arguments", LOCAL.values(), ids=LOCAL)
-def test_local_execution_is_chosen_by(arguments: dict[str, Any]) -> None:
-    assert load(**{"environ": {}, **arguments}).isolation == "local"
-
-
-@pytest.mark.parametrize("arguments", CONTAINER.values(), ids=CONTAINER)
-def test_containers_cannot_be_had_and_the_message_names_the_ways_out(arguments: dict[str, Any]) -> None:
-    with pytest.raises(IsolationUnavailable) as caught:
-        load(**{"environ": {}, **arguments})
-    for way in ("install and start a container engine", 'isolation="local"', "use_docker=False", "KERNELEXEC_USE_DOCKER=0"):
-        assert way in str(caught.value)
-    assert not caught.value.may_have_run
-
-
-@pytest.mark.parametrize("name", [KX, AG])
-@pytest.mark.parametrize("value", ["0", "false", "no", "f", "False", "NO", "F", " 0 ", "\tfalse\n"])
-def test_a_variable_that_says_false_chooses_local(name: str, value: str) -> None:
-    assert load(environ={name: value}).isolation == "local"
-
-
-@pytest.mark.parametrize("name", [KX, AG])
-@pytest.mark.parametrize("value", ["1", "true", "yes", "t", "True", "YES", "T", " 1 ", "", " ", "none", "None", "NONE"])
-def test_a_variable_that_says_true_or_nothing_leaves_containers(name: str, value: str) -> None:
-    with pytest.raises(IsolationUnavailable):
-        load(environ={name: value})
-
-
-@pytest.mark.parametrize("name", [KX, AG])
-@pytest.mark.parametrize("value", ["maybe", "2", "-1", "truee", "on", "null", "0.0", "yes please"])
-def test_a_variable_that_says_neither_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"^{name}='{value}' is neither true .* nor false"):
-        load(environ={name: value})
-
-
-def test_the_environment_of_the_process_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(AG, raising=False)
-    monkeypatch.setenv(KX, "0")
-    assert load().isolation == "local"
-    monkeypatch.setenv(KX, "1")
-    with pytest.raises(IsolationUnavailable):
-        load()
-
-
-@pytest.mark.parametrize(("isolation", "use_docker"), [("local", True), ("container", False)])
-def test_two_arguments_that_contradict_each_other_are_refused(isolation: str, use_docker: bool) -> None:  # noqa: FBT001
-    with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' and use_docker={use_docker} contradict each other"):
-        load(isolation, use_docker=use_docker, environ={})
-
-
-@pytest.mark.parametrize("use_docker", [None, False, True])
-@pytest.mark.parametrize("isolation", ["lcoal", "Local", "locale"])
-def test_a_misspelt_isolation_is_said_to_be_unknown(isolation: str, use_docker: bool | None) -> None:  # noqa: FBT001
-    with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' is not known .did you mean 'local'"):
-        load(isolation, use_docker=use_docker, environ={})
 
 
 @pytest.mark.parametrize(("options", "said"), UNKNOWN.values(), ids=UNKNOWN)
@@ -182,12 +95,6 @@ def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], said: s
 def test_settings_that_are_no_mapping_are_refused(config: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^config=.*: it is a Config or a mapping of its options, not \w+\.$"):
         load("local", config=config)
-
-
-@pytest.mark.parametrize("use_docker", [0, 1, "no", "", [], "python:3.12"])
-def test_a_choice_of_docker_that_is_neither_true_nor_false_is_refused(use_docker: Any) -> None:
-    with pytest.raises(InvalidConfig, match=r"^use_docker=.*: it is True, False or None, not \w+\.$"):
-        load(use_docker=use_docker, environ={})
 
 
 def test_a_message_holds_no_variable_and_only_so_much_of_a_value() -> None:

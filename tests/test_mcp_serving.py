@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec.mcp.wire import Lines, refusal
 from tests.mcp_clients import ERAS, raw
-from tests.test_cli import BOUND, COMMAND, environment, kernelexec, names, refused
+from tests.test_cli import AWAY, BOUND, COMMAND, environment, kernelexec, names, refused
 from tests.test_cli_running import appears
 
 #: A cell that starts a process in a session of its own, says that it runs, and obeys no interrupt.
@@ -145,7 +145,8 @@ def test_a_file_can_be_standard_input(tmp_path: Path) -> None:
 
 
 def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path) -> None:
-    assert "containers unless told otherwise" in refused(kernelexec(tmp_path, "mcp"))
+    done = kernelexec(tmp_path, "mcp", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY)
+    assert "containers unless told otherwise" in refused(done)
     assert names(tmp_path) == []
 
 

@@ -13,6 +13,7 @@ from kernelexec.config.settings import (
     Limits,
     OutputLimits,
 )
+from kernelexec.config.surroundings import in_container
 
 __all__ = [
     "MIB",
@@ -25,6 +26,7 @@ __all__ = [
     "Limits",
     "Mount",
     "OutputLimits",
+    "in_container",
     "load",
     "seconds",
     "ways_out",

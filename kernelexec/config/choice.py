@@ -7,21 +7,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from kernelexec.config.explanation import explain
 from kernelexec.config.kinds import SHORTEST_TIMEOUT
-from kernelexec.config.settings import Config
+from kernelexec.config.settings import Config, Isolation
+from kernelexec.config.surroundings import in_container
 from kernelexec.errors import InvalidConfig, InvalidTimeout, nearest
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
 _SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
-
-_WAYS_OUT = (
-    "Ways out: install and start a container engine that this version can use; "
-    'choose local execution for this executor (isolation="local" or use_docker=False); '
-    "or choose it for all with KERNELEXEC_USE_DOCKER=0. "
-    "Local code runs with your own rights: see the README before you choose it."
-)
+_FORCE = "KERNELEXEC_FORCE_CONTAINER"
+_PLACES: tuple[Isolation, ...] = ("local", "container", "container-host")
 
 
 def load(
@@ -31,30 +28,46 @@ def load(
     workspace: str | os.PathLike[str] | None = None,
     config: Config | Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
+    inside: bool | None = None,
 ) -> Config:
-    """The settings of one executor, complete and checked.
+    """The settings of one executor, complete and checked. No engine is asked: whether containers can be had is seen later.
 
     Where code runs is decided by ``isolation``, then ``use_docker``, then the configuration, then the environment
-    variables ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``; unset means containers.
+    variables ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``; unset means containers. In a container itself, containers
+    that were not asked for by ``isolation`` become ``container-host``, unless ``KERNELEXEC_FORCE_CONTAINER`` is true.
+
+    Args:
+        isolation: ``container``, ``local``, or ``container-host`` for an executor that is in a container itself.
+        use_docker: True, or False for ``local``.
+        workspace: goes over that of the configuration.
+        config: a ``Config``, or a mapping of its options.
+        environ: the variables that are read; by default those of this process.
+        inside: whether this process is in a container; by default it is looked at.
 
     Raises:
-        IsolationUnavailable: containers are asked for, or nothing was chosen, and they cannot be had.
         InvalidConfig: an unknown option or an unfit value; the message names the nearest.
     """
     _check_types(config, use_docker)
     options = dict(config.model_dump(exclude_unset=True) if isinstance(config, Config) else config or {})
     if workspace is not None:
         options["workspace"] = workspace
-    options["isolation"] = _choose(isolation, use_docker, options.get("isolation"), os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    options["isolation"] = _choose(isolation, use_docker, options.get("isolation"), environ, inside=inside)
     try:
         return Config.model_validate(options)
     except ValidationError as exc:
-        raise InvalidConfig(_explain(exc)) from exc
+        raise InvalidConfig(explain(exc, Config, "Configuration")) from exc
 
 
 def ways_out(cause: str) -> str:
-    """What to say where containers cannot be had for that cause."""
-    return f"Code runs in containers unless told otherwise, and that cannot be: {cause} {_WAYS_OUT}"
+    """What to say where containers are to be used and cannot be had; ``cause`` is a sentence, the real one."""
+    return (
+        f"Code runs in containers unless told otherwise, and no container engine can be used: {cause} "
+        "Ways out: start Docker and let this user use it; "
+        'choose local execution for this executor (isolation="local" or use_docker=False); '
+        "or choose it for all with KERNELEXEC_USE_DOCKER=0. "
+        "Local code runs with your own rights: see the README before you choose it."
+    )
 
 
 def _check_types(config: object, use_docker: object) -> None:
@@ -66,65 +79,57 @@ def _check_types(config: object, use_docker: object) -> None:
         raise InvalidConfig(message)
 
 
-def _choose(isolation: object, use_docker: bool | None, configured: object, environ: Mapping[str, str]) -> object:  # noqa: FBT001
+def _choose(
+    isolation: object, use_docker: object, configured: object, environ: Mapping[str, str], *, inside: bool | None
+) -> Isolation:
     """Where code runs: by argument, else by configuration, else by the environment, else in containers."""
     if isolation is not None:
-        _check_known(isolation)
-        if use_docker is not None and use_docker == (isolation == "local"):
+        place = _known(isolation, inside=inside)
+        if (place, use_docker) in {("local", True), ("container", False)}:
             message = f"isolation={isolation!r} and use_docker={use_docker} contradict each other: give one of them."
             raise InvalidConfig(message)
-        chosen = isolation
-    elif use_docker is not None:
-        chosen = "container" if use_docker else "local"
-    elif configured is not None:
-        _check_known(configured)
-        chosen = configured
+        return place
+    if use_docker is None and configured is not None:
+        return _known(configured, inside=inside)
+    if use_docker is False or (use_docker is None and _first(environ) is False):
+        return "local"
+    if _switch(environ, _FORCE):
+        return "container"
+    return "container-host" if _is_inside(inside) else "container"
+
+
+def _known(isolation: object, *, inside: bool | None) -> Isolation:
+    for place in _PLACES:
+        if isolation == place:
+            break
     else:
-        chosen = "local" if _switch(environ) is False else "container"
-    return chosen
-
-
-def _check_known(isolation: object) -> None:
-    known = ("local", "container")
-    if isolation not in known:
-        message = f"isolation={isolation!r} is not known{nearest(str(isolation), known)}: it is one of {', '.join(known)}."
+        message = f"isolation={isolation!r} is not known{nearest(str(isolation), _PLACES)}: it is one of {', '.join(_PLACES)}."
         raise InvalidConfig(message)
-
-
-def _switch(environ: Mapping[str, str]) -> bool | None:
-    for name in _SWITCHES:
-        value = environ.get(name, "").strip().lower()
-        if not value or value == "none":
-            continue
-        if value in _TRUE:
-            return True
-        if value in _FALSE:
-            return False
-        message = f"{name}={value!r} is neither true ({', '.join(sorted(_TRUE))}) nor false ({', '.join(sorted(_FALSE))})."
+    if place == "container-host" and not _is_inside(inside):
+        message = "isolation='container-host': this process is in no container; 'local' runs code on this machine."
         raise InvalidConfig(message)
-    return None
+    return place
 
 
-def _explain(exc: ValidationError) -> str:
-    lines = []
-    for error in exc.errors():
-        path = ".".join(str(part) for part in error["loc"])
-        if error["type"] == "extra_forbidden":
-            lines.append(f"{path} is no option{nearest(str(error['loc'][-1]), _options(error['loc'][:-1]))}")
-        else:
-            why = error["msg"].removeprefix("Value error, ")
-            lines.append(f"{path}: {why}" + ("" if path.startswith("environment") else f" (given: {error['input']!r:.200})"))
-    return "Configuration: " + "; ".join(lines) + "."
+def _is_inside(inside: bool | None) -> bool:  # noqa: FBT001
+    return in_container() if inside is None else inside
 
 
-def _options(path: tuple[int | str, ...]) -> list[str]:
-    branch: type[BaseModel] = Config
-    for part in path:
-        annotation = branch.model_fields[str(part)].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        branch = annotation
-    return list(branch.model_fields)
+def _first(environ: Mapping[str, str]) -> bool | None:
+    """What the first of the variables says that says something."""
+    return next((found for found in (_switch(environ, name) for name in _SWITCHES) if found is not None), None)
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool | None:
+    value = environ.get(name, "").strip().lower()
+    if not value or value == "none":
+        return None
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    message = f"{name}={value!r} is neither true ({', '.join(sorted(_TRUE))}) nor false ({', '.join(sorted(_FALSE))})."
+    raise InvalidConfig(message)
 
 
 def seconds(value: object, name: str) -> float:

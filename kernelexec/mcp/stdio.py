@@ -30,6 +30,7 @@ async def serve(config: Config, *, interval: float = INTERVAL) -> signal.Signals
     Nothing but the protocol is written to stdout: from here on the process's own stdout is stderr, and its stdin is empty.
 
     Raises:
+        IsolationUnavailable: containers cannot be had; nothing was served.
         Broken: the server failed; that is a mistake of ours.
     """
     over = anyio.Event()
@@ -47,12 +48,13 @@ async def serve(config: Config, *, interval: float = INTERVAL) -> signal.Signals
             failures.append(exc)
         over.set()
 
+    opening = AsyncExecutor(config=config)
     loop = asyncio.get_running_loop()
     for signum in _SIGNALS:
         loop.add_signal_handler(signum, on_signal, signum)
     wire = Wire(on_end=over.set)
     async with anyio.create_task_group() as tasks:
-        async with AsyncExecutor(config=config) as executor:
+        async with opening as executor:
             tasks.start_soon(speak, executor)
             await over.wait()
         tasks.cancel_scope.cancel()
