@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kernelexec.config.choice import load, seconds, ways_out
 from kernelexec.config.container import Container, Mount
-from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT
+from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
+from kernelexec.config.refusals import source_refusal
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
@@ -29,5 +30,7 @@ __all__ = [
     "in_container",
     "load",
     "seconds",
+    "size",
+    "source_refusal",
     "ways_out",
 ]

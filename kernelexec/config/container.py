@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from kernelexec.config.kinds import MIB, Branch, Count, Directory, Seconds, Variables
+from kernelexec.config.refusals import capability_refusal, source_refusal, target_refusal
 
 _USER = re.compile(r"\d+(:\d+)?")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+_HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
+_IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
 
 #: The image that ``kernelexec image build agent`` makes.
 DEFAULT_IMAGE = "kernelexec/agent"
@@ -33,17 +39,67 @@ def _images(given: object) -> object:
 
 
 def _some_images(given: tuple[str, ...]) -> tuple[str, ...]:
-    if not given or not all(image.strip() and image.isprintable() for image in given):
+    if not given or not all(_IMAGE.fullmatch(image) for image in given):
         raise ValueError("it is the name of an image, or some names of which the first that is there is taken")
     return given
+
+
+def _hostname(given: str | None) -> str | None:
+    if given is not None and not _HOST.fullmatch(given):
+        raise ValueError("it is letters, digits, dots and dashes, 63 at most")
+    return given
+
+
+def _labels(given: Mapping[str, str]) -> Mapping[str, str]:
+    for name in given:
+        if name.startswith("kernelexec."):
+            message = f"{name!r} is a label that says whose container it is: take another name"
+            raise ValueError(message)
+    return given
+
+
+def _capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.upper().removeprefix("CAP_") for name in given)
+    for name in names:
+        _refuse(capability_refusal(name))
+    return names
+
+
+def _source(given: Path) -> Path:
+    try:
+        _refuse(source_refusal(given))
+        return given.expanduser().absolute()
+    except OSError as exc:
+        raise ValueError("it is relative to a directory that is gone") from exc
+
+
+def _target(given: str | None) -> str | None:
+    if given is not None:
+        _refuse(target_refusal(given))
+        if given.rstrip("/") == "/workspace":
+            raise ValueError("/workspace is the session's: give that directory as work_dir")
+    return given
+
+
+def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
+    for path in given:
+        _refuse(target_refusal(path))
+        if path.rstrip("/") == "/tmp":  # noqa: S108 - the container's
+            raise ValueError("it is there already, and its size is tmp_bytes")
+    return MappingProxyType(dict(given))
+
+
+def _refuse(why: str | None) -> None:
+    if why is not None:
+        raise ValueError(why)
 
 
 class Mount(Branch):
     """A directory or file of this machine that kernels see too."""
 
-    source: Directory
-    """Where it is on this machine."""
-    target: str | None = None
+    source: Annotated[Directory, AfterValidator(_source)]
+    """Where it is on this machine. Directories of the system and sockets are refused, in whatever way they are named."""
+    target: Annotated[str | None, AfterValidator(_target)] = None
     """Where it is in the container; by default at its own path, or below ``/context`` in the classic layout."""
     read_only: bool = True
     """Whether kernels can only read it."""
@@ -65,13 +121,19 @@ class Container(Branch):
     user: Annotated[str | None, AfterValidator(_user)] = None
     """Who kernels run as: a user id, or user and group id; by default the caller's own."""
     memory_bytes: Count | None = Field(default=1024 * MIB, ge=6 * MIB)
-    """All the memory of one container, swap included. None is no limit."""
+    """The memory of one container. None is no limit."""
+    memory_swap_bytes: Count | None = None
+    """Memory and swap together; by default ``memory_bytes``, so that nothing is swapped."""
     cpus: Annotated[float, Field(strict=True, gt=0, le=1024)] | None = 1.0
     """How many processors' time one container gets. None is no limit."""
     pids: Count | None = Field(default=256, ge=16)
     """Processes and threads in one container. None is no limit."""
     tmp_bytes: Count = Field(default=256 * MIB, ge=MIB)
     """The size of ``/tmp``, which is in memory and counts there."""
+    tmpfs: Annotated[Mapping[str, Annotated[Count, Field(ge=MIB)]], AfterValidator(_tmpfs), PlainSerializer(dict)] = Field(
+        default_factory=dict
+    )
+    """Further directories in memory: path in the container to size in bytes."""
     shm_bytes: Count = Field(default=64 * MIB, ge=MIB)
     """The size of ``/dev/shm``, which is in memory and counts there."""
     network: Literal["none", "bridge", "host"] = "none"
@@ -80,8 +142,12 @@ class Container(Branch):
     """Whether everything but ``/tmp``, the workspace and what is mounted for writing can only be read."""
     no_new_privileges: bool = True
     """Whether programs with the set-user-id bit get no more rights than their caller has."""
-    cap_add: tuple[str, ...] = ()
-    """Capabilities that are kept; all others are dropped."""
+    cap_add: Annotated[tuple[str, ...], AfterValidator(_capabilities)] = ()
+    """Capabilities that are kept, of a short list; all others are dropped."""
+    hostname: Annotated[str | None, AfterValidator(_hostname)] = None
+    """The name of the machine as kernels see it; by default the engine's choice."""
+    labels: Annotated[Variables, AfterValidator(_labels)] = Field(default_factory=dict)
+    """Labels of the containers, besides those by which they are found again."""
     mounts: tuple[Mount, ...] = ()
     """What kernels see of this machine besides their workspace."""
     layout: Literal["host", "classic"] = "host"
@@ -96,3 +162,11 @@ class Container(Branch):
     """How long a container waits for a new owner before it ends itself."""
     environment: Variables = Field(default_factory=dict)
     """Variables of kernels in containers only, over ``environment.set``."""
+
+    @model_validator(mode="after")
+    def _swap_fits(self) -> Self:
+        swap, memory = self.memory_swap_bytes, self.memory_bytes
+        if swap is not None and (memory is None or swap < memory):
+            message = f"memory_swap_bytes={swap} is memory and swap together: memory_bytes is set too, and not larger"
+            raise ValueError(message)
+        return self

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from kernelexec.errors import InvalidConfig
+
 MIB = 1024 * 1024
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": MIB * MIB}
 #: The shortest budget that is taken, in seconds.
 SHORTEST_TIMEOUT = 0.001
 
@@ -60,3 +66,18 @@ class Branch(BaseModel):
     """A part of the tree: frozen, with no option but its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+def size(value: object, name: str) -> int:
+    """Bytes, from a number of them or from text as in ``512m``, ``1.5g`` and ``1048576``; units are powers of 1024.
+
+    Raises:
+        InvalidConfig: it is no size.
+    """
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found:
+        return int(Decimal(found[1]) * _UNITS[found[2].lower()])
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    message = f"{name}={value!r:.200}: it is a size, as 512m, 1.5g or 1048576."
+    raise InvalidConfig(message)

@@ -1,0 +1,75 @@
+"""What no container is given of this machine, however it is asked for: each function says why not, or None."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path, PurePosixPath
+
+#: Capabilities that a container may keep: with them root in the container does what root does to its own files and processes.
+CAPABILITIES = (
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETUID",
+)
+_WHOLE = frozenset({"/", "/home", "/mnt", "/opt", "/root", "/srv", "/usr", "/var", "/var/lib"})
+_TREES = (
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/var/run"),
+    *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin"),
+    *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet"),
+)
+_ENGINES = frozenset({"docker.sock", "podman.sock", "containerd.sock", "crio.sock", "buildkitd.sock"})
+_TAKEN = ("/dev", "/opt/kernelexec", "/proc", "/sys")
+
+
+def source_refusal(source: Path) -> str | None:
+    """Why a path of this machine is not mounted: it is the system's, or a daemon can be driven by it. Links are followed.
+
+    Raises:
+        OSError: it is relative to a directory that is gone.
+    """
+    named = os.path.abspath(source.expanduser())  # noqa: PTH100 - a Path keeps `..`
+    for path in (named, os.path.realpath(named)):
+        if path in _WHOLE or any(_within(path, tree) for tree in _TREES):
+            return f"{path} is a directory of the system"
+        if _ENGINES & set(PurePosixPath(path).parts) or _is_socket(path):
+            return f"{path} is a socket, by which a daemon of this machine could be driven"
+        for name in _ENGINES:
+            if os.path.lexists(os.path.join(path, name)):  # noqa: PTH118 - lexists never raises
+                return f"{path} holds {name}, by which the engine could be driven"
+    return None
+
+
+def target_refusal(target: str) -> str | None:
+    """Why nothing is mounted at that path of a container."""
+    path = PurePosixPath(target)
+    if not path.is_absolute() or ".." in path.parts or not target.isprintable() or ":" in target:
+        return "it is an absolute path without '..' and colons"
+    said = f"/{str(path).lstrip('/')}"
+    if said == "/" or any(_within(said, taken) or _within(taken, said) for taken in _TAKEN):
+        return f"{said} is what the container itself is made of"
+    return None
+
+
+def capability_refusal(name: str) -> str | None:
+    """Why a capability is not kept."""
+    if name in CAPABILITIES:
+        return None
+    return f"{name} reaches beyond the container; what can be kept is {', '.join(CAPABILITIES)}"
+
+
+def _within(path: str, tree: str) -> bool:
+    return path == tree or path.startswith(tree.rstrip("/") + "/")
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - as above
+    except (OSError, ValueError):
+        return False

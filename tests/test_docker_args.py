@@ -1,0 +1,361 @@
+"""Arguments of ``docker run``: what is taken sets an option, what would open the wall is refused by name."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.config import MIB, Config, load, size, source_refusal
+from kernelexec.config.docker_args import REFUSED, parse
+from kernelexec.errors import InvalidConfig
+
+SECURE = {
+    "--rm": None,
+    "--network": "none",
+    "--read-only": None,
+    "--tmpfs": "/tmp",
+    "--memory": "512m",
+    "--cpus": "0.5",
+    "--cap-drop": "ALL",
+    "--security-opt": "no-new-privileges:true",
+}
+#: Option and value to the branch and the options that they set.
+TAKEN: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
+    ("--cap-add", "chown"): ("container", {"cap_add": ("CHOWN",)}),
+    ("--cap-add", "CAP_KILL"): ("container", {"cap_add": ("KILL",)}),
+    ("--cap-drop", "all"): ("", {}),
+    ("--cap-drop", "NET_RAW"): ("", {}),
+    ("--cgroupns", "private"): ("", {}),
+    ("--cpus", "2"): ("container", {"cpus": 2.0}),
+    ("--env", "A=b=c d"): ("container", {"environment": {"A": "b=c d"}}),
+    ("--env", "A="): ("container", {"environment": {"A": ""}}),
+    ("--env", "A"): ("environment", {"pass_names": ("A",)}),
+    ("--hostname", "box"): ("container", {"hostname": "box"}),
+    ("--ipc", "private"): ("", {}),
+    ("--label", "team=a"): ("container", {"labels": {"team": "a"}}),
+    ("--label", "plain"): ("container", {"labels": {"plain": ""}}),
+    ("--memory", "1.5g"): ("container", {"memory_bytes": 1536 * MIB}),
+    ("--memory-swap", "2g"): ("container", {"memory_swap_bytes": 2048 * MIB}),
+    ("--name", "my-box"): ("container", {"name": "my-box"}),
+    ("--network", "bridge"): ("container", {"network": "bridge"}),
+    ("--network", "host"): ("container", {"network": "host"}),
+    ("--net", "none"): ("container", {"network": "none"}),
+    ("--pids-limit", "100"): ("container", {"pids": 100}),
+    ("--pids-limit", "-1"): ("container", {"pids": None}),
+    ("--security-opt", "no-new-privileges"): ("container", {"no_new_privileges": True}),
+    ("--security-opt", "no-new-privileges=true"): ("container", {"no_new_privileges": True}),
+    ("--security-opt", "no-new-privileges:false"): ("container", {"no_new_privileges": False}),
+    ("--shm-size", "128m"): ("container", {"shm_bytes": 128 * MIB}),
+    ("--tmpfs", "/tmp:rw,noexec,nosuid,nodev,mode=1777"): ("", {}),
+    ("--tmpfs", "/tmp:size=64m"): ("container", {"tmp_bytes": 64 * MIB}),
+    ("--tmpfs", "/cache"): ("container", {"tmpfs": {"/cache": 64 * MIB}}),
+    ("--tmpfs", "/cache:size=1g,noexec"): ("container", {"tmpfs": {"/cache": 1024 * MIB}}),
+    ("--ulimit", "nofile=1024"): ("limits", {"nofile": 1024}),
+    ("--ulimit", "nofile=1024:1024"): ("limits", {"nofile": 1024}),
+    ("--ulimit", "fsize=1048576"): ("limits", {"fsize_bytes": MIB}),
+    ("--ulimit", "nproc=-1"): ("limits", {"nproc": None}),
+    ("--ulimit", "as=1073741824"): ("limits", {"as_bytes": 1024 * MIB}),
+    ("--ulimit", "core=0"): ("", {}),
+    ("--user", "1000:1000"): ("container", {"user": "1000:1000"}),
+    ("--volume", "/data/in:/in"): ("container", {"mounts": ({"source": "/data/in", "target": "/in", "read_only": False},)}),
+    ("--volume", "/data/in:/in:rw"): ("container", {"mounts": ({"source": "/data/in", "target": "/in", "read_only": False},)}),
+    ("--volume", "./in:/in:ro"): ("container", {"mounts": ({"source": "./in", "target": "/in", "read_only": True},)}),
+    ("--workdir", "/workspace"): ("container", {"layout": "classic"}),
+}
+SHORT: dict[str, tuple[str, str]] = {
+    "-e": ("--env", "A=b"),
+    "-h": ("--hostname", "box"),
+    "-l": ("--label", "a=b"),
+    "-m": ("--memory", "512m"),
+    "-u": ("--user", "1000"),
+    "-v": ("--volume", "/data:/data"),
+    "-w": ("--workdir", "/workspace"),
+}
+#: Options that are taken, with values that are not: said with the option, the value and the reason.
+REFUSED_VALUES: dict[tuple[str, str], str] = {
+    ("--network", "container:abc"): "what is outside",
+    ("--ipc", "host"): "what is outside",
+    ("--ipc", "container:abc"): "what is outside",
+    ("--cgroupns", "host"): "what is outside",
+    ("--cap-add", "ALL"): "reaches beyond the container",
+    ("--cap-add", "SYS_ADMIN"): "reaches beyond the container",
+    ("--cap-add", "cap_sys_ptrace"): "reaches beyond the container",
+    ("--cap-add", "NET_ADMIN"): "reaches beyond the container",
+    ("--cap-add", "NET_RAW"): "reaches beyond the container",
+    ("--security-opt", "seccomp=unconfined"): "confinement stays",
+    ("--security-opt", "seccomp:unconfined"): "confinement stays",
+    ("--security-opt", "apparmor=unconfined"): "confinement stays",
+    ("--security-opt", "label=disable"): "confinement stays",
+    ("--security-opt", "systempaths=unconfined"): "confinement stays",
+    ("--volume", "/:/host"): "/ is a directory of the system",
+    ("--volume", "/:/host:ro"): "/ is a directory of the system",
+    ("--volume", "/../.:/host"): "/ is a directory of the system",
+    ("--volume", "//:/host"): "is a directory of the system",
+    ("--volume", "/etc:/e:ro"): "/etc is a directory of the system",
+    ("--volume", "/etc/shadow:/s:ro"): "/etc/shadow is a directory of the system",
+    ("--volume", "/tmp/../etc/ssl:/s"): "/etc/ssl is a directory of the system",
+    ("--volume", "/proc:/p"): "/proc is a directory of the system",
+    ("--volume", "/proc/self/root:/p"): "is a directory of the system",
+    ("--volume", "/sys/fs/cgroup:/c"): "is a directory of the system",
+    ("--volume", "/dev/sda:/d"): "is a directory of the system",
+    ("--volume", "/root:/r"): "/root is a directory of the system",
+    ("--volume", "/home:/h"): "/home is a directory of the system",
+    ("--volume", "/var/lib/docker/volumes:/v"): "is a directory of the system",
+    ("--volume", "/usr/bin:/b:ro"): "is a directory of the system",
+    ("--volume", "/var/run/docker.sock:/var/run/docker.sock"): "is a directory of the system",
+    ("--volume", "/run/docker.sock:/d.sock:ro"): "is a directory of the system",
+    ("--volume", "/data/docker.sock:/d.sock"): "a socket, by which a daemon",
+}
+UNFIT: dict[tuple[str, ...], str] = {
+    ("--memroy", "1g"): "--memroy is not taken (did you mean '--memory'?)",
+    ("--cpu=1",): "--cpu is not taken (did you mean '--cpus'?)",
+    ("--readonly",): "--readonly is not taken (did you mean '--read-only'?)",
+    ("--zzz",): "--zzz is not taken: see",
+    ("-x",): "-x is not taken",
+    ("python:3",): "'python:3' is no option: the image is docker_image",
+    ("-e", "A=1", "TOKEN=hidden"): "'TOKEN' is no option",
+    ("",): "'' is no option",
+    ("--memory",): "--memory needs a value",
+    ("--memory", "--rm"): "--memory needs a value",
+    ("--memory", ""): "--memory needs a value",
+    ("--memory=big",): "--memory='big': it is a size, as 512m",
+    ("--memory-swap=-1",): "--memory-swap='-1': it is a size",
+    ("--cpus=half",): "--cpus half does not fit: it is a number",
+    ("--pids-limit=many",): "--pids-limit many does not fit: it is a whole number",
+    ("--network=mine",): "--network mine does not fit: it is none, bridge or host",
+    ("--tmpfs=/tmp:exec",): "--tmpfs /tmp:exec does not fit",
+    ("--tmpfs=/tmp:size=x",): "--tmpfs size='x': it is a size",
+    ("--security-opt=mine",): "--security-opt mine does not fit: it is no-new-privileges",
+    ("--cap-drop=a b",): "--cap-drop a b does not fit",
+    ("--ulimit=nofile",): "--ulimit  does not fit: it is a whole number",
+    ("--ulimit=nofile=1:2",): "soft and hard limit are the same here",
+    ("--ulimit=core=1",): "it is one of nofile, fsize, as, nproc, or core=0",
+    ("--volume=/data",): "SOURCE:TARGET",
+    ("--volume=named:/data",): "both paths",
+    ("--volume=/a:/b:z",): "SOURCE:TARGET:ro",
+    ("--workdir=/elsewhere",): "/workspace: which directory of this machine that is, work_dir says",
+    ("--read-only=perhaps",): "--read-only perhaps does not fit: it is true or false",
+    ("--init=false",): "--init false is refused",
+    ("--rm=false",): "--rm false is refused",
+    ("--memory=1g", "-m2g"): "container.memory_bytes is given twice, as 1073741824 and 2147483648",
+    ("--network=none", "--network=host"): "container.network is given twice",
+}
+#: What the options themselves refuse, whether they come by arguments or by a mapping.
+UNFIT_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a capability": ({"cap_add": ["SYS_ADMIN"]}, "container.cap_add: SYS_ADMIN reaches beyond the container"),
+    "the root": ({"mounts": [{"source": "/"}]}, "container.mounts.0.source: / is a directory of the system"),
+    "over the root": ({"mounts": [{"source": "/data", "target": "/"}]}, "container.mounts.0.target: / is what the container"),
+    "over the launcher": ({"mounts": [{"source": "/data", "target": "/opt"}]}, "container.mounts.0.target: /opt is what"),
+    "over proc": ({"mounts": [{"source": "/data", "target": "//proc/1"}]}, "container.mounts.0.target: /proc/1 is what"),
+    "a relative target": ({"mounts": [{"source": "/data", "target": "in"}]}, "it is an absolute path"),
+    "a target above": ({"mounts": [{"source": "/data", "target": "/in/../proc"}]}, "it is an absolute path without '..'"),
+    "over the workspace": ({"mounts": [{"source": "/data", "target": "/workspace/"}]}, "give that directory as work_dir"),
+    "memory over proc": ({"tmpfs": {"/proc": MIB}}, "container.tmpfs: /proc is what"),
+    "memory over tmp": ({"tmpfs": {"/tmp/": MIB}}, "its size is tmp_bytes"),
+    "little memory": ({"tmpfs": {"/a": 1}}, "container.tmpfs./a: "),
+    "a label of ours": (
+        {"labels": {"kernelexec.owner": "me"}},
+        "'kernelexec.owner' is a label that says whose container it is",
+    ),
+    "a hostname": ({"hostname": "a b"}, "container.hostname: it is letters, digits"),
+    "a user's name": ({"user": "root"}, "container.user: it is a numeric user id"),
+    "less with swap than without": ({"memory_swap_bytes": MIB}, "memory_swap_bytes=1048576 is memory and swap together"),
+    "swap without memory": ({"memory_swap_bytes": MIB, "memory_bytes": None}, "memory_bytes is set too"),
+    "an image of two words": ({"image": "a b"}, "container.image: it is the name of an image"),
+    "an image like an option": ({"image": "--privileged"}, "container.image: it is the name of an image"),
+    "no image": ({"image": []}, "container.image: it is the name of an image"),
+}
+
+
+def config(*arguments: str) -> Config:
+    return load("container", config=parse(arguments))
+
+
+@pytest.mark.parametrize("form", ["words", "equals", "strings"])
+def test_the_secure_example_sets_exactly_that(form: str) -> None:
+    match form:
+        case "words":
+            arguments = [word for pair in SECURE.items() for word in pair if word is not None]
+        case "equals":
+            arguments = [name if value is None else f"{name}={value}" for name, value in SECURE.items()]
+        case _:
+            arguments = [name if value is None else f"{name} {value}" for name, value in SECURE.items()]
+    wall = config(*arguments).container
+    assert (wall.memory_bytes, wall.memory_swap_bytes, wall.cpus) == (536870912, None, 0.5)
+    assert (wall.network, wall.read_only_root, wall.no_new_privileges, wall.cap_add) == ("none", True, True, ())
+    changed = {name for name in type(wall).model_fields if getattr(wall, name) != getattr(Config().container, name)}
+    assert changed == {"memory_bytes", "cpus"}
+
+
+@pytest.mark.parametrize(("option", "set_"), TAKEN.items(), ids=map(" ".join, TAKEN))
+def test_an_argument_sets_its_option_in_every_form(option: tuple[str, str], set_: tuple[str, dict[str, Any]]) -> None:
+    name, value = option
+    branch, options = set_
+    expected = {branch: options} if branch else {}
+    for arguments in ([name, value], [f"{name}={value}"], [f"{name} {value}"]):
+        assert parse(arguments) == expected
+    load("container", config=expected)
+
+
+@pytest.mark.parametrize(("short", "long"), SHORT.items(), ids=SHORT)
+def test_a_short_name_is_its_long_one(short: str, long: tuple[str, str]) -> None:
+    name, value = long
+    expected = parse([name, value])
+    for arguments in ([short, value], [f"{short}{value}"], [f"{short}={value}"], [f"{short} {value}"]):
+        assert parse(arguments) == expected
+
+
+@pytest.mark.parametrize(("word", "taken"), [("--read-only", True), ("--read-only=true", True), ("--read-only=false", False)])
+def test_a_read_only_root_needs_no_value(word: str, taken: bool) -> None:  # noqa: FBT001
+    assert config(word).container.read_only_root is taken
+
+
+def test_what_may_be_there_several_times_is_all_taken() -> None:
+    arguments = [
+        "-e",
+        "A=1",
+        "-e",
+        "B=2",
+        "-v",
+        "/a:/a",
+        "-v",
+        "/b:/b:ro",
+        "--cap-add=CHOWN",
+        "--cap-add=KILL",
+        "--init",
+        "--init",
+    ]
+    wall = config(*arguments).container
+    assert wall.environment == {"A": "1", "B": "2"}
+    assert [(str(mount.source), mount.target, mount.read_only) for mount in wall.mounts] == [
+        ("/a", "/a", False),
+        ("/b", "/b", True),
+    ]
+    assert wall.cap_add == ("CHOWN", "KILL")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("form", ["{}", "{}=host", "{} host"])
+def test_an_option_that_opens_the_wall_is_refused_by_name(name: str, form: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        parse(["--rm", form.format(name)])
+    assert str(caught.value) == f"docker_run_args: {name} is refused: {REFUSED[name]}."
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "--privileged",
+        "--pid",
+        "--uts",
+        "--userns",
+        "--device",
+        "--volumes-from",
+        "--sysctl",
+        "--gpus",
+        "--entrypoint",
+        "--publish",
+    ],
+)
+def test_among_those_that_are_refused_is(name: str) -> None:
+    assert name in REFUSED
+
+
+@pytest.mark.parametrize(("short", "name"), [("-p8080:80", "--publish"), ("-P", "--publish-all"), ("-it", "--interactive")])
+def test_a_short_name_is_refused_by_its_long_one(short: str, name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"^docker_run_args: {name} is refused: "):
+        parse([short])
+
+
+@pytest.mark.parametrize(("option", "why"), REFUSED_VALUES.items(), ids=map(" ".join, REFUSED_VALUES))
+def test_a_value_that_opens_the_wall_is_refused_by_name(option: tuple[str, str], why: str) -> None:
+    name, value = option
+    for arguments in ([name, value], [f"{name}={value}"]):
+        with pytest.raises(InvalidConfig) as caught:
+            parse(arguments)
+        assert str(caught.value).startswith(f"docker_run_args: {name} {value} is refused: ")
+        assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(("arguments", "said"), UNFIT.items(), ids=map(" ".join, UNFIT))
+def test_an_argument_that_is_unknown_or_does_not_fit_is_named(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        parse(arguments)
+    assert str(caught.value).startswith("docker_run_args: ")
+    assert said in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "said"), UNFIT_OPTIONS.values(), ids=UNFIT_OPTIONS)
+def test_an_option_refuses_the_same_whoever_sets_it(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        load("container", config={"container": {**options, "environment": {"TOKEN": "hidden"}}})
+    assert said in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refused(short_path: Path) -> None:
+    (short_path / "link").symlink_to("/etc")
+    (short_path / "engine").mkdir()
+    (short_path / "engine" / "docker.sock").touch()
+    (short_path / "plain").mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(short_path / "any"))
+        why = {name: source_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
+    assert why == {
+        "link": "/etc is a directory of the system",
+        "engine": f"{short_path}/engine holds docker.sock, by which the engine could be driven",
+        "any": f"{short_path}/any is a socket, by which a daemon of this machine could be driven",
+        "plain": None,
+        "missing": None,
+    }
+
+
+def test_a_source_is_a_path_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config("-v", "./in:/in").container.mounts[0].source == tmp_path / "in"
+
+
+def test_a_source_relative_to_a_directory_that_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InvalidConfig, match="a path that is there"):
+        parse(["-v", "./in:/in"])
+    with pytest.raises(InvalidConfig, match="it is relative to a directory that is gone"):
+        load("container", config={"container": {"mounts": [{"source": "in"}]}})
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("512m", 536870912),
+        ("512M", 536870912),
+        ("512mb", 536870912),
+        ("512 MiB", 536870912),
+        ("1g", 1073741824),
+        ("1.5g", 1610612736),
+        ("0.1k", 102),
+        ("2t", 2 * 1024**4),
+        ("1048576", 1048576),
+        ("100b", 100),
+        (" 5 ", 5),
+        (1048576, 1048576),
+        (0, 0),
+    ],
+)
+def test_a_size_is_taken(given: object, taken: int) -> None:
+    found = size(given, "--memory")
+    assert (type(found), found) == (int, taken)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "m", "-1", "1x", "1.m", ".5g", "1e9", "nan", "٣m", "9" * 5000, -1, True, 1.5, None, b"5m"]
+)
+def test_all_else_is_no_size(given: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"^--memory=.*: it is a size, as 512m, 1\.5g or 1048576\.$") as caught:
+        size(given, "--memory")
+    assert len(str(caught.value)) < 300
