@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from kernelexec.blocking import Executor, Session
-from kernelexec.config import Config
+from kernelexec.config import Config, Container, Mount, Profile
 from kernelexec.errors import (
     CapacityReached,
     Closed,
@@ -83,6 +83,7 @@ __all__ = [
     "Closed",
     "Completion",
     "Config",
+    "Container",
     "Diagnosis",
     "DisplayData",
     "DisplayUpdated",
@@ -106,8 +107,10 @@ __all__ = [
     "KernelStartFailed",
     "KernelexecError",
     "LeftOut",
+    "Mount",
     "Output",
     "OutputPage",
+    "Profile",
     "Progress",
     "QueueFull",
     "Refused",

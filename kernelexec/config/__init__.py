@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kernelexec.config.choice import load, seconds, ways_out
+from kernelexec.config.choice import load, profile, seconds, ways_out
 from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
+from kernelexec.config.profiles import Profile
 from kernelexec.config.refusals import source_refusal
 from kernelexec.config.settings import (
     Budgets,
@@ -27,8 +28,10 @@ __all__ = [
     "Limits",
     "Mount",
     "OutputLimits",
+    "Profile",
     "in_container",
     "load",
+    "profile",
     "seconds",
     "size",
     "source_refusal",

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from kernelexec.config.explanation import explain
 from kernelexec.config.kinds import SHORTEST_TIMEOUT
+from kernelexec.config.profiles import Profile
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.surroundings import in_container
 from kernelexec.errors import InvalidConfig, InvalidTimeout, nearest
@@ -53,10 +54,22 @@ def load(
         options["workspace"] = workspace
     environ = os.environ if environ is None else environ
     options["isolation"] = _choose(isolation, use_docker, options.get("isolation"), environ, inside=inside)
-    try:
-        return Config.model_validate(options)
-    except ValidationError as exc:
-        raise InvalidConfig(explain(exc, Config, "Configuration")) from exc
+    found = _validated(options)
+    return found if found.profile is None else _validated(_with_profile(options, found, profile(found, found.profile)))
+
+
+def profile(config: Config, name: str) -> Profile:
+    """The profile of that name.
+
+    Raises:
+        InvalidConfig: there is none; the message names the nearest.
+    """
+    found = config.profiles.get(name) if isinstance(name, str) else None
+    if found is None:
+        known = sorted(config.profiles)
+        message = f"No profile {name!r}{nearest(str(name), known)}: there are {', '.join(known)}."
+        raise InvalidConfig(message)
+    return found
 
 
 def ways_out(cause: str) -> str:
@@ -68,6 +81,20 @@ def ways_out(cause: str) -> str:
         "or choose it for all with KERNELEXEC_USE_DOCKER=0. "
         "Local code runs with your own rights: see the README before you choose it."
     )
+
+
+def _validated(options: Mapping[str, Any]) -> Config:
+    try:
+        return Config.model_validate(options)
+    except ValidationError as exc:
+        raise InvalidConfig(explain(exc, Config, "Configuration")) from exc
+
+
+def _with_profile(options: Mapping[str, Any], found: Config, chosen: Profile) -> dict[str, Any]:
+    """The options with those of the profile that are not set by themselves."""
+    container = {"memory_bytes": chosen.memory_bytes, "cpus": chosen.cpus} | found.container.model_dump(exclude_unset=True)
+    budgets = {"timeout": chosen.timeout} | found.budgets.model_dump(exclude_unset=True)
+    return {**options, "container": container, "budgets": budgets}
 
 
 def _check_types(config: object, use_docker: object) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
-from kernelexec.config.kinds import MIB, Branch, Count, Directory, Seconds, Variables
+from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
 from kernelexec.config.refusals import capability_refusal, source_refusal, target_refusal
 
 _USER = re.compile(r"\d+(:\d+)?")
@@ -124,7 +124,7 @@ class Container(Branch):
     """The memory of one container. None is no limit."""
     memory_swap_bytes: Count | None = None
     """Memory and swap together; by default ``memory_bytes``, so that nothing is swapped."""
-    cpus: Annotated[float, Field(strict=True, gt=0, le=1024)] | None = 1.0
+    cpus: Cpus | None = 1.0
     """How many processors' time one container gets. None is no limit."""
     pids: Count | None = Field(default=256, ge=16)
     """Processes and threads in one container. None is no limit."""

@@ -60,6 +60,8 @@ Interpreter = Annotated[str, BeforeValidator(_path), AfterValidator(_interpreter
 #: Numbers are numbers: neither text nor True is one.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
 Count = Annotated[int, Field(strict=True)]
+#: How many processors' time.
+Cpus = Annotated[float, Field(strict=True, gt=0, le=1024)]
 
 
 class Branch(BaseModel):

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from kernelexec.config.container import Container
 from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, Seconds, Variables
+from kernelexec.config.profiles import Profiles
 
 Isolation = Literal["local", "container", "container-host"]
 
@@ -100,6 +101,10 @@ class Config(Branch):
     """Where kernels run: in containers; ``local``, on this machine; or ``container-host``, which is ``local`` for an executor
     that is in a container itself."""
     container: Container = Field(default_factory=Container)
+    profiles: Profiles = Field(default_factory=dict)
+    """Amounts of memory, processor time and seconds by name; ``simple``, ``medium``, ``complex`` and ``default`` are there."""
+    profile: str | None = None
+    """The profile that kernels start with; what is set in ``container`` and ``budgets`` themselves goes over it."""
     workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
     """The directory in which every session gets a directory of its own; relative to the current one."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
