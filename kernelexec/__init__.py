@@ -16,6 +16,7 @@ from kernelexec.config import Config, Container, Mount, Profile
 from kernelexec.errors import (
     CapacityReached,
     Closed,
+    Disabled,
     InvalidCode,
     InvalidConfig,
     InvalidRequest,
@@ -85,6 +86,7 @@ __all__ = [
     "Config",
     "Container",
     "Diagnosis",
+    "Disabled",
     "DisplayData",
     "DisplayUpdated",
     "Error",

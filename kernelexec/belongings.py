@@ -36,7 +36,7 @@ class Belongings:
         Raises:
             InvalidWorkDir: the workspace is not there, or cannot be made.
         """
-        workspace = Workspace.make(config.workspace, name) if work_dir is None else Workspace.at(work_dir)
+        workspace = _workspace(name, work_dir, config)
         runtime = _new_directory(root / name[:8].replace(".", "-"))
         recorder = _recorder(name, workspace) if config.notebook else None
         limit = config.capacity.journal_bytes
@@ -53,6 +53,13 @@ class Belongings:
                 self.recorder.finish()
         with suppress(OSError):
             self.runtime.rmdir()
+
+
+def _workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:
+    """The directory named for the session, else the one for all, else one of its own."""
+    if work_dir is not None:
+        return Workspace.at(work_dir)
+    return Workspace.make(config.workspace, name) if config.work_dir is None else Workspace.made(config.work_dir)
 
 
 def _recorder(name: str, workspace: Workspace) -> Recorder | None:

@@ -9,9 +9,10 @@ KernelexecError
 │   ├── UnknownSession               no session of that name
 │   └── UnknownExecution             no execution of that id
 ├── IsolationUnavailable             the place to run code is not there, or was not chosen
-├── Refused                          a bound was reached; nothing ran
+├── Refused                          a bound was reached, or nothing is to run at all; nothing ran
 │   ├── QueueFull                    too many cells wait in this session
-│   └── CapacityReached              too many sessions
+│   ├── CapacityReached              too many sessions
+│   └── Disabled                     code execution is switched off
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      the kernel did not do its part
 │   ├── KernelStartFailed            no kernel came up; nothing ran
@@ -72,7 +73,7 @@ class IsolationUnavailable(KernelexecError):
 
 
 class Refused(KernelexecError):
-    """A bound was reached; the message says which, and what is in use."""
+    """A bound was reached, or nothing is to run at all; the message says which bound, and what is in use."""
 
 
 class QueueFull(Refused):
@@ -81,6 +82,10 @@ class QueueFull(Refused):
 
 class CapacityReached(Refused):
     """The executor holds as many sessions as it may."""
+
+
+class Disabled(Refused):
+    """Code execution is switched off for this executor."""
 
 
 class Closed(KernelexecError):

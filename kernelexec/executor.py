@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
 
 import anyio
@@ -23,6 +21,7 @@ from kernelexec.config import Config, load, ways_out
 from kernelexec.errors import (
     CapacityReached,
     Closed,
+    Disabled,
     InvalidRequest,
     InvalidWorkDir,
     IsolationUnavailable,
@@ -31,6 +30,7 @@ from kernelexec.errors import (
 )
 from kernelexec.hooks import Hook, checked
 from kernelexec.provisioning import new_root, unavailable
+from kernelexec.provisioning.risk import tell_risk
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
 from kernelexec.replay import read_past, replay
@@ -39,11 +39,6 @@ from kernelexec.session.life import Life, in_thread
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 
-_RISK = (
-    "kernelexec: isolation=local: code runs on this machine with your own rights; it can read and change your files. "
-    "The environment is scrubbed of what looks like secrets. Use containers for code that you do not trust.\n"
-)
-_told_risk = False
 logger = logging.getLogger("kernelexec")
 
 
@@ -52,9 +47,12 @@ class AsyncExecutor:
 
     Args:
         isolation: where code runs. Unset means containers; ``"local"`` is this machine, by explicit choice.
-        use_docker: the same choice in the words of other frameworks: False is ``isolation="local"``.
+        use_docker: the same choice in the words of other frameworks: False is ``isolation="local"``; True, an image, or
+            a list of images of which the first that is there, or can be had, is taken, are containers.
         workspace: the directory in which every session gets a directory of its own; ``./workspaces`` by default.
         config: a ``Config``, or a mapping of its options.
+        code_execution_config: a dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``,
+            ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off.
         hooks: observers that are told what happens in every session.
 
     Raises:
@@ -65,13 +63,20 @@ class AsyncExecutor:
         self,
         isolation: str | None = None,
         *,
-        use_docker: bool | None = None,
+        use_docker: bool | str | Sequence[str] | None = None,
         workspace: str | os.PathLike[str] | None = None,
         config: Config | Mapping[str, Any] | None = None,
+        code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
         hooks: Iterable[Hook] = (),
     ) -> None:
-        self.config = load(isolation, use_docker=use_docker, workspace=workspace, config=config)
-        if (cause := unavailable(self.config)) is not None:
+        self.config = load(
+            isolation,
+            use_docker=use_docker,
+            workspace=workspace,
+            config=config,
+            code_execution_config=code_execution_config,
+        )
+        if self.config.enabled and (cause := unavailable(self.config)) is not None:
             raise IsolationUnavailable(ways_out(cause))
         self._hooks = checked(hooks)
         self._sessions: dict[str, AsyncSession] = {}
@@ -86,8 +91,8 @@ class AsyncExecutor:
             self._life.check_here()
             message = "The executor is open already: it is entered once; hand the object itself on."
             raise InvalidRequest(message)
-        if self.config.isolation != "container":
-            _tell_risk()
+        if self.config.enabled:
+            tell_risk(self.config.isolation)
         root = self._root = Root.claim(new_root())
         life = self._life = Life("The executor", self._close_sessions, self._remove)
         self._sweeping.clear()
@@ -133,15 +138,17 @@ class AsyncExecutor:
 
         Args:
             name: 1 to 64 letters, digits, dots, dashes and underscores.
-            work_dir: an existing directory to work in, instead of one of its own in the executor's workspace.
+            work_dir: an existing directory to work in, instead of the configured one, or one of its own in the workspace.
             notebook: a notebook, a script or an earlier session's journal, whose cells are replayed in the new session first,
                 in order; ``session.replay`` is the report. A cell gets the configured timeout, or twice what it took and 10 s.
             repeat_unsafe: replay also cells that send, delete, add or start something, as far as their text shows.
 
         Raises:
-            InvalidRequest, InvalidWorkDir, CapacityReached, Closed: before anything started.
+            InvalidRequest, InvalidWorkDir, CapacityReached, Disabled, Closed: before anything started.
             KernelStartFailed: no kernel came up.
         """
+        if not self.config.enabled:
+            raise Disabled("Code execution is switched off for this executor (code_execution_config=False): nothing runs here.")
         check_name(name)
         if not isinstance(repeat_unsafe, bool) or (repeat_unsafe and notebook is None):
             message = f"repeat_unsafe={repeat_unsafe!r}: it is True or False, and goes with a notebook to replay."
@@ -291,11 +298,3 @@ class AsyncExecutor:
 def _ended(life: Life, _task: asyncio.Task[None]) -> None:
     """Whatever became of the executor's task, also if it was cancelled before it began: nobody waits for it in vain."""
     life.never_lived()
-
-
-def _tell_risk() -> None:
-    global _told_risk  # noqa: PLW0603 - once per process is what is promised
-    if not _told_risk:
-        _told_risk = True
-        with suppress(AttributeError, OSError):  # a stderr that is closed or full is no reason not to run
-            sys.stderr.write(_RISK)

@@ -158,9 +158,29 @@ def test_a_misspelt_isolation_is_said_to_be_unknown(isolation: str, use_docker: 
         place(isolation=isolation, use_docker=use_docker)
 
 
-@pytest.mark.parametrize("use_docker", [0, 1, "no", "", [], "python:3.12"])
-def test_a_choice_of_docker_that_is_neither_true_nor_false_is_refused(use_docker: Any) -> None:
-    with pytest.raises(InvalidConfig, match=r"^use_docker=.*: it is True, False or None, not \w+\.$"):
+@pytest.mark.parametrize(
+    ("use_docker", "images"),
+    [
+        ("python:3", ("python:3",)),
+        (["python:3-slim", "python:3"], ("python:3-slim", "python:3")),
+        (("a",), ("a",)),
+        ("registry.example:5000/team/python@sha256:0123", ("registry.example:5000/team/python@sha256:0123",)),
+    ],
+)
+def test_the_names_of_images_are_a_choice_of_containers(use_docker: Any, images: tuple[str, ...]) -> None:
+    config = load(use_docker=use_docker, config={"container": {"image": "b", "pids": 99}}, environ={KX: "0"}, inside=False)
+    assert (config.isolation, config.container.image, config.container.pids) == ("container", images, 99)
+    assert place(use_docker=use_docker, inside=True) == "container-host"
+    with pytest.raises(InvalidConfig, match=r"^isolation='local' and use_docker=.* contradict each other"):
+        place(isolation="local", use_docker=use_docker)
+
+
+@pytest.mark.parametrize(
+    "use_docker",
+    [0, 1, 2.5, "", " ", "a b", "--rm", [], (), [""], ["a", 5], [True], {"a"}, {}, "no", "False", "true", "none", ["1"]],
+)
+def test_a_choice_of_docker_that_is_neither_true_nor_false_nor_an_image_is_refused(use_docker: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"^use_docker=.*: it is True, False, the name of an image or a list of names\.$"):
         place(use_docker=use_docker)
 
 

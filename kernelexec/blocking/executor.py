@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from kernelexec.blocking.portal import Portal
 from kernelexec.blocking.session import Session
@@ -27,12 +27,20 @@ class Executor:
         self,
         isolation: str | None = None,
         *,
-        use_docker: bool | None = None,
+        use_docker: bool | str | Sequence[str] | None = None,
         workspace: str | os.PathLike[str] | None = None,
         config: Config | Mapping[str, Any] | None = None,
+        code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
         hooks: Iterable[Hook] = (),
     ) -> None:
-        self._executor = AsyncExecutor(isolation, use_docker=use_docker, workspace=workspace, config=config, hooks=hooks)
+        self._executor = AsyncExecutor(
+            isolation,
+            use_docker=use_docker,
+            workspace=workspace,
+            config=config,
+            code_execution_config=code_execution_config,
+            hooks=hooks,
+        )
         self._changing = threading.Lock()
         self._portal: Portal | None = None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from kernelexec.config.code_execution import Asked, read
 from kernelexec.config.explanation import explain
 from kernelexec.config.kinds import SHORTEST_TIMEOUT
 from kernelexec.config.profiles import Profile
@@ -25,9 +26,10 @@ _PLACES: tuple[Isolation, ...] = ("local", "container", "container-host")
 def load(
     isolation: str | None = None,
     *,
-    use_docker: bool | None = None,
+    use_docker: bool | str | Sequence[str] | None = None,
     workspace: str | os.PathLike[str] | None = None,
     config: Config | Mapping[str, Any] | None = None,
+    code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
     environ: Mapping[str, str] | None = None,
     inside: bool | None = None,
 ) -> Config:
@@ -39,21 +41,29 @@ def load(
 
     Args:
         isolation: ``container``, ``local``, or ``container-host`` for an executor that is in a container itself.
-        use_docker: True, or False for ``local``.
+        use_docker: True, False for ``local``, an image, or images of which the first that is there, or can be had, is taken.
         workspace: goes over that of the configuration.
         config: a ``Config``, or a mapping of its options.
+        code_execution_config: a dictionary as agent frameworks know it, which goes over the configuration: ``work_dir``,
+            ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``.
+            False is no execution at all.
         environ: the variables that are read; by default those of this process.
         inside: whether this process is in a container; by default it is looked at.
 
     Raises:
         InvalidConfig: an unknown option or an unfit value; the message names the nearest.
     """
-    _check_types(config, use_docker)
-    options = dict(config.model_dump(exclude_unset=True) if isinstance(config, Config) else config or {})
+    asked = read(use_docker, code_execution_config)
+    options = _given(config)
+    options |= {name: _merged(options.get(name), value) for name, value in asked.options.items()}
     if workspace is not None:
         options["workspace"] = workspace
+    if not asked.enabled:
+        options["enabled"] = False
+    if options.get("enabled") is False:
+        environ = {}  # nothing runs: no variable is asked where
     environ = os.environ if environ is None else environ
-    options["isolation"] = _choose(isolation, use_docker, options.get("isolation"), environ, inside=inside)
+    options["isolation"] = _choose(isolation, asked, options.get("isolation"), environ, inside=inside)
     found = _validated(options)
     return found if found.profile is None else _validated(_with_profile(options, found, profile(found, found.profile)))
 
@@ -97,28 +107,48 @@ def _with_profile(options: Mapping[str, Any], found: Config, chosen: Profile) ->
     return {**options, "container": container, "budgets": budgets}
 
 
-def _check_types(config: object, use_docker: object) -> None:
-    if config is not None and not isinstance(config, Config | Mapping):
-        message = f"config={config!r}: it is a Config or a mapping of its options, not {type(config).__name__}."
-        raise InvalidConfig(message)
-    if use_docker is not None and not isinstance(use_docker, bool):
-        message = f"use_docker={use_docker!r}: it is True, False or None, not {type(use_docker).__name__}."
-        raise InvalidConfig(message)
+def _given(config: object) -> dict[str, Any]:
+    if isinstance(config, Config):
+        return config.model_dump(exclude_unset=True)
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    message = f"config={config!r}: it is a Config or a mapping of its options, not {type(config).__name__}."
+    raise InvalidConfig(message)
+
+
+def _merged(given: object, more: object) -> object:
+    """An option over the one given. Branches are joined: variables and labels by name, mounts added, all else replaced."""
+    if isinstance(given, BaseModel):
+        given = given.model_dump(exclude_unset=True)
+    if not isinstance(more, Mapping) or given is None:
+        return more
+    if not isinstance(given, Mapping):
+        return given  # no branch: its place is said when all is checked
+    joined = dict(given)
+    for name, value in more.items():
+        before = joined.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            joined[name] = {**before, **value}
+        elif name in {"mounts", "pass_names"} and isinstance(before, list | tuple):
+            joined[name] = (*before, *value)
+        else:
+            joined[name] = value
+    return joined
 
 
 def _choose(
-    isolation: object, use_docker: object, configured: object, environ: Mapping[str, str], *, inside: bool | None
+    isolation: object, asked: Asked, configured: object, environ: Mapping[str, str], *, inside: bool | None
 ) -> Isolation:
     """Where code runs: by argument, else by configuration, else by the environment, else in containers."""
     if isolation is not None:
         place = _known(isolation, inside=inside)
-        if (place, use_docker) in {("local", True), ("container", False)}:
-            message = f"isolation={isolation!r} and use_docker={use_docker} contradict each other: give one of them."
+        if (place == "local" and asked.docker) or (place == "container" and asked.docker is False):
+            message = f"isolation={isolation!r} and {asked.said} contradict each other: give one of them."
             raise InvalidConfig(message)
         return place
-    if use_docker is None and configured is not None:
+    if asked.docker is None and configured is not None:
         return _known(configured, inside=inside)
-    if use_docker is False or (use_docker is None and _first(environ) is False):
+    if asked.docker is False or (asked.docker is None and _first(environ) is False):
         return "local"
     if _switch(environ, _FORCE):
         return "container"

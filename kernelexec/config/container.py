@@ -28,10 +28,19 @@ def _user(given: str | None) -> str | None:
     return given
 
 
-def _name(given: str | None) -> str | None:
-    if given is not None and not _NAME.fullmatch(given):
+def _name(given: str) -> str:
+    if not _NAME.fullmatch(given):
         raise ValueError("it is letters, digits, underscores, dots and dashes, 128 at most, the first a letter or digit")
     return given
+
+
+#: The name of a container.
+Name = Annotated[str, AfterValidator(_name)]
+
+
+def is_image(name: str) -> bool:
+    """Whether an image could have that name."""
+    return _IMAGE.fullmatch(name) is not None
 
 
 def _images(given: object) -> object:
@@ -39,7 +48,7 @@ def _images(given: object) -> object:
 
 
 def _some_images(given: tuple[str, ...]) -> tuple[str, ...]:
-    if not given or not all(_IMAGE.fullmatch(image) for image in given):
+    if not given or not all(map(is_image, given)):
         raise ValueError("it is the name of an image, or some names of which the first that is there is taken")
     return given
 
@@ -112,9 +121,9 @@ class Container(Branch):
     """An image, or several, of which the first that is there, or can be had, is taken."""
     pull: bool = True
     """Whether an image that is not there is asked of its registry; ``kernelexec/...`` are built here and never are."""
-    name: Annotated[str | None, AfterValidator(_name)] = None
+    name: Name | None = None
     """A fixed name for the container, for an executor of one session; by default it is made of the session's."""
-    instance: Annotated[str | None, AfterValidator(_name)] = None
+    instance: Name | None = None
     """What is put behind the containers' names, to tell parallel runs apart."""
     python: str = "python3"
     """The interpreter inside the image; it needs ipykernel."""

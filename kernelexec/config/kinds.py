@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -53,6 +53,13 @@ def _interpreter(given: str) -> str:
         raise ValueError("it is relative to a directory that is gone") from exc
 
 
+def _messages(given: object) -> object:
+    """A number of messages, or ``auto``."""
+    if given == "auto" or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
+        return given
+    raise ValueError("it is a number, 0 or more, or 'auto'")
+
+
 #: Variables of an environment; the mapping does not change.
 Variables = Annotated[Mapping[str, str], AfterValidator(_variables), PlainSerializer(dict)]
 Directory = Annotated[Path, BeforeValidator(_path)]
@@ -62,6 +69,8 @@ Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
 Count = Annotated[int, Field(strict=True)]
 #: How many processors' time.
 Cpus = Annotated[float, Field(strict=True, gt=0, le=1024)]
+#: How many messages back.
+LastMessages = Annotated[int | Literal["auto"], BeforeValidator(_messages)]
 
 
 class Branch(BaseModel):

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from kernelexec.config.container import Container
-from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, Seconds, Variables
+from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, LastMessages, Seconds, Variables
 from kernelexec.config.profiles import Profiles
 
 Isolation = Literal["local", "container", "container-host"]
@@ -97,6 +97,8 @@ class Capacity(Branch):
 class Config(Branch):
     """All settings of an executor."""
 
+    enabled: bool = True
+    """Whether code runs at all; an executor for which it does not opens no session."""
     isolation: Isolation = "container"
     """Where kernels run: in containers; ``local``, on this machine; or ``container-host``, which is ``local`` for an executor
     that is in a container itself."""
@@ -107,6 +109,8 @@ class Config(Branch):
     """The profile that kernels start with; what is set in ``container`` and ``budgets`` themselves goes over it."""
     workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
     """The directory in which every session gets a directory of its own; relative to the current one."""
+    work_dir: Directory | None = None
+    """The directory that sessions work in unless they name another, made where it is missing; by default each has its own."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
     budgets: Budgets = Field(default_factory=Budgets)
@@ -120,3 +124,5 @@ class Config(Branch):
     """Whether every session keeps ``.journals/<name>.jsonl`` in the executor's workspace; ``request_id`` needs it."""
     save_displays: bool = True
     """Whether pictures and tables that a cell displays are saved as files under ``outputs/`` of the workspace."""
+    last_n_messages: LastMessages = "auto"
+    """How many messages back those who read conversations look for code; ``auto`` is all since their own last one."""

@@ -26,17 +26,20 @@ class Workspace:
             InvalidWorkDir: the directory cannot be made.
         """
         check_name(session)
-        path = parent / session
-        try:
-            path = path.expanduser().absolute()
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            message = f"{path} cannot be made: {exc.strerror}."
-            raise InvalidWorkDir(message) from exc
+        path = _made(parent / session)
         if path.is_symlink():
             message = f"{path} is a symbolic link: a session's directory is its own."
             raise InvalidWorkDir(message)
         return cls(path.resolve())
+
+    @classmethod
+    def made(cls, path: Path) -> Workspace:
+        """A directory of the caller's choice, made where it is missing; ``~`` is the user's home.
+
+        Raises:
+            InvalidWorkDir: it cannot be made.
+        """
+        return cls(_made(path).resolve())
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Workspace:
@@ -90,6 +93,16 @@ def check_name(session: str) -> None:
     if not isinstance(session, str) or not _NAME.fullmatch(session):
         message = f"session name {session!r}: 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first."
         raise InvalidRequest(message)
+
+
+def _made(path: Path) -> Path:
+    try:
+        path = path.expanduser().absolute()
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        message = f"{path} cannot be made: {exc.strerror}."
+        raise InvalidWorkDir(message) from exc
+    return path
 
 
 def _existing(path: Path, said: str) -> Path:
