@@ -12,6 +12,7 @@ from docker.types.services import Mount
 from kernelexec.config import Container, Limits
 
 _DEAF = {"max-size": "1m", "max-file": "1"}
+_TMPFS = "rw,noexec,nosuid,nodev,size={},mode=1777"
 _BILLION = 1_000_000_000
 
 
@@ -39,7 +40,8 @@ class Order:
             "environment": dict(self.environment),
             "user": self.user,
             "working_dir": self.cwd,
-            "labels": dict(self.labels),
+            "labels": {**self.options.labels, **self.labels},
+            "hostname": self.options.hostname,
             "use_config_proxy": False,
         }
 
@@ -57,15 +59,16 @@ class Order:
             "ipc_mode": "private",
             "shm_size": options.shm_bytes,
             "mem_limit": memory,
-            "memswap_limit": memory,
+            "memswap_limit": options.memory_swap_bytes or memory,
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "pids_limit": options.pids,
-            "tmpfs": {"/tmp": f"rw,noexec,nosuid,nodev,size={options.tmp_bytes},mode=1777"},  # noqa: S108 - its own
+            "tmpfs": {path: _TMPFS.format(size) for path, size in {"/tmp": options.tmp_bytes, **options.tmpfs}.items()},  # noqa: S108 - its own
             "ulimits": self._ulimits(),
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [Mount(target, source, type="bind", read_only=only) for source, target, only in self.mounts],
         }
 
     def _ulimits(self) -> list[Ulimit]:
-        bounds = {"core": 0, "nofile": self.limits.nofile, "fsize": self.limits.fsize_bytes}
+        limits = self.limits
+        bounds = {"core": 0, "nofile": limits.nofile, "fsize": limits.fsize_bytes, "as": limits.as_bytes, "nproc": limits.nproc}
         return [Ulimit(name=name, soft=value, hard=value) for name, value in bounds.items() if value is not None]

@@ -1,0 +1,63 @@
+"""What the engine is told of a container: arguments of ``docker run`` give exactly those settings of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docker.types.containers import HostConfig
+
+from kernelexec.config import Config, load
+from kernelexec.provisioning.engine.settings import Order
+
+SECURE = [
+    "--rm",
+    *("--network", "none"),
+    "--read-only",
+    *("--tmpfs", "/tmp"),
+    *("--memory", "512m"),
+    *("--cpus", "0.5"),
+    *("--cap-drop", "ALL"),
+    *("--security-opt", "no-new-privileges:true"),
+]
+
+
+def order(*arguments: str) -> Order:
+    config: Config = load("container", code_execution_config={"docker_run_args": list(arguments)})
+    return Order("i", ("c",), {}, "1000", "/w", (), {"kernelexec.owner": "me"}, config.container, config.limits)
+
+
+def host(*arguments: str) -> dict[str, Any]:
+    return dict(HostConfig(version="1.41", **order(*arguments).host()))
+
+
+def test_the_secure_example_gives_exactly_those_settings() -> None:
+    found = host(*SECURE)
+    assert found["Memory"] == found["MemorySwap"] == 536870912
+    assert (found["NanoCpus"], found["CapDrop"], found.get("CapAdd")) == (500000000, ["ALL"], None)
+    assert (found["ReadonlyRootfs"], found["NetworkMode"], found["SecurityOpt"]) == (True, "none", ["no-new-privileges:true"])
+    assert list(found["Tmpfs"]) == ["/tmp"]
+    assert found["Tmpfs"]["/tmp"].startswith("rw,noexec,nosuid,nodev,size=")
+
+
+def test_other_arguments_reach_the_engine_too() -> None:
+    found = host(
+        *("--memory=1g", "--memory-swap=2g", "--tmpfs=/cache:size=8m", "--shm-size=16m", "--pids-limit=99", "--cap-add=KILL"),
+        *("--ulimit=nofile=99", "--ulimit=fsize=1048576", "--ulimit=as=1073741824", "--ulimit=nproc=500", "--network=bridge"),
+    )
+    assert (found["Memory"], found["MemorySwap"], found["ShmSize"]) == (2**30, 2**31, 2**24)
+    assert found["Tmpfs"]["/cache"] == "rw,noexec,nosuid,nodev,size=8388608,mode=1777"
+    assert (found["PidsLimit"], found["CapAdd"], found["NetworkMode"]) == (99, ["KILL"], "bridge")
+    assert {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in found["Ulimits"]} == {
+        "core": (0, 0),
+        "nofile": (99, 99),
+        "fsize": (2**20, 2**20),
+        "as": (2**30, 2**30),
+        "nproc": (500, 500),
+    }
+
+
+def test_labels_and_a_hostname_stand_beside_our_own() -> None:
+    found = order("--label", "team=a", "--hostname", "box").settings()
+    assert found["labels"] == {"team": "a", "kernelexec.owner": "me"}
+    assert found["hostname"] == "box"
+    assert order().settings()["hostname"] is None
