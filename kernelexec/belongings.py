@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from kernelexec.config import Config
+from kernelexec.config import Config, system_refusal
+from kernelexec.errors import InvalidWorkDir
 from kernelexec.journal import Journal, journal_path
 from kernelexec.provisioning import Place, place_of
 from kernelexec.recorder import Recorder, make_empty
@@ -34,7 +35,7 @@ class Belongings:
         """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
 
         Raises:
-            InvalidWorkDir: the workspace is not there, or cannot be made.
+            InvalidWorkDir: the workspace is not there, cannot be made, or is no directory to give to a container.
         """
         workspace = _workspace(name, work_dir, config)
         runtime = _new_directory(root / name[:8].replace(".", "-"))
@@ -58,8 +59,15 @@ class Belongings:
 def _workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:
     """The directory named for the session, else the one for all, else one of its own."""
     if work_dir is not None:
-        return Workspace.at(work_dir)
-    return Workspace.make(config.workspace, name) if config.work_dir is None else Workspace.made(config.work_dir)
+        found = Workspace.at(work_dir)
+    elif config.work_dir is not None:
+        found = Workspace.made(config.work_dir)
+    else:
+        found = Workspace.make(config.workspace, name)
+    if config.isolation == "container" and (why := system_refusal(found.path)):
+        message = f"No container gets {found.path} to write in: {why}. Name another work_dir."
+        raise InvalidWorkDir(message)
+    return found
 
 
 def _recorder(name: str, workspace: Workspace) -> Recorder | None:

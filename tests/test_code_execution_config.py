@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, Disabled, Executor
+from kernelexec.belongings import Belongings
 from kernelexec.config import MIB, Config, load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 
@@ -294,6 +295,14 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         pytest.raises(InvalidWorkDir, match="file cannot be made: File exists"),
     ):
         executor.session()
+
+
+@pytest.mark.parametrize("work_dir", ["/", "/etc", "/usr/bin", "/proc/self/root", "/home"])
+def test_a_container_gets_no_directory_of_the_system_to_write_in(work_dir: str, tmp_path: Path) -> None:
+    for config, named in ((Config(workspace=tmp_path), work_dir), (Config(workspace=tmp_path, work_dir=Path(work_dir)), None)):
+        with pytest.raises(InvalidWorkDir, match=r"is the system's own\. Name another work_dir"):
+            Belongings.make("s", named, tmp_path, config)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("executor", [Executor, AsyncExecutor])

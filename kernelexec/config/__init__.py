@@ -6,7 +6,7 @@ from kernelexec.config.choice import load, profile, seconds, ways_out
 from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
 from kernelexec.config.profiles import Profile
-from kernelexec.config.refusals import source_refusal
+from kernelexec.config.refusals import source_refusal, system_refusal
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
@@ -35,5 +35,6 @@ __all__ = [
     "seconds",
     "size",
     "source_refusal",
+    "system_refusal",
     "ways_out",
 ]

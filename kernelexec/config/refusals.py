@@ -34,15 +34,26 @@ def source_refusal(source: Path) -> str | None:
     Raises:
         OSError: it is relative to a directory that is gone.
     """
-    named = os.path.abspath(source.expanduser())  # noqa: PTH100 - a Path keeps `..`
-    for path in (named, os.path.realpath(named)):
-        if path in _WHOLE or any(_within(path, tree) for tree in _TREES):
-            return f"{path} is a directory of the system"
+    if why := system_refusal(source):
+        return why
+    for path in _names(source):
         if _ENGINES & set(PurePosixPath(path).parts) or _is_socket(path):
             return f"{path} is a socket, by which a daemon of this machine could be driven"
         for name in _ENGINES:
             if os.path.lexists(os.path.join(path, name)):  # noqa: PTH118 - lexists never raises
                 return f"{path} holds {name}, by which the engine could be driven"
+    return None
+
+
+def system_refusal(directory: Path) -> str | None:
+    """Why a directory is no session's: it is the system's. Links are followed.
+
+    Raises:
+        OSError: it is relative to a directory that is gone.
+    """
+    for path in _names(directory):
+        if path in _WHOLE or any(_within(path, tree) for tree in _TREES):
+            return f"{path} is the system's own"
     return None
 
 
@@ -62,6 +73,12 @@ def capability_refusal(name: str) -> str | None:
     if name in CAPABILITIES:
         return None
     return f"{name} reaches beyond the container; what can be kept is {', '.join(CAPABILITIES)}"
+
+
+def _names(path: Path) -> tuple[str, str]:
+    """The path as it is named, and where it leads."""
+    named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
+    return named, os.path.realpath(named)
 
 
 def _within(path: str, tree: str) -> bool:
