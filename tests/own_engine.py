@@ -46,7 +46,14 @@ class OwnEngine:
         ]
         (place / "pid").unlink(missing_ok=True)
         self._process = self._started(
-            "dockerd", *options, "-H", self.host, "--bridge=none", "--iptables=false", "--ip-masq=false"
+            "dockerd",
+            *options,
+            f"--pidfile={place}/pid",
+            "-H",
+            self.host,
+            "--bridge=none",
+            "--iptables=false",
+            "--ip-masq=false",
         )
         deadline = time.monotonic() + _START_SECONDS
         while not self.answers():
