@@ -265,3 +265,8 @@ def test_the_launcher_imports_none_of_ours() -> None:
     code += "import inkernel.app\nassert not [name for name in sys.modules if name.startswith('kernelexec')]"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
+
+
+def test_the_kernel_knows_a_cell_by_the_id_of_its_execution(session: Session) -> None:
+    result = session.execute("print(get_ipython().kernel.get_parent()['header']['msg_id'])")
+    assert result.stdout.strip() == result.execution_id

@@ -181,14 +181,16 @@ class Kernel:
             text = (await asked()).strip()
         return complaint(text, None if self._installed else self._place.python)
 
-    def submit(self, code: str, collector: Collector, late: Collector, *, counted: bool = True) -> Execution:
-        """Send a cell; what is not ``counted`` takes no execution count.
+    def submit(
+        self, code: str, collector: Collector, late: Collector, *, counted: bool = True, msg_id: str | None = None
+    ) -> Execution:
+        """Send a cell, under a ``msg_id`` of choice; what is not ``counted`` takes no execution count.
 
         Raises:
             KernelConnectionFailed: the kernel is gone; nothing was sent.
         """
         assert self._link is not None
-        execution = self._link.submit(code, collector, late, counted=counted)
+        execution = self._link.submit(code, collector, late, counted=counted, msg_id=msg_id)
         execution.lingers = self._installed is not None
         return execution
 

@@ -80,10 +80,13 @@ class Link:
             self._channels["shell"].send(self._wire.pack("kernel_info_request", {})[1])
             patience = min(1.0, patience * 2)
 
-    def submit(self, code: str, collector: Collector, late: Collector, *, counted: bool = True) -> Execution:
+    def submit(
+        self, code: str, collector: Collector, late: Collector, *, counted: bool = True, msg_id: str | None = None
+    ) -> Execution:
         """Send a cell. It is registered before it is sent, so that nothing of it can be missed.
 
-        What is not ``counted`` takes no execution count, and the kernel's history does not have it.
+        What is not ``counted`` takes no execution count, and the kernel's history does not have it. ``msg_id`` is how the
+        kernel knows it; nothing else may have been sent under it.
 
         Raises:
             KernelConnectionFailed: the connection is gone; nothing was sent.
@@ -96,7 +99,7 @@ class Link:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        msg_id, frames = self._wire.pack("execute_request", content)
+        msg_id, frames = self._wire.pack("execute_request", content, msg_id=msg_id)
         execution = self._executions[msg_id] = Execution(msg_id, collector, late)
         while len(self._executions) > _REMEMBERED:
             del self._executions[next(iter(self._executions))]

@@ -67,7 +67,9 @@ class Runner:
             self._tell(CellStarted(self._session, turn.execution_id, turn.cell, keeper.epoch, turn.request_id))
         if turn.request_id is not None:
             await self._requests.secure(turn.request_id)
-        turn.execution = kernel.submit(turn.cell.request, turn.collector, collector(output.late), counted=not turn.own)
+        turn.execution = kernel.submit(
+            turn.cell.request, turn.collector, collector(output.late), counted=not turn.own, msg_id=turn.execution_id
+        )
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
         verdict = await keeper.mind(kernel, turn.execution, turn.timeout)
