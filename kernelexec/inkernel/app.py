@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
     if order.stacks is not None:
         write_stacks_to(order.stacks)
     if order.owner is not None:
-        end_with_owner(order.owner, kill_descendants)
+        end_with_owner(order.owner, kill_descendants, patience=order.patience)
     Kernel.order = order
     Shell.scratch = order.scratch
     app = App.instance(config=settings())

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
         sys.stderr.flush()
         os._exit(_MISSING)
     if order.owner is not None:
-        end_with_owner(order.owner, kill_descendants)
+        end_with_owner(order.owner, kill_descendants, patience=order.patience)
     status = _wait_for(child.pid)
     kill_descendants()
     _end_as(status)

@@ -6,9 +6,11 @@ import faulthandler
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ _LIMITS = {
     "nproc": resource.RLIMIT_NPROC,
     "as_bytes": resource.RLIMIT_AS,
 }
+#: How often a kernel without an owner looks for a new one, in seconds.
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Order:
     scratch: str | None = None
     token: str = ""
     limits: dict[str, int] = field(default_factory=dict)
+    patience: float = 0.0
+    """How long the kernel goes on without an owner, in seconds, for a new one that takes it over."""
 
     @classmethod
     def take(cls) -> Order:
@@ -76,17 +82,18 @@ def say_ready(order: Order) -> None:
             os.close(fd)
 
 
-def end_with_owner(path: str, before: Callable[[], None]) -> None:
+def end_with_owner(path: str, before: Callable[[], None], *, patience: float = 0.0) -> None:
     """End this process, and its group, when nobody holds the owner's pipe open any more; ``before`` runs first.
 
-    A thread blocks in ``read``: no timer, and it works wherever the pipe can be seen, whatever the parent's id is.
+    A thread blocks in ``read``: no timer, and it works wherever the pipe can be seen, whatever the parent's id is. For
+    ``patience`` seconds after its owner's end the process goes on as it is: who opens the pipe meanwhile is its new owner.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(fd, True)
 
     def watch() -> None:
         with suppress(OSError):
-            while os.read(fd, 1):
+            while os.read(fd, 1) or _owned_again(fd, patience):
                 pass
         with suppress(Exception):
             before()
@@ -95,3 +102,15 @@ def end_with_owner(path: str, before: Callable[[], None]) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="owner", daemon=True).start()
+
+
+def _owned_again(fd: int, patience: float) -> bool:
+    """Whether somebody opens a pipe for writing, that nobody has open, within ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    pipe = select.poll()
+    pipe.register(fd, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        if not any(events & select.POLLHUP for _, events in pipe.poll(0)):
+            return True
+        time.sleep(min(_LOOK_SECONDS, left))
+    return False

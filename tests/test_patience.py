@@ -1,0 +1,77 @@
+"""A kernel's process ends with its owner, at once or after its patience, unless a new owner comes meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kernelexec.provisioning.spec import LAUNCHER
+
+BOUND = 30.0
+#: Long enough that no test is over before it, and short.
+PATIENCE = 1.5
+
+
+@contextmanager
+def guarded(place: Path, patience: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A guard with a program of its own, and the descriptor by which this process owns it."""
+    os.mkfifo(place / "owner", 0o600)
+    fd = os.open(place / "owner", os.O_RDWR | os.O_NONBLOCK)
+    order = json.dumps({"owner": str(place / "owner"), "patience": patience})
+    program = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(600)"]
+    command = [sys.executable, "-I", "-S", str(LAUNCHER), "--guard", *program]
+    environ = os.environ | {"KERNELEXEC_LAUNCH": order}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ, start_new_session=True) as guard:
+        try:
+            assert guard.stdout is not None
+            assert guard.stdout.readline() == "runs\n"
+            yield guard, fd
+        finally:
+            guard.kill()
+
+
+def ended_after(guard: subprocess.Popen[str], begun: float) -> float:
+    """How long after a moment the guard, and all that it had started, was gone."""
+    assert guard.stdout is not None
+    assert guard.stdout.read() == ""  # its program held the pipe too
+    guard.wait(BOUND)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("patience", [0.0, PATIENCE])
+def test_a_process_that_nobody_takes_over_ends_after_its_patience_with_all_that_it_started(
+    short_path: Path, patience: float
+) -> None:
+    with guarded(short_path, patience) as (guard, fd):
+        begun = time.monotonic()
+        os.close(fd)
+        assert ended_after(guard, begun) >= patience
+
+
+def test_a_process_that_is_taken_over_goes_on_and_its_patience_begins_anew(short_path: Path) -> None:
+    with guarded(short_path, PATIENCE) as (guard, first):
+        held = first
+        for _ in range(2):
+            os.close(held)
+            held = os.open(short_path / "owner", os.O_WRONLY | os.O_NONBLOCK)
+            with pytest.raises(subprocess.TimeoutExpired):
+                guard.wait(PATIENCE + 1)
+        begun = time.monotonic()
+        os.close(held)
+        assert ended_after(guard, begun) >= PATIENCE
+
+
+def test_a_process_that_nobody_owns_says_so(short_path: Path) -> None:
+    with guarded(short_path, 0.0) as (guard, fd):
+        os.close(fd)
+        guard.wait(BOUND)
+        with pytest.raises(OSError, match="No such device or address"):
+            os.open(short_path / "owner", os.O_WRONLY | os.O_NONBLOCK)
