@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -19,9 +20,10 @@ from . import family, streams, variables
 from .lifeline import Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
 from .streams import Publisher, Stream
+from .tape import Tape
 from .words import LastWords
 
-_NAMES = 1000
+_NAMES, _NAMES_IN_ALL = 1000, 10_000
 _NAME_CHARS = 100
 _OWNER = "kernelexec"  # how the owner signs its requests, as a Jupyter client says its user's name
 _VARIABLES_MAX = 1000
@@ -42,6 +44,7 @@ class Kernel(IPythonKernel):
         self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
         self.control_handlers["kernelexec_kill_request"] = self.kill_request
         self.control_handlers["kernelexec_variables_request"] = self.variables_request
+        self.control_handlers["kernelexec_resume_request"] = self.resume_request
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
         self._known_names: set[str] = self._names()
         self._cpu_before = 0.0
@@ -87,7 +90,10 @@ class Kernel(IPythonKernel):
         for stream in self._own_streams[:2]:
             if isinstance(stream, Stream):
                 stream.begin_cell()
-        self._words.begin(self.get_parent("shell").get("header", {}))
+        header = self.get_parent("shell").get("header", {})
+        self._words.begin(header)
+        if self.order.tape_bytes and header.get("username") == _OWNER and isinstance(self.iopub_thread, Publisher):
+            self.iopub_thread.tape = Tape(str(header.get("msg_id")), self.order.tape_bytes)
         self._cpu_before = _cpu_seconds()
         self.shell.last_exit_code = self.shell.last_work_dir = self.shell.last_answer = self.shell.failed_within = None
 
@@ -130,7 +136,15 @@ class Kernel(IPythonKernel):
             "work_dir": self.shell.last_work_dir,
             "answer": self.shell.last_answer,
         }
+        tape = self._tape(parent["header"].get("msg_id"))
+        if tape is not None:
+            tape.answered(reply_content, metadata, len(streams.pack(reply_content)))
         return metadata
+
+    def _tape(self, msg_id: Any) -> Tape | None:
+        """The record of a cell, if it is the newest one."""
+        tape = self.iopub_thread.tape if isinstance(self.iopub_thread, Publisher) else None
+        return tape if tape is not None and tape.msg_id == msg_id else None
 
     def _names(self) -> set[str]:
         hidden = self.shell.user_ns_hidden
@@ -160,6 +174,22 @@ class Kernel(IPythonKernel):
         limit = min(limit, _VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else _VARIABLES_MAX
         told = variables.listing(names, self.shell.user_ns, limit)
         self.session.send(stream, "kernelexec_variables_reply", told, parent, ident)
+
+    def resume_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Publish anew what the newest cell did, for a new owner, if it is the one asked for; for none, tell all names.
+
+        From then on replies tell how the names differ from those. Served by the control thread, so it works while a cell runs.
+        """
+        msg_id = parent["content"].get("msg_id")
+        tape = self._tape(msg_id)
+        said: dict[str, Any] = {"token": self.order.token}
+        if msg_id is None:
+            names = self._known_names = self._names()
+            said |= {"names_added": sorted(names)[:_NAMES_IN_ALL], "names_count": len(names)}
+        content = {"status": "ok", "known": tape is not None, "kernelexec": said}
+        self.session.send(stream, "kernelexec_resume_reply", content, parent, ident)
+        if tape is not None:
+            self.iopub_thread.schedule(partial(self.iopub_thread.replay, tape, parent))
 
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
         """Complete a name; what the user's own classes do about it is ended after a while, or by an interrupt."""

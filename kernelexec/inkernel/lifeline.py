@@ -42,6 +42,8 @@ class Order:
     limits: dict[str, int] = field(default_factory=dict)
     patience: float = 0.0
     """How long the kernel goes on without an owner, in seconds, for a new one that takes it over."""
+    tape_bytes: int = 0
+    """How much of the newest cell's text is kept for a new owner; of all else four times as much. 0 keeps nothing."""
 
     @classmethod
     def take(cls) -> Order:

@@ -22,6 +22,7 @@ from jupyter_client.jsonutil import json_clean, json_default
 
 from .inlet import Children, Inlet
 from .pages import Descriptor
+from .tape import Gap, Tape
 from .words import LastWords
 
 _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
@@ -79,6 +80,8 @@ class Publisher(IOPubThread):
         self.flushing = False
         self.publishing = False
         self.words = LastWords(None)
+        self.tape: Tape | None = None
+        self.text_bytes = 0
         self.streams: dict[str, Stream] = {}
         self.inlet = Inlet()
         self.children = Children(self.inlet, self._take_from_child)
@@ -118,6 +121,21 @@ class Publisher(IOPubThread):
             self._mind_subscriptions()
 
         self.schedule(send)
+
+    def _really_send(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        if self.tape is not None:
+            self.tape.add(msg, self.text_bytes)
+        super()._really_send(msg, *args, **kwargs)
+
+    def replay(self, tape: Tape, request: Any) -> None:
+        """Send again what a cell published, after a word that it begins. Runs in this thread: what is new comes after it."""
+        reply, metadata = tape.reply or (None, None)
+        self.session.send(self, "kernelexec_tape", {"reply": reply, "metadata": metadata}, parent=request)
+        for item in tape:
+            if isinstance(item, Gap):
+                self.session.send(self, "kernelexec_gap", vars(item), parent=request)
+            else:
+                super()._really_send(item)
 
     def schedule(self, f: Callable[[], Any]) -> None:
         """Have a function called in this thread; one wake-up serves all that wait, so that the wake-up pipe never fills."""
@@ -244,8 +262,10 @@ class Stream(OutStream):
     def publish(self, text: str, parent: Any) -> None:
         """Send text as stream messages of a bounded size. Runs in the publisher's thread."""
         for start in range(0, len(text), _SLICE_CHARS):
-            content = {"name": self.name, "text": text[start : start + _SLICE_CHARS]}
-            self.session.send(self.pub_thread, "stream", content, parent=parent, ident=self.topic)
+            piece = text[start : start + _SLICE_CHARS]
+            self.pub_thread.text_bytes = len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+            self.session.send(self.pub_thread, "stream", {"name": self.name, "text": piece}, parent=parent, ident=self.topic)
+        self.pub_thread.text_bytes = 0
 
     def _setup_stream_redirects(self, name: str) -> None:
         self._original_stdstream_fd = getattr(sys, name).fileno()

@@ -129,10 +129,16 @@ class RuntimeDirectory:
             return Connection(self.path / "s", key.encode()) if isinstance(key, str) else None
         return None
 
-    def launch_environment(self, token: str, limits: dict[str, int], *, patience: float = 0.0) -> dict[str, str]:
-        """What the launcher inside the kernel's process is told; ``patience`` is how long it waits for a new owner."""
+    def launch_environment(
+        self, token: str, limits: dict[str, int], *, patience: float = 0.0, tape_bytes: int = 0
+    ) -> dict[str, str]:
+        """What the launcher inside the kernel's process is told.
+
+        ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` how much output it keeps for that one.
+        """
         paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
-        order = {**paths, "scratch": str(self.path), "token": token, "limits": limits, "patience": patience}
+        order: dict[str, Any] = {**paths, "scratch": str(self.path), "token": token, "limits": limits}
+        order |= {"patience": patience, "tape_bytes": tape_bytes}
         return {"KERNELEXEC_LAUNCH": json.dumps(order)}
 
     async def wait_ready(self) -> dict[str, Any]:

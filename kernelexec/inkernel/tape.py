@@ -1,0 +1,103 @@
+"""What the newest cell published, so that an owner who comes in its midst gets all of it: the messages as they were sent.
+
+Text, and everything else, are kept within bounds of their own: what comes first, and what came last. What is left out between
+is counted, and told at its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from typing import Any
+
+_DELIMITER = b"<IDS|MSG>"
+_STATUS = b'"msg_type": "status"'
+#: What displays and all else that is no text may take, in limits of the text.
+_OTHERS = 4
+#: The largest reply that is kept, in bytes of JSON; it holds a traceback, which has bounds of its own.
+_REPLY_BYTES = 4 * 1024 * 1024
+_OVERHEAD_BYTES = 256
+
+Frames = list[bytes]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What was left out at one place: so many messages; with so many bytes of text, or of all that was in them."""
+
+    messages: int
+    text_bytes: int
+    other_bytes: int
+
+
+class _Reel:
+    """Messages within a limit: the first ones, to a half of it, and the newest."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._head: list[tuple[int, Frames]] = []
+        self._tail: deque[tuple[int, Frames, int, int]] = deque()
+        self._head_bytes = self._tail_bytes = 0
+        self._dropped = self._dropped_until = 0
+        self._dropped_text_bytes = self._dropped_other_bytes = 0
+
+    def add(self, number: int, frames: Frames, text_bytes: int) -> None:
+        size = sum(map(len, frames)) + _OVERHEAD_BYTES
+        if not self._tail and not self._dropped and self._head_bytes + size <= self._limit // 2:
+            self._head.append((number, frames))
+            self._head_bytes += size
+            return
+        self._tail.append((number, frames, size, text_bytes))
+        self._tail_bytes += size
+        while self._tail and self._head_bytes + self._tail_bytes > self._limit:
+            self._dropped_until, _, size, text_bytes = self._tail.popleft()
+            self._tail_bytes -= size
+            self._dropped += 1
+            self._dropped_text_bytes += text_bytes
+            self._dropped_other_bytes += 0 if text_bytes else size
+
+    def __iter__(self) -> Iterator[tuple[int, Frames | Gap]]:
+        yield from self._head
+        if self._dropped:
+            yield self._dropped_until, Gap(self._dropped, self._dropped_text_bytes, self._dropped_other_bytes)
+        for number, frames, *_ in self._tail:
+            yield number, frames
+
+
+class Tape:
+    """The record of one cell, known by its request's msg_id. Only the publisher's thread adds to it."""
+
+    def __init__(self, msg_id: str, limit_bytes: int) -> None:
+        self.msg_id = msg_id
+        self.reply: tuple[dict[str, Any], dict[str, Any]] | None = None
+        """What the cell was answered and what stood beside it; empty dictionaries where that was too large."""
+        self._mark = json.dumps({"msg_id": msg_id})[1:-1].encode()
+        self._number = 0
+        self._text = _Reel(limit_bytes)
+        self._others = _Reel(limit_bytes * _OTHERS)
+        self._idle: tuple[int, Frames] | None = None
+
+    def add(self, frames: list[Any], text_bytes: int = 0) -> None:
+        """Take a message that is sent, if it is one of this cell's; ``text_bytes`` is how much text of a stream it holds."""
+        start = next((at for at, frame in enumerate(frames) if frame == _DELIMITER), len(frames))
+        if len(frames) < start + 6 or self._mark not in bytes(frames[start + 3]):
+            return
+        kept: Frames = [bytes(frame) for frame in frames]
+        self._number += 1
+        if not text_bytes and _STATUS in kept[start + 2]:
+            self._idle = self._number, kept  # the newest says how it is
+            return
+        (self._text if text_bytes else self._others).add(self._number, kept, text_bytes)
+
+    def answered(self, content: dict[str, Any], metadata: dict[str, Any], size_bytes: int) -> None:
+        """Take the cell's reply, just before it is sent."""
+        self.reply = (content, metadata) if size_bytes <= _REPLY_BYTES else ({}, {})
+
+    def __iter__(self) -> Iterator[Frames | Gap]:
+        """All that is kept, in the order in which it was sent, and what is left out at its place."""
+        idle = [self._idle] if self._idle is not None else []
+        for _, item in merge(self._text, self._others, idle, key=lambda numbered: numbered[0]):
+            yield item
