@@ -41,6 +41,7 @@ class Execution:
         self.ended = asyncio.Event()
         self.heard = 0
         self.lingers = False
+        self._left_out_bytes = 0
         self._turning = asyncio.Event()
         self._idle = False
         self._alive_at = 0.0
@@ -67,11 +68,22 @@ class Execution:
     def saw_last_words(self, content: bytes) -> None:
         """Take what the launcher had written down before its process died, as far as it did not arrive."""
         if self.end is None:
-            for lost, name, text in unsent(content, self.msg_id, self._collector.stream_bytes):
+            for lost, name, text in unsent(content, self.msg_id, self._collector.stream_bytes + self._left_out_bytes):
                 if lost:
                     self._collector.drop(lost, outputs=0)
                     text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
                 self._collector.feed("stream", {"name": name, "text": text})
+
+    def saw_gap(self, said: dict[str, Any]) -> None:
+        """Take note of output that the launcher could not keep for a new owner."""
+        messages, text_bytes, other_bytes = (_count(said.get(name)) for name in ("messages", "text_bytes", "other_bytes"))
+        if text_bytes:
+            told = f"\n[... {text_bytes} bytes of output were not kept when the kernel changed its owner ...]\n"
+            self._collector.drop(text_bytes, outputs=0)
+            self._collector.feed("stream", {"name": "stdout", "text": told})
+            self._left_out_bytes += text_bytes - len(told)
+        if other_bytes:
+            self._collector.drop(other_bytes, outputs=messages)
 
     def saw_idle(self) -> None:
         """Take the iopub half of the end."""
@@ -120,3 +132,7 @@ class Execution:
             self.finish("incomplete")
         else:
             self._patience = loop.call_later(left, self._be_patient)
+
+
+def _count(value: object) -> int:
+    return min(value, 2**62) if isinstance(value, int) and value > 0 else 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import anyio
 
 from kernelexec.collector import Collector
-from kernelexec.errors import KernelConnectionFailed, KernelError
+from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
 from kernelexec.kernel.channels import Channel
 from kernelexec.kernel.dialing import Dial
 from kernelexec.kernel.execution import End, Execution
@@ -44,6 +46,8 @@ class Link:
         self._heard = asyncio.Event()
         self._executions: dict[str, Execution] = {}
         self._late: dict[str, Execution] = {}
+        self._resumed: dict[str, Execution] = {}
+        self._without_tape: dict[str, asyncio.Event] = {}
         self._answers: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._quiet = asyncio.Event()
         self._closing = False
@@ -106,12 +110,48 @@ class Link:
         self._channels["shell"].send(frames)
         return execution
 
-    async def ask(self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any] | None:
+    async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
+        """Take up an execution that another owner had sent; None where the kernel's newest one is another.
+
+        Its reply may come at any time. Its output counts from the launcher's word on that it publishes all of it anew.
+
+        Raises:
+            KernelNotAnswering: it does not answer within ``patience`` seconds.
+        """
+        execution = self._executions[msg_id] = Execution(msg_id, collector, late)
+        begun = self._without_tape[msg_id] = asyncio.Event()
+        known: object = None
+        try:
+            with anyio.move_on_after(patience):
+                known = await self._is_newest(execution)
+                if known is False and await self.answers(patience):  # what was just sent has come by now
+                    known = await self._is_newest(execution)
+                if known is True:
+                    await begun.wait()
+                    return execution
+        finally:
+            if not begun.is_set():
+                del self._executions[msg_id], self._without_tape[msg_id]
+        if known is False:
+            return None
+        raise KernelNotAnswering("The kernel did not say what became of the cell that it was running for another owner.")
+
+    async def _is_newest(self, execution: Execution) -> object:
+        """Whether the kernel's launcher says that this is its newest execution; then it publishes all of it anew."""
+        asked = uuid.uuid4().hex
+        self._resumed[asked] = execution
+        content = {"msg_id": execution.msg_id}
+        said = await self.ask("control", "kernelexec_resume_request", content, patience=math.inf, msg_id=asked)
+        return said.get("known") if said is not None else None
+
+    async def ask(
+        self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float, msg_id: str | None = None
+    ) -> dict[str, Any] | None:
         """The content of the reply to a request on ``shell`` or ``control``; None if it does not come in ``patience`` seconds.
 
         A reply that was too large to be read is an empty one.
         """
-        msg_id, frames = self._wire.pack(msg_type, content)
+        msg_id, frames = self._wire.pack(msg_type, content, msg_id=msg_id)
         answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._answers[msg_id] = answer
         try:
@@ -195,7 +235,12 @@ class Link:
         if message is None:
             return
         self._heard.set()
+        if (resumed := self._resumed.get(message.parent_id)) is not None:
+            self._on_tape(resumed, message)
+            return
         execution = self._executions.get(message.parent_id)
+        if message.parent_id in self._without_tape:
+            return
         if execution is None:
             if message.content.get("execution_state") == "idle":
                 self._quiet.set()
@@ -207,6 +252,19 @@ class Link:
         if execution.end is not None and not execution.lingers:
             self._late[execution.msg_id] = execution
         execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
+
+    def _on_tape(self, execution: Execution, message: Message) -> None:
+        """What the launcher says of an execution that it publishes anew: that it begins, how it ended, what is missing."""
+        if message.msg_type == "kernelexec_gap":
+            execution.saw_gap(message.content)
+        elif message.msg_type == "kernelexec_tape" and (begun := self._without_tape.pop(execution.msg_id, None)) is not None:
+            reply, metadata = message.content.get("reply"), message.content.get("metadata")
+            if not message.whole or reply == {}:
+                execution.saw_unread_reply()
+            elif isinstance(reply, dict) and isinstance(metadata, dict):
+                self._on_metadata(metadata)
+                execution.saw_reply(reply, metadata)
+            begun.set()
 
     def _on_shell(self, multipart: Multipart) -> None:
         message = self._unpack(multipart)

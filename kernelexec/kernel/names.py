@@ -15,11 +15,15 @@ class Names:
         self.known: set[str] = set()
         self.count = 0
 
-    def learn(self, said: dict[str, Any]) -> None:
+    def learn_all(self, said: dict[str, Any]) -> None:
+        """Take what the launcher said of all names, within bounds."""
+        self.learn(said, limit=_IN_ALL)
+
+    def learn(self, said: dict[str, Any], *, limit: int = _OF_ONE_CELL) -> None:
         """Take what the launcher said of one cell, within bounds."""
         for key, change in (("names_added", self.known.update), ("names_removed", self.known.difference_update)):
             names = said.get(key)
-            found = (names if isinstance(names, list) else [])[:_OF_ONE_CELL]
+            found = (names if isinstance(names, list) else [])[:limit]
             change(name for name in found if isinstance(name, str) and len(name) <= _CHARS)
         while len(self.known) > _IN_ALL:
             self.known.pop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.handover import Handover
 from kernelexec.provisioning.installed import InstalledSpec, find_spec, installed
 from kernelexec.provisioning.places import LocalPlace, Place, place_of, unavailable
 from kernelexec.provisioning.processes import Mark
@@ -13,6 +14,7 @@ from kernelexec.provisioning.spec import create_provisioner
 
 __all__ = [
     "Connection",
+    "Handover",
     "InstalledSpec",
     "KernelProvisionerBase",
     "LocalPlace",

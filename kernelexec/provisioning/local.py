@@ -10,13 +10,15 @@ from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from kernelexec.provisioning.processes import NAME, Mark, descends, oom_kills
+from kernelexec.provisioning.adopted import AdoptedProcess
+from kernelexec.provisioning.processes import NAME, Mark, descends, oom_kills, status_of
 
 
 class Provisioner(LocalProvisioner):
     """jupyter_client's local provisioner with a wait that does not poll and an end that spares no descendant."""
 
     isolation = "local"
+    process: Any = None
     mark: Mark | None = None
     _left: int | None = None
     _oom_kills = 0
@@ -48,7 +50,7 @@ class Provisioner(LocalProvisioner):
         if process is None:
             return self._left
         try:
-            fd = os.pidfd_open(process.pid)
+            fd = process.opened() if isinstance(process, AdoptedProcess) else os.pidfd_open(process.pid)
         except (AttributeError, OSError):
             self._left = await super().wait()
             return self._left
@@ -67,6 +69,19 @@ class Provisioner(LocalProvisioner):
     def out_of_memory(self) -> bool:
         """Whether the kernel was killed while the machine killed something for want of memory: as close as it can be known."""
         return self._left == -signal.SIGKILL and oom_kills() > self._oom_kills
+
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """What another process finds the kernel by: its id and when it was born, its group, its mark."""
+        status, mark = status_of(self.pid or 0), self.mark
+        told = {"born": status.born if status else 0, "mark": mark.value if mark else ""}
+        return {**await super().get_provisioner_info(), **told}
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Care for a kernel that another process started; ``has_process`` says whether it lives."""
+        await super().load_provisioner_info(provisioner_info)
+        self.mark = Mark(str(provisioner_info["mark"]))
+        self._oom_kills = oom_kills()
+        self.process = AdoptedProcess.of(int(provisioner_info["pid"]), int(provisioner_info["born"]))
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel's process group; its leader alone for anything but interrupt, terminate and kill."""

@@ -49,6 +49,11 @@ class Place(Protocol):
         """Where the interpreter of new kernels is, for a message."""
         ...
 
+    @property
+    def patience(self) -> float:
+        """How long a kernel whose owner was killed waits for a new one, in seconds; 0 where it ends with its owner."""
+        ...
+
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """The kernelspec of a new kernel with that private directory."""
         ...
@@ -64,6 +69,7 @@ class LocalPlace:
 
     config: Config
     cwd: str
+    patience: float = 0.0
 
     @property
     def isolation(self) -> str:
@@ -103,6 +109,11 @@ class ContainerPlace:
     def cwd(self) -> str:
         """The workspace as kernels see it."""
         return str(self.workspace) if self.config.container.layout == "host" else _WORKSPACE_INSIDE
+
+    @property
+    def patience(self) -> float:
+        """They end with their owner."""
+        return 0.0
 
     @property
     def python(self) -> str:

@@ -1,0 +1,214 @@
+"""How a kernel comes to serve this process: it is started, or it is taken over from an owner that died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kernelexec.config import Config
+from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.kernel.death import Death
+from kernelexec.kernel.dialing import Dialing
+from kernelexec.kernel.levers import Levers
+from kernelexec.kernel.link import Link
+from kernelexec.kernel.names import Names
+from kernelexec.kernel.programs import Programs
+from kernelexec.kernel.racing import until_death
+from kernelexec.provisioning import Connection, Handover, KernelProvisionerBase, Place, create_provisioner
+from kernelexec.provisioning.spec import complaint, start_failure
+
+_STDERR_BYTES = 4096
+#: How much text of the newest cell the launcher keeps for a new owner, in ``stream_bytes``: those of stdout and stderr.
+_TAPE_BUDGETS = 2
+
+logger = logging.getLogger("kernelexec")
+
+
+class Beginning(Levers):
+    """The part of a kernel that ends when it serves. Whoever derives from it ends the kernel, and hears of its death."""
+
+    about: dict[str, Any]
+    died: asyncio.Event
+    names: Names
+    programs: Programs | None
+    token: str
+    _called: str
+    _config: Config
+    _dialing: Dialing | None
+    _identity: bytes
+    _place: Place
+    _unwanted: bool
+
+    async def start(self, tasks: TaskGroup) -> None:
+        """Start the process, wait until it says that it serves, and connect.
+
+        Raises:
+            KernelStartFailed: it did not come up in time or died; with the end of its stderr.
+        """
+        installed = self._installed
+        connection = self._runtime.create(installed.transport, installed.name) if installed else self._runtime.create()
+
+        async def begin() -> None:
+            await self._launch(tasks)
+            if installed is None:
+                await self._or_death(self._await_ready)
+            await self._connect(connection)
+            await self._note()
+
+        await self._within_budget(begin)
+
+    async def take_over(self, tasks: TaskGroup, handover: Handover) -> None:
+        """Become the owner of a kernel that outlived the one before. No other process may have its directory's root.
+
+        Raises:
+            KernelStartFailed: it is gone, or does not answer in time; then it is ended.
+        """
+        self.token, self.about = handover.token, dict(handover.about)
+        connection = self._runtime.take_over()
+
+        async def begin() -> None:
+            await self._attach(tasks, handover)
+            if connection is None:
+                raise KernelConnectionFailed("nobody reads the pipe of its owner")
+            await self._connect(connection)
+            await self._or_death(self._await_names)
+
+        await self._within_budget(begin)
+
+    async def _within_budget(self, begin: Callable[[], Awaitable[None]]) -> None:
+        budget = self._config.budgets.start
+        try:
+            with anyio.fail_after(budget):
+                await begin()
+        except TimeoutError as exc:
+            last = f" ({self._dialing.failure})" if self._dialing and self._dialing.failure else ""
+            raise KernelStartFailed(await self._give_up(f"{self._called} did not serve within {budget} s{last}.")) from exc
+        except KernelConnectionFailed as exc:
+            raise KernelStartFailed(await self._give_up(f"{self._called}'s sockets cannot be used: {exc}.")) from exc
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _give_up(self, why: str) -> str:
+        message = why + await self._complaint()
+        await self.kill()
+        return message
+
+    async def _launch(self, tasks: TaskGroup) -> None:
+        if self._unwanted:
+            raise KernelStartFailed("The kernel was stopped before it started.")
+        spec = self._place.spec(self._runtime, self.token, self._installed)
+        limits = self._config.limits.model_dump(exclude_none=True)
+        patience = self._patience
+        tape_bytes = _TAPE_BUDGETS * self._config.output.stream_bytes if patience else 0
+        order = self._runtime.launch_environment(self.token, limits, patience=patience, tape_bytes=tape_bytes)
+        env = self._place.environment() | order
+        provisioner = create_provisioner(self.token, spec)
+        kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
+        with self._runtime.stderr_file.open("ab") as stderr:
+            try:
+                self._provisioner = provisioner
+                silent = subprocess.DEVNULL
+                await provisioner.launch_kernel(kwargs.pop("cmd"), stdin=silent, stdout=silent, stderr=stderr, **kwargs)
+            except OSError as exc:
+                if not provisioner.has_process:
+                    self._set_death(Death("exited", 127))
+                raise KernelStartFailed(start_failure(exc, spec.argv[0], self._place.cwd)) from exc
+        await provisioner.post_launch()
+        tasks.start_soon(self._watch, provisioner)
+
+    async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
+        """Have a provisioner care for a process that another one started."""
+        provisioner = create_provisioner(self.token, self._place.spec(self._runtime, self.token, None))
+        async with AsyncExitStack() as unless_found:
+            unless_found.push_async_callback(provisioner.cleanup)
+            try:
+                await provisioner.load_provisioner_info(dict(handover.provisioner))
+            except (OSError, LookupError, ValueError, TypeError) as exc:
+                raise KernelStartFailed(f"The kernel that waited for a new owner cannot be found: {exc!r}.") from exc
+            if not provisioner.has_process:
+                raise KernelStartFailed("The kernel that waited for a new owner has ended.")
+            unless_found.pop_all()
+        self._provisioner = provisioner
+        tasks.start_soon(self._watch, provisioner)
+
+    @property
+    def _patience(self) -> float:
+        """How long it waits for a new owner when its own has died, in seconds."""
+        return self._place.patience if self._installed is None else 0.0
+
+    async def _note(self) -> None:
+        """Write down what a new owner would need."""
+        if not self._patience or self._provisioner is None:
+            return
+        path = self._runtime.path
+        handover = Handover(int(path.name), self.token, self.about, await self._provisioner.get_provisioner_info())
+        try:
+            handover.write(path.parent)
+        except (OSError, TypeError, ValueError):
+            logger.exception("kernelexec.kernel_not_noted", extra={"kernel": str(path)})
+
+    async def _connect(self, connection: Connection) -> None:
+        pid = getattr(self._provisioner, "pid", None)
+        serves = getattr(self._provisioner, "serves", None)
+        dial = self._dialing = Dialing(connection, pid, said=self._installed is None, serves=serves)
+        link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
+        await self._or_death(lambda: link.connect(dial))
+        if self._installed is not None and pid is not None:
+            await self._or_death(self._await_answer)  # its sockets, and a welcome on them, may come before it serves
+            self.programs = await Programs.of(pid)
+
+    async def _await_answer(self) -> None:
+        if not await self.answers(self._config.budgets.start):
+            raise KernelConnectionFailed("it does not answer")
+
+    async def _await_ready(self) -> None:
+        self.about = await self._runtime.wait_ready()
+
+    async def _await_names(self) -> None:
+        """Have the launcher prove that it is the one that was started, and tell the names of the user's variables."""
+        content = {"msg_id": None}
+        assert self._link is not None
+        said = await self._link.ask("control", "kernelexec_resume_request", content, patience=self._config.budgets.start)
+        told = (said or {}).get("kernelexec")
+        if not isinstance(told, dict) or told.get("token") != self.token:
+            raise KernelConnectionFailed("its launcher does not answer")
+        self.names.learn_all(told)
+
+    async def _or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
+        failure = await until_death(self.died, wait)
+        if self.death is not None:
+            how = f"{self.death.cause}, exit code {self.death.exit_code}"
+            raise KernelStartFailed(f"{self._called} ended while it started ({how}).{await self._complaint()}")
+        if failure is not None:
+            raise failure
+
+    async def _complaint(self) -> str:
+        text = self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace").strip()
+        if (asked := getattr(self._provisioner, "complaint", None)) is not None:
+            text = (await asked()).strip()
+        return complaint(text, None if self._installed else self._place.python)
+
+    async def kill(self) -> None:
+        """Kill the process and all its descendants, and wait until it is gone."""
+        raise NotImplementedError
+
+    async def answers(self, patience: float) -> bool:
+        """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
+        raise NotImplementedError
+
+    async def _watch(self, provisioner: KernelProvisionerBase) -> None:
+        raise NotImplementedError
+
+    def _set_death(self, death: Death) -> None:
+        raise NotImplementedError
+
+    def _learn(self, metadata: dict[str, Any]) -> None:
+        raise NotImplementedError
