@@ -14,7 +14,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -25,12 +25,14 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.processes import status_of
 from kernelexec.provisioning.trees import DIRECTORY, clear, names_in
 
-RECORD = ".owner"
+RECORD, _FRESH = ".owner", ".owner.new"
 #: How the roots' names begin, and what ``tempfile`` makes of it.
 PREFIX, NAME = "kx-", re.compile(r"kx-[a-z0-9_]{8}")
 #: A directory without a record that is younger than this, in seconds, is just being made.
 _YOUNG_SECONDS = 60.0
 _RECORD_BYTES = 4096
+#: How long a taker waits for a sweep that holds the lock, in seconds, and how often it looks.
+_SWEEP_SECONDS, _PAUSE = 2.0, 0.02
 _ENTRIES_MAX = 100_000
 _PROC = Path("/proc")
 
@@ -107,14 +109,39 @@ class Root:
             raise KernelStartFailed(message) from exc
         return root
 
+    @classmethod
+    def take_over(cls, path: Path) -> Self | None:
+        """Make a dead owner's directory this process's own, with all that is in it; of many who ask at once, one gets it.
+
+        None where the owner lives, nobody can know, or the directory is none of this user's. For a thread: it may wait for
+        a sweep that just looks at it.
+        """
+        try:
+            fd = hold(os.open(path, DIRECTORY))
+        except OSError:
+            return None
+        root = cls(path, fd)
+        try:
+            if _is_private(os.fstat(fd)) and _locked_soon(fd) and _was_left(fd, path):
+                root._sign()
+                return root
+        except OSError:
+            logger.exception("kernelexec.root_not_taken_over", extra={"root": str(path)})
+        let_go(fd)
+        return None
+
     def _sign(self) -> None:
+        """Write the record, as a whole: there is one at every moment where there was one."""
         assert self._fd is not None
         record = json.dumps(asdict(Owner.this(locked=_lock(self._fd)))).encode()
-        fd = os.open(RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+        with suppress(FileNotFoundError):
+            os.unlink(_FRESH, dir_fd=self._fd)
+        fd = os.open(_FRESH, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
         try:
             os.write(fd, record)
         finally:
             os.close(fd)
+        os.rename(_FRESH, RECORD, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def remove(self) -> None:
         """Remove the directory with all that is in it."""
@@ -131,8 +158,15 @@ class Root:
             let_go(fd)
 
 
-def sweep(bases: Iterable[Path], stop: threading.Event) -> None:
-    """Remove what dead owners left in these directories. For a thread: it stops between two files when told to."""
+def _spare_none(_root: Path) -> bool:
+    return False
+
+
+def sweep(bases: Iterable[Path], stop: threading.Event, *, spare: Callable[[Path], bool] = _spare_none) -> None:
+    """Remove what dead owners left in these directories, but for what ``spare`` says is still of use to somebody.
+
+    For a thread: it stops between two files when told to. Nobody takes a root over while it is looked at.
+    """
     for base in dict.fromkeys(bases):
         try:
             fd = os.open(base, DIRECTORY & ~os.O_NOFOLLOW)
@@ -143,24 +177,24 @@ def sweep(bases: Iterable[Path], stop: threading.Event) -> None:
                 names = [entry.name for entry in islice(entries, _ENTRIES_MAX) if NAME.fullmatch(entry.name)]
             for name in names:
                 with suppress(OSError):
-                    _end(fd, base / name, stop)
+                    _end(fd, base / name, stop, spare)
         finally:
             os.close(fd)
 
 
-def _end(base: int, path: Path, stop: threading.Event) -> None:
-    """Remove one root if it is this user's and its owner is dead."""
+def _end(base: int, path: Path, stop: threading.Event, spare: Callable[[Path], bool]) -> None:
+    """Remove one root if it is this user's, its owner is dead, and it is not to be spared."""
     fd = hold(os.open(path.name, DIRECTORY, dir_fd=base))
     try:
         found = os.fstat(fd)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        if not _is_private(found):
             return
         owner, names = Owner.of(fd), set(names_in(fd))
-        if owner is None and (names - {RECORD} or time.time() - found.st_mtime < _YOUNG_SECONDS):
+        if owner is None and (names - {RECORD, _FRESH} or time.time() - found.st_mtime < _YOUNG_SECONDS):
             return  # none of ours, or one that is just being made
         if not _lock(fd) and (owner is None or owner.locked):
             return
-        if owner is not None and not owner.gone:
+        if owner is not None and (not owner.gone or spare(path)):
             return
         if not clear(fd, keep=RECORD, stop=stop):
             return
@@ -173,6 +207,28 @@ def _end(base: int, path: Path, stop: threading.Event) -> None:
             logger.info("kernelexec.swept", extra=told)
     finally:
         let_go(fd)
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+
+
+def _locked_soon(fd: int) -> bool:
+    """Whether the lock of a dead owner's root is ours now; a sweep lets go of it after a look."""
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    while not _lock(fd):
+        owner = Owner.of(fd)
+        if owner is None or not owner.gone or time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE)  # in a thread: a lock cannot be waited for with a bound
+    return True
+
+
+def _was_left(fd: int, path: Path) -> bool:
+    """Whether an open root, whose lock is ours, is still there and its owner is dead."""
+    owner = Owner.of(fd)
+    in_place = os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))  # noqa: PTH116 - as the other one
+    return owner is not None and owner.gone and in_place
 
 
 def hold(fd: int) -> int:
