@@ -14,6 +14,8 @@ from kernelexec.config import Config, system_refusal
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.journal import Journal, journal_path
 from kernelexec.provisioning import Place, place_of
+from kernelexec.provisioning.register import KEPT, LeftSession
+from kernelexec.provisioning.trees import remove_tree
 from kernelexec.recorder import Recorder, make_empty
 from kernelexec.workspace import Workspace
 
@@ -45,6 +47,26 @@ class Belongings:
         place = place_of(config, session=name, workspace=workspace.path, root=root)
         return cls(workspace, runtime, recorder, journal, place)
 
+    @classmethod
+    def take_over(cls, left: LeftSession, root: Path, config: Config) -> Belongings:
+        """What a dead owner's session had, in a root that is this process's now. For a thread, as ``make``.
+
+        The notebook goes on where it is one that this session can write on; else a new one begins beside it.
+
+        Raises:
+            InvalidWorkDir: the workspace is gone.
+        """
+        workspace = Workspace.at(left.workspace)
+        keep = {str(left.handover.epoch), *KEPT}
+        for path in left.directory.iterdir():
+            if path.name not in keep:
+                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        recorder = _recorder(left.name, workspace, left.notebook) if config.notebook else None
+        limit = config.capacity.journal_bytes
+        journal = Journal(journal_path(config.workspace, left.name), limit_bytes=limit) if config.journal else None
+        place = place_of(config, session=left.name, workspace=workspace.path, root=root)
+        return cls(workspace, left.directory, recorder, journal, place)
+
     def give_up(self) -> None:
         """Leave nothing of them behind but the workspace."""
         if self.journal is not None:
@@ -70,9 +92,14 @@ def _workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Confi
     return found
 
 
-def _recorder(name: str, workspace: Workspace) -> Recorder | None:
-    """The recorder of a notebook that no other session has; None where none can be made: that is no reason not to run."""
+def _recorder(name: str, workspace: Workspace, earlier: Path | None = None) -> Recorder | None:
+    """The recorder of a notebook that no other session has; None where none can be made: that is no reason not to run.
+
+    An ``earlier`` one in the workspace, of a session that this one is, is written on.
+    """
     try:
+        if earlier is not None and earlier.parent == workspace.path and (going_on := Recorder.of(earlier)) is not None:
+            return going_on
         for path in _numbered(workspace.path / f"{name}.ipynb"):
             with suppress(FileExistsError):
                 make_empty(path)

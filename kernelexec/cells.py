@@ -7,11 +7,15 @@ import hashlib
 import json
 import re
 import shlex
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernelexec.errors import InvalidCode
 
 _SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\r?\n(?P<script>.*)\Z", re.DOTALL)
+_BASH_MAGIC, _NODE_MAGIC = "%%bash\n", "%%script node\n"
 #: The largest JavaScript cell: it is an argument of node's.
 NODE_BYTES = 100_000
 _BANG = re.compile(r"^!(?!!)(?P<command>.*)\Z", re.DOTALL)
@@ -103,7 +107,7 @@ def command(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: 
     check(text, limit_bytes=limit_bytes, what="command")
     if stdin is not None:
         check(stdin, limit_bytes=limit_bytes, what="stdin")
-    return ShellCell(f"%%bash\n{text}", text, lasts=True, work_dir=work_dir, stdin=stdin, language="bash")
+    return ShellCell(_BASH_MAGIC + text, text, lasts=True, work_dir=work_dir, stdin=stdin, language="bash")
 
 
 def node(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
@@ -120,9 +124,25 @@ def node(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
         raise InvalidCode(message)
     if stdin is not None:
         check(stdin, limit_bytes=limit_bytes, what="stdin")
-    return ShellCell(
-        f"%%script node\n{code}", _NODE.format(code=shlex.quote(code)), lasts=True, stdin=stdin, language="javascript"
-    )
+    return ShellCell(_NODE_MAGIC + code, _NODE.format(code=shlex.quote(code)), lasts=True, stdin=stdin, language="javascript")
+
+
+def recorded(said: Mapping[str, Any]) -> Cell:
+    """The cell that a journal's record of its beginning tells of.
+
+    Raises:
+        InvalidCode, LookupError: it tells of none.
+    """
+    source, limit = said["code"], sys.maxsize
+    if said["kind"] != "command":
+        check(source, limit_bytes=limit)
+        return CodeCell(source, str(said["language"]))
+    given = {name: said[name] if isinstance(said.get(name), str) else None for name in ("work_dir", "stdin")}
+    if said["lasts"] is not True:
+        return parse(source, limit_bytes=limit)
+    if source.startswith(_NODE_MAGIC):
+        return node(source.removeprefix(_NODE_MAGIC), stdin=given["stdin"], limit_bytes=limit)
+    return command(source.removeprefix(_BASH_MAGIC), **given, limit_bytes=limit)
 
 
 def check(source: object, *, limit_bytes: int, what: str = "code") -> None:

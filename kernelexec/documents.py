@@ -12,8 +12,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import DisplayUpdated, Event
+from kernelexec.notebooks import notebook_output
 from kernelexec.past import PastCell, PastStatus, called
-from kernelexec.recorder import notebook_output, write_atomically
+from kernelexec.recorder import write_atomically
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 
 _CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)

@@ -25,6 +25,15 @@ class SessionOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionAdopted:
+    """A session of an owner that died goes on under this one: its kernel lives, with all its state."""
+
+    session: str
+    workspace: Path
+    kernel_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionReplayed:
     """What was to be replayed in a new session has been, as far as the report says."""
 
@@ -72,6 +81,7 @@ class CellStarted:
     cell: Cell
     kernel_epoch: int
     request_id: str | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,7 @@ class SessionClosed:
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
-SessionEvent = SessionOpened | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
+SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
 Event = SessionEvent | KernelChanged | CellEvent | DisplayUpdated
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
+import stat
 import threading
 import time
 from collections import deque
@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from kernelexec.cells import Cell, ShellCell
+from kernelexec.cells import Cell
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
-from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+from kernelexec.notebooks import bundle, code_cell
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -28,7 +29,6 @@ _METADATA = {
 NOTEBOOK_BYTES = 64 * 1024 * 1024
 #: How long a write may wait for the one before it, in seconds.
 _PATIENCE = 10.0
-_JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
 #: How much text is made JSON at a time, in characters: other threads get their turn in between.
 _PIECE_CHARS = 128 * 1024
@@ -68,6 +68,26 @@ class Recorder:
         self._thinned = 0
         self._shown: dict[str, deque[tuple[int, int, dict[str, Any]]]] = {}
         self._shown_by: dict[int, list[str]] = {}
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """A recorder that writes on what one before it has left; None where somebody else wrote there, or it cannot be read.
+
+        Displays that are there already stay as they are.
+        """
+        try:
+            found = path.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > 2 * NOTEBOOK_BYTES:
+                return None
+            said = json.loads(path.read_bytes())
+            if said["metadata"] != _METADATA or not all("kernelexec" in cell["metadata"] for cell in said["cells"]):
+                return None
+            recorder = cls(path)
+            for cell in said["cells"]:
+                recorder._append(cell)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None
+        return recorder
 
     def __call__(self, event: Event, /) -> None:
         """Take note of a finished cell, or of new content of an earlier display: the newest of each is kept, within bounds."""
@@ -125,14 +145,17 @@ class Recorder:
 
     def _add(self, executed: Cell, result: ExecutionResult) -> None:
         number, cell = len(self._cells), code_cell(executed, result)
-        outputs = cell.pop("outputs")
+        for index, output in enumerate(result.outputs):
+            if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
+                self._shown.setdefault(output.display_id, deque()).append((number, index, _frame(cell["outputs"][index])))
+                self._shown_by.setdefault(number, []).append(output.display_id)
+        self._append(cell)
+
+    def _append(self, cell: dict[str, Any]) -> None:
+        number, outputs = len(self._cells), cell.pop("outputs")
         head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
         pieces = [head, *(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
         size = sum(map(len, pieces))
-        for index, output in enumerate(result.outputs):
-            if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
-                self._shown.setdefault(output.display_id, deque()).append((number, index, _frame(outputs[index])))
-                self._shown_by.setdefault(number, []).append(output.display_id)
         self._cells.append(_Recorded(pieces if number in self._shown_by else [b"".join(pieces)], size, len(head)))
         self._bytes += size
         self._changed = True
@@ -140,7 +163,7 @@ class Recorder:
 
     def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         """Give every display of the id its new content; where the newest cell had no room for it, it stays as it was."""
-        content = {"data": _bundle(data), "metadata": dict(metadata)}
+        content = {"data": bundle(data), "metadata": dict(metadata)}
         for number, index, frame in list(self._shown.get(display_id, ())):
             if number < self._thinned:
                 continue
@@ -183,50 +206,6 @@ def _file(cells: Iterable[_Recorded]) -> Iterator[bytes]:
 def make_empty(path: Path) -> None:
     """Make an empty notebook; FileExistsError where there is anything: of many who ask at once for a name, one gets it."""
     _create(path, _file(()))
-
-
-def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
-    """A cell with its outputs in the notebook format 4.5, and what a replay has to know of it."""
-    noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
-    if isinstance(cell, ShellCell) and cell.lasts:
-        noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin}
-    if cell.language != "python":
-        noted["language"] = cell.language
-    return {
-        "cell_type": "code",
-        "id": result.execution_id[:16],
-        "metadata": {"kernelexec": noted},
-        "execution_count": result.execution_count,
-        "source": cell.source,
-        "outputs": [notebook_output(output) for output in result.outputs],
-    }
-
-
-def notebook_output(output: Output) -> dict[str, Any]:
-    """An output in the notebook format."""
-    match output:
-        case Stream():
-            return {"output_type": "stream", "name": output.name, "text": output.text}
-        case DisplayData():
-            return {"output_type": "display_data", "data": _bundle(output.data), "metadata": output.metadata}
-        case ExecuteResult():
-            return {
-                "output_type": "execute_result",
-                "data": _bundle(output.data),
-                "metadata": output.metadata,
-                "execution_count": output.execution_count,
-            }
-        case Error():
-            traceback = list(output.traceback)
-            return {"output_type": "error", "ename": output.ename, "evalue": output.evalue, "traceback": traceback}
-
-
-def _bundle(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A mime bundle as the format has it: JSON where the media type says so, text everywhere else."""
-    return {
-        mime: value if isinstance(value, str) or _JSON_TYPE.fullmatch(mime) else json.dumps(value, ensure_ascii=False)
-        for mime, value in data.items()
-    }
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:

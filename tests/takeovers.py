@@ -7,14 +7,23 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 
+from kernelexec import AsyncSession
+from kernelexec.belongings import Belongings
 from kernelexec.collector import Collector
 from kernelexec.config import Config, load
+from kernelexec.journal import in_flight
 from kernelexec.kernel import Kernel
-from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, stored_identity
+from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, new_root, stored_identity
+from kernelexec.provisioning.register import left_sessions
+from kernelexec.provisioning.roots import Root
+from kernelexec.session.inheritance import Left
 
 BOUND = 60
 PATIENCE = 30.0
@@ -23,6 +32,14 @@ import asyncio, sys
 from pathlib import Path
 from tests.takeovers import owned
 asyncio.run(owned(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])))
+"""
+
+
+SESSION_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from tests.takeovers import session_owned
+asyncio.run(session_owned(Path(sys.argv[1]), sys.argv[2:]))
 """
 
 
@@ -111,3 +128,77 @@ def kernel_pid(place: Path) -> int:
     pid = handover.provisioner["pid"]
     assert isinstance(pid, int)
     return pid
+
+
+def session_settings(workspace: Path) -> Config:
+    return load("local", workspace=workspace, config={"output": {"stream_bytes": 64 * 1024}, "budgets": {"timeout": BOUND}})
+
+
+@asynccontextmanager
+async def living(
+    name: str, config: Config, found: Belongings, left: Left | None, hooks: Any = ()
+) -> AsyncIterator[AsyncSession]:
+    """A session as an executor has it, but for its kernels, which outlive this process."""
+    place = LocalPlace(config, str(found.workspace.path), PATIENCE)
+    async with anyio.create_task_group() as tasks:
+        session = AsyncSession(
+            name,
+            found.workspace,
+            found.runtime,
+            config,
+            hooks,
+            record=found.recorder,
+            ledger=found.journal,
+            place=place,
+            on_close=lambda _: None,
+        )
+        tasks.start_soon(session.life.live)
+        await session.open(left=left)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
+async def session_owned(workspace: Path, codes: list[str]) -> None:
+    """Have a session, run cells in it, the last one under a name, and say where its private directory is, and all it prints."""
+    root = Root.claim(new_root())
+    config = session_settings(workspace)
+    found = Belongings.make("a", None, root.path, config)
+    async with living("a", config, found, None) as session:
+        print(root.path, flush=True)
+        for code in codes[:-1]:
+            await session.execute(code, request_id=code)
+        await session.execute(codes[-1], request_id="last", on_output=lambda output: print(repr(output)[:100], flush=True))
+        print("ended", flush=True)
+        await anyio.sleep_forever()
+
+
+@contextmanager
+def session_owner(workspace: Path, *codes: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that has a session of cells, and its private directory."""
+    command = [sys.executable, "-c", SESSION_OWNER, str(workspace), *codes]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
+        try:
+            assert owner.stdout is not None
+            yield owner, Path(owner.stdout.readline().strip())
+        finally:
+            owner.kill()
+
+
+@asynccontextmanager
+async def inherited(workspace: Path, path: Path, hooks: Any = (), *, aged: float = 0) -> AsyncIterator[AsyncSession]:
+    """The session of an owner that died, under this process, as an executor would take it over."""
+    root = await anyio.to_thread.run_sync(Root.take_over, path)
+    assert root is not None
+    try:
+        config = session_settings(workspace)
+        [left] = left_sessions(root.path)
+        found = await anyio.to_thread.run_sync(Belongings.take_over, left, root.path, config)
+        assert found.journal is not None
+        flight = await anyio.to_thread.run_sync(in_flight, found.journal.path)
+        flight = flight and replace(flight, began=flight.began - aged)
+        async with living(left.name, config, found, Left(left.handover, flight), hooks) as session:
+            yield session
+    finally:
+        await anyio.to_thread.run_sync(root.remove)

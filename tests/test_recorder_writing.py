@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from kernelexec import recorder
 from kernelexec.hooks import DisplayUpdated
+from kernelexec.notebooks import notebook_output
 from kernelexec.recorder import Recorder, write_atomically
 from kernelexec.results import DisplayData, Stream
 from kernelexec.workspace import Watch
@@ -39,7 +40,7 @@ def test_the_file_is_what_nbformat_makes_of_the_same_cells(path: Path) -> None:
     kept.write()
     outputs: list[Any] = []
     for output in event.result.outputs:
-        fields = json.loads(json.dumps(recorder.notebook_output(output)))
+        fields = json.loads(json.dumps(notebook_output(output)))
         outputs.append(new_output(fields.pop("output_type"), **fields))
     first, second = json.loads(path.read_text())["cells"]
     cells = [

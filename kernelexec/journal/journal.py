@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelexec.errors import Refused
 from kernelexec.hooks import Earlier, Event
-from kernelexec.journal.reading import beside, part_after, parts, requests
+from kernelexec.journal.reading import beside, part_after, parts, requests, requests_of_life
 from kernelexec.journal.records import line, record
 from kernelexec.provisioning.roots import hold, let_go
 
@@ -53,6 +53,7 @@ class Journal:
         self._read = False
         self._sent: dict[str, Earlier] = {}
         self._here: set[str] = set()
+        self._adopted = False
         self._closed = False
         self._claim()
 
@@ -98,6 +99,8 @@ class Journal:
             if not self._read:
                 for name, sent in requests(self.path).items():
                     self._sent.setdefault(name, sent)
+                if self._adopted:
+                    self._here |= requests_of_life(self.path)
                 self._read = True
         sent_before = self._sent.get(request_id)
         if sent_before is None:
@@ -187,6 +190,7 @@ class Journal:
     def _remember(self, said: dict[str, Any]) -> None:
         """Know of a request that is sent, also where nothing is written of it, or no longer."""
         name = said.get("request_id")
+        self._adopted |= said["event"] == "adopted"
         if name is not None and said["event"] == "started":
             self._here.add(name)
         if name is not None and said["event"] in ("started", "finished"):
@@ -228,6 +232,6 @@ def _is_ending(fd: int) -> bool:
     for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
         with suppress(ValueError, AttributeError):
             said = json.loads(raw).get("event")
-            if said in ("opened", "closing", "closed"):
-                return bool(said != "opened")
+            if said in ("opened", "adopted", "closing", "closed"):
+                return said in ("closing", "closed")
     return False

@@ -109,6 +109,17 @@ def requests(path: Path, request_id: str | None = None) -> dict[str, Earlier]:
     return found
 
 
+def requests_of_life(path: Path) -> set[str]:
+    """The requests whose cells were sent since the session was opened, by whichever of its owners."""
+    found: set[str] = set()
+    for said in read(path):
+        if said.get("event") == "opened":
+            found.clear()
+        elif said.get("event") == "started" and isinstance(named := said.get("request_id"), str):
+            found.add(named)
+    return found
+
+
 def _records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any]]:
     """The records of cells that were sent with this request id, or with any."""
     mark = _ANY_REQUEST if request_id is None else request_mark(request_id)

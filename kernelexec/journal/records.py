@@ -19,6 +19,7 @@ from kernelexec.hooks import (
     DisplayUpdated,
     Event,
     KernelChanged,
+    SessionAdopted,
     SessionClosed,
     SessionClosing,
     SessionEvent,
@@ -58,7 +59,8 @@ def _of_cell(event: CellEvent) -> dict[str, Any]:
             return {"event": "refused", "decision": "refused", **_refused(event)}
         case CellStarted():
             said = {"event": "started", "execution_id": event.execution_id, "decision": "allowed", **_cell(event.cell)}
-            return {**said, "kernel_epoch": event.kernel_epoch, **_request(event.request_id, event.cell)}
+            said |= {"kernel_epoch": event.kernel_epoch} | ({} if event.timeout is None else {"timeout": event.timeout})
+            return {**said, **_request(event.request_id, event.cell)}
         case CellExecuted():
             kept_whole = {} if event.request_id is None else {"result": kept(event.result).to_dict()}
             return {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell), **kept_whole}
@@ -72,6 +74,9 @@ def _of_session(event: SessionEvent) -> dict[str, Any]:
         case SessionOpened():
             said = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
             return said if event.replays is None else {**said, "replays": event.replays}
+        case SessionAdopted():
+            said = {"event": "adopted", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
+            return {**said, "kernel_epoch": event.kernel_epoch}
         case SessionReplayed():
             return {"event": "replayed", **event.replay.to_dict(), **event.past.carried()}
         case SnapshotTaken():

@@ -10,14 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.provisioning.handover import NAME as NOTE_OF_KERNEL
+from kernelexec.provisioning.handover import Handover
 from kernelexec.provisioning.roots import NAME, Owner, is_held
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.trees import DIRECTORY
 from kernelexec.workspace.directory import check_name
 
 _NOTE, _NOTE_BYTES = "session.json", 16 * 1024
+#: What is a session's own in its private directory, beside the directories of its kernels.
+KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
 
 
@@ -32,14 +37,40 @@ class LiveSession:
     kernel: RuntimeDirectory | None
 
 
-def note(directory: Path, name: str, workspace: Path) -> None:
-    """Write into a session's private directory which session it is.
+@dataclass(frozen=True, slots=True)
+class LeftSession:
+    """A session that a dead owner left, and its kernel, which may still wait for a new one."""
+
+    name: str
+    workspace: Path
+    directory: Path
+    notebook: Path | None
+    handover: Handover
+
+
+def left_sessions(root: Path) -> list[LeftSession]:
+    """The sessions in a dead owner's private directory whose kernels may wait for a new one."""
+    found = []
+    with suppress(OSError), os.scandir(root) as entries:
+        for entry in islice(entries, _SESSIONS_MAX):
+            if entry.is_dir(follow_symlinks=False) and (handover := Handover.read(Path(entry.path))) is not None:
+                said = _noted(Path(entry.path))
+                if said is not None:
+                    notebook = said.get("notebook")
+                    noted = Path(notebook) if isinstance(notebook, str) else None
+                    found.append(LeftSession(said["name"], Path(said["workspace"]), Path(entry.path), noted, handover))
+    return sorted(found, key=lambda session: session.name)
+
+
+def note(directory: Path, name: str, workspace: Path, notebook: Path | None = None) -> None:
+    """Write into a session's private directory which session it is, whatever an owner before wrote there.
 
     Raises:
         OSError: it cannot be written.
     """
+    (directory / _NOTE).unlink(missing_ok=True)
     with os.fdopen(os.open(directory / _NOTE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid()}, file)
+        json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid(), "notebook": notebook and str(notebook)}, file)
 
 
 def live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
@@ -71,11 +102,18 @@ def _sessions_in(root: Path, pid: int) -> Iterator[LiveSession]:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 continue
-            with suppress(ValueError, RecursionError, InvalidRequest):  # a kernel may have written anything there
-                said = json.loads(RuntimeDirectory(Path(entry.path)).read(_NOTE, _NOTE_BYTES))
-                if isinstance(said, dict) and isinstance(said.get("workspace"), str):
-                    check_name(said.get("name", ""))
-                    yield LiveSession(said["name"], said["workspace"], pid, *_newest_kernel(Path(entry.path)))
+            if (said := _noted(Path(entry.path))) is not None:
+                yield LiveSession(said["name"], said["workspace"], pid, *_newest_kernel(Path(entry.path)))
+
+
+def _noted(directory: Path) -> dict[str, Any] | None:
+    """What ``note`` wrote of a session; None where there is nothing of use."""
+    with suppress(ValueError, RecursionError, InvalidRequest):  # a kernel may have written anything there
+        said = json.loads(RuntimeDirectory(directory).read(_NOTE, _NOTE_BYTES))
+        if isinstance(said, dict) and isinstance(said.get("workspace"), str):
+            check_name(said.get("name", ""))
+            return said
+    return None
 
 
 def _newest_kernel(directory: Path) -> tuple[int, RuntimeDirectory | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.hooks import KernelChanged
 from kernelexec.kernel import Death, Execution, Kernel
-from kernelexec.provisioning import InstalledSpec, Place, RuntimeDirectory, stored_identity
+from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, Interrupted
 from kernelexec.session.ladder import end_cell
 from kernelexec.session.life import Life
 from kernelexec.session.turn import Verdict
 
+logger = logging.getLogger("kernelexec")
 _LISTED = 20
 _BY_INTERRUPT = Death("killed", 130)
 
@@ -99,10 +101,7 @@ class Keeper:
         self._check_wanted()
         if self.kernel is None:
             self.epoch += 1
-            runtime = RuntimeDirectory(self._runtime / str(self.epoch))
-            kernel = self._starting = Kernel(
-                self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed, place=self._place
-            )
+            kernel = self._starting = self._new_kernel()
             try:
                 await kernel.start(self._life.tasks)
             except KernelStartFailed:
@@ -116,6 +115,31 @@ class Keeper:
             self._say("started")
             self._check_wanted()
         return self.kernel
+
+    async def take_over(self, handover: Handover) -> bool:
+        """Have a kernel that outlived its owner, as the first one; whether it could be had. Else its loss is told."""
+        self._check_wanted()
+        self.epoch = handover.epoch
+        kernel = self._starting = self._new_kernel()
+        try:
+            await kernel.take_over(self._life.tasks, handover)
+        except KernelStartFailed:
+            logger.exception("kernelexec.kernel_not_taken_over", extra={"session": self._session})
+            self._check_wanted()
+            await self._bury(kernel, told=False)
+            return False
+        finally:
+            self._starting = None
+        kernel.on_death = self._died
+        self.kernel = kernel
+        self._check_wanted()
+        return True
+
+    def _new_kernel(self) -> Kernel:
+        runtime = RuntimeDirectory(self._runtime / str(self.epoch))
+        return Kernel(
+            self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed, place=self._place
+        )
 
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
         """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""

@@ -125,7 +125,8 @@ class Queue:
                 why = "The session was closed." if self._life.ending else "Cancelled while it waited for its turn."
                 return
             try:
-                turn.clock.turn = time.monotonic()
+                if not turn.in_flight:
+                    turn.clock.turn = time.monotonic()
                 result = await self._runner.run(turn)
                 if result is None:
                     why = "Cancelled while its kernel started."
@@ -147,7 +148,7 @@ class Queue:
 
     def _broken(self, turn: Turn, why: str) -> ExecutionResult:
         """The result of a turn that never came to its own, which the hooks are told too."""
-        sent = turn.execution is not None
+        sent = turn.execution is not None or turn.in_flight
         result = (broke_off if sent else never_ran)(turn, self._session, self._kernels.of(turn.cell).epoch, why)
         if turn.own:
             return result

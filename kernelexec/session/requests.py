@@ -77,6 +77,11 @@ class Requests:
             self._turns[name] = turn
             return turn
 
+    def resumed(self, turn: Turn) -> None:
+        """Know a turn that another owner had begun: its request, sent again, joins it."""
+        if turn.request_id is not None:
+            self._turns[turn.request_id] = turn
+
     def as_of_now(self, result: ExecutionResult, keeper: Keeper) -> ExecutionResult:
         """An outcome that a request gets which was sent again: what it says of the state is said anew."""
         return result if keeper.lives(result.kernel_epoch) or result.status == "running" else outlived(result)

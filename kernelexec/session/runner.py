@@ -12,12 +12,14 @@ from typing import Any
 
 from kernelexec.collector import Collector
 from kernelexec.config import Config
+from kernelexec.errors import KernelNotAnswering
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook
+from kernelexec.kernel import Execution, Kernel
 from kernelexec.results import ExecutionResult
-from kernelexec.session.keeper import loss_told
+from kernelexec.session.keeper import Keeper, loss_told
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.requests import Requests
-from kernelexec.session.turn import Turn, conclude
+from kernelexec.session.turn import Turn, conclude, lost_track
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
 
 logger = logging.getLogger("kernelexec")
@@ -58,21 +60,17 @@ class Runner:
             kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
         if turn.starting.cancelled_caught:
             return None
-        turn.clock.sent = time.monotonic()
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
-        if not turn.own:
-            self._tell(CellStarted(self._session, turn.execution_id, turn.cell, keeper.epoch, turn.request_id))
-        if turn.request_id is not None:
-            await self._requests.secure(turn.request_id)
-        turn.execution = kernel.submit(
-            turn.cell.request, turn.collector, collector(output.late), counted=not turn.own, msg_id=turn.execution_id
-        )
+        take = self._resume if turn.in_flight else self._send
+        turn.execution = await take(turn, keeper, kernel, turn.collector, collector(output.late))
+        if turn.execution is None:
+            return lost_track(turn.execution_id, self._session, keeper.epoch, turn.isolation)
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
-        verdict = await keeper.mind(kernel, turn.execution, turn.timeout)
+        verdict = await keeper.mind(kernel, turn.execution, self._left(turn))
         turn.clock.ended = time.monotonic()
         loss_told(verdict, loss, keeper.epoch)
         result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=())
@@ -82,6 +80,33 @@ class Runner:
         saved = saver.save(result.execution_count or 0, result.outputs)
         files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))
         return dataclasses.replace(result, files=files, timing=turn.clock.timing(turn.said()))
+
+    async def _send(self, turn: Turn, keeper: Keeper, kernel: Kernel, collector: Collector, late: Collector) -> Execution:
+        turn.clock.sent = time.monotonic()
+        if not turn.own:
+            epoch, name = keeper.epoch, turn.request_id
+            self._tell(CellStarted(self._session, turn.execution_id, turn.cell, epoch, name, turn.timeout))
+        if turn.request_id is not None:
+            await self._requests.secure(turn.request_id)
+        return kernel.submit(turn.cell.request, collector, late, counted=not turn.own, msg_id=turn.execution_id)
+
+    async def _resume(
+        self, turn: Turn, keeper: Keeper, kernel: Kernel, collector: Collector, late: Collector
+    ) -> Execution | None:
+        """A cell that another owner had sent; None where nobody can know what became of it."""
+        patience = max(self._left(turn), self._config.budgets.start)
+        try:
+            return await kernel.resume(turn.execution_id, collector, late, patience=patience)
+        except KernelNotAnswering:
+            logger.exception("kernelexec.cell_not_resumed", extra={"session": self._session})
+            await keeper.kill("timeout")
+            return None
+
+    def _left(self, turn: Turn) -> float:
+        """How long a turn may still run, in seconds; one that is in flight at least until its output so far is here."""
+        if not turn.in_flight:
+            return turn.timeout
+        return max(turn.timeout - (time.monotonic() - turn.clock.sent), self._config.budgets.grace)
 
     def _display_updated(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self._tell(DisplayUpdated(self._session, display_id, data, metadata))

@@ -15,13 +15,24 @@ from kernelexec import cells
 from kernelexec.cells import Cell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.hooks import CellRefused, Hook, Ledger, Record, SessionClosed, SessionClosing, SessionOpened, SessionReplayed
+from kernelexec.hooks import (
+    CellRefused,
+    Hook,
+    Ledger,
+    Record,
+    SessionAdopted,
+    SessionClosed,
+    SessionClosing,
+    SessionOpened,
+    SessionReplayed,
+)
 from kernelexec.past import Past
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.register import note
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.results import ExecutionResult, Replay
 from kernelexec.session.executions import Executions
+from kernelexec.session.inheritance import Left
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
 from kernelexec.session.lookout import Lookout
@@ -89,8 +100,11 @@ class AsyncSession(Executions, Lookout, Snapshots):
         """Whether a cell runs or waits."""
         return self._queue.first is not None
 
-    async def open(self, *, replays: str | None = None) -> None:
-        """Start the first kernel; ``replays`` says what will be replayed then. Called by the executor.
+    async def open(self, *, replays: str | None = None, left: Left | None = None) -> None:
+        """Have a first kernel; ``replays`` says what will be replayed then. Called by the executor.
+
+        The kernel is a new one, or what an owner that died has ``left``, with the cell that runs in it; where that cannot be
+        had, the first result says that it was lost.
 
         Raises:
             KernelStartFailed: no kernel came up.
@@ -98,11 +112,17 @@ class AsyncSession(Executions, Lookout, Snapshots):
         await self.life.begun.wait()
         self.life.check_open()
         try:
-            note(self._runtime, self.name, self.workspace)
+            note(self._runtime, self.name, self.workspace, self.notebook)
         except OSError:
             logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
-        self._tell(SessionOpened(self.name, self.workspace, replays))
         async with self._queue.order:
+            if left is not None and await self._keeper.take_over(left.handover):
+                self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch))
+                if (turn := left.turn(self.isolation)) is not None:
+                    self._queue.add(turn)
+                    self._requests.resumed(turn)
+                return
+            self._tell(SessionOpened(self.name, self.workspace, replays))
             await self._keeper.start()
 
     def replayed(self, replay: Replay, past: Past) -> None:

@@ -76,7 +76,10 @@ class Verdict:
 
 
 class Turn:
-    """One execution from being asked for to its result. ``own`` is a call of this side's: no cell of the user's."""
+    """One execution from being asked for to its result. ``own`` is a call of this side's: no cell of the user's.
+
+    One that ``began`` at a time on the monotonic clock is in flight: another owner of its kernel sent it.
+    """
 
     def __init__(
         self,
@@ -87,14 +90,17 @@ class Turn:
         request_id: str | None = None,
         own: bool = False,
         isolation: str = "local",
+        execution_id: str | None = None,
+        began: float | None = None,
     ) -> None:
-        self.execution_id = uuid.uuid4().hex
+        self.execution_id = execution_id or uuid.uuid4().hex
         self.cell = cell
         self.request_id = request_id
         self.timeout = timeout
         self.own = own
         self.isolation = isolation
-        self.clock = Clock()
+        self.in_flight = began is not None
+        self.clock = Clock() if began is None else Clock(began, began, began)
         self.done = asyncio.Event()
         self.answered = asyncio.Event()
         self.result: ExecutionResult | None = None
@@ -117,8 +123,9 @@ class Turn:
     def ask_interrupt(self) -> None:
         """Have the cell interrupted, or never run if it still waits."""
         self.interrupt_asked = True
-        self.waiting.cancel()
-        self.starting.cancel()
+        if not self.in_flight:
+            self.waiting.cancel()
+            self.starting.cancel()
         if self.execution is not None:
             self.execution.ask_interrupt()
 

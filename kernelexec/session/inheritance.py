@@ -1,0 +1,31 @@
+"""What an owner that died has left of a session, for the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelexec.journal import Flight
+from kernelexec.provisioning import Handover
+from kernelexec.session.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A kernel that waits for a new owner, and the cell that runs in it, as the journal says."""
+
+    handover: Handover
+    flight: Flight | None
+
+    def turn(self, isolation: str) -> Turn | None:
+        """A turn that takes the cell up; None where none runs in that kernel: those of other kernels ended with their owner."""
+        flight = self.flight
+        if flight is None or flight.cell.kernel != "python" or flight.kernel_epoch != self.handover.epoch:
+            return None
+        return Turn(
+            flight.cell,
+            timeout=flight.timeout,
+            request_id=flight.request_id,
+            isolation=isolation,
+            execution_id=flight.execution_id,
+            began=flight.began,
+        )
