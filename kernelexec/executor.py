@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -25,17 +24,17 @@ from kernelexec.errors import (
     InvalidRequest,
     InvalidWorkDir,
     IsolationUnavailable,
+    KernelexecError,
     UnknownSession,
     nearest,
 )
+from kernelexec.estates import Estates, heritage
 from kernelexec.hooks import Hook, checked
-from kernelexec.provisioning import new_root, unavailable
+from kernelexec.provisioning import unavailable
 from kernelexec.provisioning.risk import tell_risk
-from kernelexec.provisioning.roots import Root, sweep
-from kernelexec.provisioning.runtime import bases
 from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
-from kernelexec.session.life import Life, in_thread
+from kernelexec.session.life import Life
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 
@@ -82,33 +81,31 @@ class AsyncExecutor:
         self._sessions: dict[str, AsyncSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
-        self._root: Root | None = None
-        self._sweeping = threading.Event()
+        self._estates = Estates(self.config)
         self._making = 0
 
     async def __aenter__(self) -> Self:
         if self._life is not None and not self._life.ended.is_set():
             self._life.check_here()
-            message = "The executor is open already: it is entered once; hand the object itself on."
-            raise InvalidRequest(message)
+            raise InvalidRequest("The executor is open already: it is entered once; hand the object itself on.")
         if self.config.enabled:
             tell_risk(self.config.isolation)
-        root = self._root = Root.claim(new_root())
+        self._estates.claim()
         life = self._life = Life("The executor", self._close_sessions, self._remove)
-        self._sweeping.clear()
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.
         task = asyncio.create_task(life.live(), name="kernelexec")
         task.add_done_callback(partial(_ended, life))
         try:
             await life.begun.wait()
             life.check_open()
-            life.tasks.start_soon(self._sweep)
+            await self._adopt(life.tasks)
+            life.tasks.start_soon(self._estates.sweep)
         except BaseException:
             try:
                 await life.end_surely()
             finally:
                 self._life = None
-                root.remove()
+                self._estates.remove()
             raise
         return self
 
@@ -228,11 +225,10 @@ class AsyncExecutor:
             raise
 
     async def _make(self, name: str, work_dir: str | os.PathLike[str] | None, made: asyncio.Future[AsyncSession]) -> None:
-        assert self._root is not None
         assert self._life is not None
         life, found = self._life, None
         try:
-            found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._root.path, self.config)
+            found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._estates.own, self.config)
             life.check_open()
             if not made.cancelled():
                 made.set_result(self._begin(name, found, life.tasks))
@@ -262,13 +258,26 @@ class AsyncExecutor:
         tasks.start_soon(session.life.live)
         return session
 
+    async def _adopt(self, tasks: TaskGroup) -> None:
+        """Go on with the sessions of an owner in this workspace that died, whose kernels live. One that fails is given up."""
+        for root, left in await self._estates.inherit():
+            session = None
+            try:
+                found, was = await anyio.to_thread.run_sync(heritage, left, root, self.config)
+                session = self._begin(left.name, found, tasks)
+                await session.open(left=was)
+            except KernelexecError:
+                logger.exception("kernelexec.session_not_adopted", extra={"session": left.name})
+                if session is not None:
+                    await session.close()
+
     def _closed(self, session: AsyncSession) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
 
     async def _close_sessions(self) -> None:
         """Called in the executor's task when it is to end."""
-        self._sweeping.set()
+        self._estates.stop_sweeping()
         for session in self._sessions.values():
             session.life.ask_end()
 
@@ -277,20 +286,11 @@ class AsyncExecutor:
         for session in list(self._sessions.values()):
             session.life.never_lived()
             self._closed(session)
-        if self._root is not None:
-            self._root.remove()
-
-    async def _sweep(self) -> None:
-        """Remove what dead owners left; a failure is no matter of those who live."""
-        try:
-            await in_thread(sweep, tuple(bases()), self._sweeping)
-        except Exception:
-            logger.exception("kernelexec.sweep_failed")
+        self._estates.remove()
 
     def _check_open(self) -> Life:
         if self._life is None:
-            message = "The executor is not open: use it as `async with AsyncExecutor(...) as executor:`."
-            raise Closed(message)
+            raise Closed("The executor is not open: use it as `async with AsyncExecutor(...) as executor:`.")
         self._life.check_open()
         return self._life
 

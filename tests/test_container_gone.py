@@ -17,9 +17,8 @@ OPTIONS = {"container": {"image": IMAGE}}
 
 
 def containers_of(executor: AsyncExecutor) -> list[str]:
-    assert executor._root is not None
     with Engine() as engine:
-        return engine.labelled(f"{ROOT}={executor._root.path}")
+        return [found.id for found in engine.labelled(f"{ROOT}={executor._estates.own}")]
 
 
 async def remove(executor: AsyncExecutor) -> None:

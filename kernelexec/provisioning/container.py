@@ -217,6 +217,30 @@ class Provisioner(KernelProvisionerBase):
             await in_thread(self._stack.close)
             await in_thread(news.let_go)
 
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """What another process needs to take the kernel over."""
+        return {**await super().get_provisioner_info(), "container": self._id}
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Care for a container that another process made.
+
+        Raises:
+            OSError: it is gone, or nobody can say.
+        """
+        await super().load_provisioner_info(provisioner_info)
+        try:
+            await self._hold(str(provisioner_info["container"]))
+        except EngineFailed as exc:
+            raise OSError(str(exc)) from exc
+
+    async def _hold(self, container: str) -> None:
+        news = self._news = await in_thread(News.hold)
+        self._id = container
+        self._look = self._stack.enter_context(news.of(container))
+        seen = await in_thread(news.engine.see, container)
+        self._pid = seen.pid
+        self._read(seen)
+
     async def complaint(self) -> str:
         """The end of what the kernel's process wrote."""
         return await in_thread(self._news.engine.logs, self._id) if self._news is not None and self._id else ""

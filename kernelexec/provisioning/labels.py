@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +26,13 @@ def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path) -> di
         ROOT: str(root),
         RUNTIME: str(runtime),
     }
+
+
+def owner_of(labels: Mapping[str, str]) -> Owner | None:
+    """The process that made a container; None where its label says nothing."""
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
+        return Owner.said(json.loads(labels[OWNER]))
+    return None
 
 
 def container_name(session: str, token: str, instance: str | None) -> str:

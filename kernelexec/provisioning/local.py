@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from kernelexec.provisioning.adopted import AdoptedProcess
-from kernelexec.provisioning.processes import NAME, Mark, descends, oom_kills, status_of
+from kernelexec.provisioning.processes import NAME, Mark, oom_kills, status_of
 
 
 class Provisioner(LocalProvisioner):
@@ -22,10 +22,6 @@ class Provisioner(LocalProvisioner):
     mark: Mark | None = None
     _left: int | None = None
     _oom_kills = 0
-
-    def serves(self, pid: int) -> bool:
-        """Whether a process, by its id, is the kernel's own or comes from it."""
-        return self.pid is not None and descends(pid, self.pid)
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""

@@ -112,8 +112,9 @@ class ContainerPlace:
 
     @property
     def patience(self) -> float:
-        """They end with their owner."""
-        return 0.0
+        """For an executor of the same workspace, if one is to take them over."""
+        options = self.config.container
+        return options.orphan_seconds if options.adopt and options.mode == "persistent" else 0.0
 
     @property
     def python(self) -> str:

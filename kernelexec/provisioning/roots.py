@@ -14,12 +14,12 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.processes import status_of
@@ -67,11 +67,20 @@ class Owner:
         try:
             plain = stat.S_ISREG(os.fstat(fd).st_mode)
             said = json.loads(os.read(fd, _RECORD_BYTES)) if plain else None
-            return cls(**{name: kind(said[name]) for name, kind in _FIELDS.items()}) if isinstance(said, dict) else None
+            return cls.said(said) if isinstance(said, dict) else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
         finally:
             os.close(fd)
+
+    @classmethod
+    def said(cls, said: Mapping[str, Any]) -> Self:
+        """The owner as a record says it.
+
+        Raises:
+            LookupError, TypeError, ValueError: it says no such thing.
+        """
+        return cls(**{name: kind(said[name]) for name, kind in _FIELDS.items()})
 
     @property
     def gone(self) -> bool:

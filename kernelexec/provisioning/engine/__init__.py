@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernelexec.provisioning.engine.client import Engine, Seen, probe
+from kernelexec.provisioning.engine.client import Engine, Labelled, Seen, probe
 from kernelexec.provisioning.engine.news import News
 from kernelexec.provisioning.engine.settings import Order
 
-__all__ = ["Engine", "News", "Order", "Seen", "probe"]
+__all__ = ["Engine", "Labelled", "News", "Order", "Seen", "probe"]

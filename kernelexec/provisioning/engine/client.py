@@ -25,7 +25,8 @@ PROBE_SECONDS = 1.5
 _LOG_BYTES = 4096
 #: How long an engine that answered is taken to be there.
 _FRESH_SECONDS = 10.0
-_CONFLICT, _SERVER = 409, 500
+_CONFLICT = 409
+_ALIVE = frozenset({"running", "paused"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class Seen:
     exit_code: int
     out_of_memory: bool
     pid: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One of many containers, as the engine lists them."""
+
+    id: str
+    running: bool
     labels: Mapping[str, str]
 
 
@@ -173,14 +183,15 @@ class Engine:
             return bytes(said)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
 
-    def labelled(self, label: str) -> list[str]:
-        """The ids of all containers that have a label, those that have ended too.
+    def labelled(self, label: str) -> list[Labelled]:
+        """All containers that have a label, those that have ended too.
 
         Raises:
             EngineAway: nobody says.
         """
         with _mapped("list containers"):
-            return [str(found["Id"]) for found in self.api.containers(all=True, filters={"label": label})]
+            listed = self.api.containers(all=True, filters={"label": label})
+        return [Labelled(str(one["Id"]), one["State"] in _ALIVE, one["Labels"]) for one in listed]
 
     @contextmanager
     def events(self, label: str) -> Iterator[tuple[Iterator[tuple[str, str]], Callable[[], None]]]:

@@ -1,0 +1,101 @@
+"""The private directories of one executor: its own, and those that it takes over from owners that died."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import anyio.to_thread
+
+from kernelexec.belongings import Belongings
+from kernelexec.config import Config
+from kernelexec.errors import EngineFailed
+from kernelexec.journal import in_flight, journal_path
+from kernelexec.provisioning import new_root
+from kernelexec.provisioning.register import LeftSession, left_sessions
+from kernelexec.provisioning.roots import Root, sweep
+from kernelexec.provisioning.runtime import bases
+from kernelexec.session.inheritance import Left
+from kernelexec.session.life import in_thread
+
+logger = logging.getLogger("kernelexec")
+
+
+class Estates:
+    """What ``claim`` and ``inherit`` make this process's own is removed by ``remove``."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._roots: list[Root] = []
+        self._stop = threading.Event()
+
+    @property
+    def own(self) -> Path:
+        """The executor's own directory. It has been claimed."""
+        return self._roots[0].path
+
+    def claim(self) -> None:
+        """Make a directory for a new life of the executor.
+
+        Raises:
+            KernelStartFailed: there is no place for it.
+        """
+        self._stop.clear()
+        self._roots.append(Root.claim(new_root()))
+
+    async def inherit(self) -> list[tuple[Path, LeftSession]]:
+        """Sessions that owners in the same workspace, which died, have left with living kernels; each with its directory."""
+        if self._config.isolation != "container" or not self._config.container.adopt:
+            return []
+        from kernelexec.provisioning.orphans import inherit  # noqa: PLC0415 - only containers outlive their owner
+
+        try:
+            estates = await anyio.to_thread.run_sync(inherit, self._config)
+        except EngineFailed:
+            logger.exception("kernelexec.nothing_inherited")
+            return []
+        self._roots += [estate.root for estate in estates]
+        return [(estate.root.path, left) for estate in estates for left in estate.sessions]
+
+    async def sweep(self) -> None:
+        """Remove what dead owners left; a failure is no matter of those who live."""
+        try:
+            await in_thread(self._sweep)
+        except Exception:
+            logger.exception("kernelexec.sweep_failed")
+
+    def _sweep(self) -> None:
+        waiting: frozenset[str] | None = None
+        if self._config.isolation == "container":
+            from kernelexec.provisioning.orphans import sweep_containers  # noqa: PLC0415 - as above
+
+            try:
+                waiting = sweep_containers(self._config, self._stop)
+            except EngineFailed:
+                logger.exception("kernelexec.sweep_failed")
+
+        def spare(path: Path) -> bool:
+            """Whether a kernel may wait in it for a new owner: the engine says so, or nobody says that it does not."""
+            return str(path) in waiting if waiting is not None else bool(left_sessions(path))
+
+        sweep(tuple(bases()), self._stop, spare=spare)
+
+    def stop_sweeping(self) -> None:
+        """Let a sweep end soon."""
+        self._stop.set()
+
+    def remove(self) -> None:
+        """Remove all directories, with what is in them."""
+        while self._roots:
+            self._roots.pop().remove()
+
+
+def heritage(left: LeftSession, root: Path, config: Config) -> tuple[Belongings, Left]:
+    """What a session of a dead owner had, and what ran in it. For a thread.
+
+    Raises:
+        InvalidWorkDir: its workspace is gone.
+    """
+    flight = in_flight(journal_path(config.workspace, left.name)) if config.journal else None
+    return Belongings.take_over(left, root, config), Left(left.handover, flight)

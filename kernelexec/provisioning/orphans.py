@@ -1,0 +1,101 @@
+"""Containers whose owners died: taken over by the next executor in the same workspace, or removed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelexec.config import Config
+from kernelexec.errors import EngineFailed
+from kernelexec.provisioning.engine import Engine, Labelled
+from kernelexec.provisioning.labels import OWNER, ROOT, SESSION, WORKSPACE, owner_of
+from kernelexec.provisioning.register import LeftSession, left_sessions
+from kernelexec.provisioning.roots import RECORD, Owner, Root, is_held
+from kernelexec.provisioning.trees import DIRECTORY
+
+logger = logging.getLogger("kernelexec")
+
+
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """A dead owner's private directory, which is this process's now, and the sessions in it whose kernels live."""
+
+    root: Root
+    sessions: tuple[LeftSession, ...]
+
+
+def inherit(config: Config) -> list[Estate]:
+    """Take over what dead owners left in the workspace of ``config``: of many who ask at once, one gets it. For a thread.
+
+    Raises:
+        EngineFailed: nobody knows what is there.
+    """
+    workspace = str(config.workspace.expanduser().absolute())
+    with Engine() as engine:
+        waiting = [found for found in engine.labelled(f"{WORKSPACE}={workspace}") if found.running]
+    estates = []
+    for path in dict.fromkeys(found.labels.get(ROOT, "") for found in waiting):
+        root = Root.take_over(Path(path)) if path else None
+        if root is not None:
+            lives = {found.id for found in waiting if found.labels.get(ROOT) == path}
+            sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
+            estates.append(Estate(root, sessions))
+    return estates
+
+
+def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
+    """Remove the containers of dead owners, but for those that wait for a new one; the directories of these. For a thread.
+
+    A kernel that waits in vain ends by itself, and is removed by whoever starts next.
+
+    Raises:
+        EngineFailed: nobody knows what is there.
+    """
+    waiting = set()
+    own = str(config.workspace.expanduser().absolute())
+    with Engine() as engine:
+        for found in engine.labelled(OWNER):
+            if stop.is_set():
+                break
+            if not _abandoned(found):
+                continue
+            root = found.labels.get(ROOT, "")
+            wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
+            if found.running and wanted and Path(root, RECORD).exists():
+                waiting.add(root)
+            else:
+                _remove(engine, found)
+    return frozenset(waiting)
+
+
+def _remove(engine: Engine, found: Labelled) -> None:
+    try:
+        engine.remove(found.id)
+    except EngineFailed:
+        logger.warning("kernelexec.container_left", extra={"container": found.id})
+        return
+    logger.info("kernelexec.container_swept", extra={"container": found.id, "session": found.labels.get(SESSION)})
+
+
+def _abandoned(found: Labelled) -> bool:
+    """Whether a container's owner is dead and no other process has taken its private directory over."""
+    for fd in _opened(Path(found.labels.get(ROOT, "/nowhere"))):
+        owner = Owner.of(fd)
+        return owner is not None and not is_held(fd, owner) and owner.gone
+    owner = owner_of(found.labels)
+    return owner is not None and owner.gone
+
+
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        fd = os.open(path, DIRECTORY)
+    except OSError:
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,186 @@
+"""A server that was killed: the next one in the same workspace goes on with its containers, or leaves nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor
+from kernelexec.provisioning.engine import Engine, Labelled
+from kernelexec.provisioning.labels import WORKSPACE
+from tests.conftest import IMAGE
+from tests.traces import runtime_directories
+
+SERVER = """
+import asyncio, json, sys
+from kernelexec import AsyncExecutor
+
+async def serve():
+    workspace, options = sys.argv[1], json.loads(sys.argv[2])
+    async with AsyncExecutor("container", workspace=workspace, config={"container": options}) as executor:
+        a, b = await executor.session("a"), await executor.session("b")
+        await a.execute("x = 41")
+        await b.execute("def answer(): return 42")
+        print("ready", flush=True)
+        cell = "import time, pathlib\\nfor n in range(40):\\n    print(n, flush=True)\\n    time.sleep(0.1)\\nx += 1\\nx"
+        await a.execute(cell, request_id="once", on_output=lambda output: print("output", flush=True))
+
+asyncio.run(serve())
+"""
+
+
+def killed_server(workspace: Path, **options: object) -> None:
+    """A server with two sessions, one of which runs a cell when it gets SIGKILL."""
+    command = [sys.executable, "-c", SERVER, str(workspace), json.dumps({"image": IMAGE, **options})]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        for _ in range(5):
+            assert server.stdout.readline() == "output\n"
+        server.send_signal(signal.SIGKILL)
+
+
+def labelled(workspace: Path) -> list[Labelled]:
+    with Engine() as engine:
+        return engine.labelled(f"{WORKSPACE}={workspace}")
+
+
+def swept(workspace: Path, seconds: float = 60) -> bool:
+    """Whether nothing of a workspace is left, soon."""
+    deadline = time.monotonic() + seconds
+    while labelled(workspace):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def options_of(**options: object) -> dict[str, object]:
+    return {"container": {"image": IMAGE, **options}}
+
+
+def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    before = {found.id for found in labelled(tmp_path)}
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ("a", "b")
+            a, b = await executor.session("a"), await executor.session("b")
+            assert (await b.execute("answer()")).text == "42\n"
+            (running,) = a.executions()
+            result = (await a.wait_for(running)).result
+            assert result is not None
+            assert (result.status, result.state, result.isolation) == ("ok", "kept", "container")
+            assert result.text == "".join(f"{n}\n" for n in range(40)) + "42\n"
+            again = await a.execute("1", request_id="twice")
+            assert (again.text, again.kernel_epoch) == ("1\n", 1)
+            assert (await a.execute("x")).text == "42\n"
+            assert {found.id for found in labelled(tmp_path)} == before
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+    assert runtime_directories() == set()
+    cells = json.loads((tmp_path / "a" / "a.ipynb").read_text())["cells"]
+    assert [cell["execution_count"] for cell in cells] == [1, 2, 3, 4]
+
+
+def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            a = await executor.session("a")
+            (running,) = a.executions()
+            cell = "import time, pathlib\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+            results = await asyncio.gather(*(a.execute(cell, request_id="once") for _ in range(5)))
+            assert {result.execution_id for result in results} == {running}
+            assert (await a.execute("x")).text == "42\n"
+
+    asyncio.run(run())
+
+
+def test_without_adoption_nothing_labelled_is_left(tmp_path: Path) -> None:
+    killed_server(tmp_path, adopt=False)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
+            assert executor.sessions() == ()
+            assert await asyncio.to_thread(swept, tmp_path)
+            assert (await (await executor.session("a")).execute("'x' in globals()")).text == "False\n"
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+
+
+def test_whoever_adopts_nothing_removes_what_waits(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
+            assert executor.sessions() == ()
+            assert await asyncio.to_thread(swept, tmp_path)
+
+    asyncio.run(run())
+
+
+def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
+    killed_server(tmp_path, orphan_seconds=1)
+    deadline = time.monotonic() + 60
+    while any(found.running for found in labelled(tmp_path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ()
+            assert await asyncio.to_thread(swept, tmp_path)
+
+    asyncio.run(run())
+
+
+def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    killed_server(one)
+    with Engine() as engine:
+        foreign = engine.create(None, {"image": IMAGE, "command": ["sleep", "600"]}, {"init": True})
+        engine.start(foreign)
+    try:
+        waiting = {found.id for found in labelled(one)}
+
+        async def run() -> None:
+            async with AsyncExecutor("container", workspace=other, config=options_of(adopt=False)) as executor:
+                await executor.session("b")
+                assert {found.id for found in labelled(one) if found.running} == waiting
+
+        asyncio.run(run())
+        with Engine() as engine:
+            assert engine.see(foreign).running
+    finally:
+        with Engine() as engine:
+            for container in (foreign, *(found.id for found in labelled(one))):
+                engine.remove(container)
+
+
+@pytest.mark.parametrize("takers", [2])
+def test_of_two_servers_that_start_at_once_one_goes_on(tmp_path: Path, takers: int) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        executors = [AsyncExecutor("container", workspace=tmp_path, config=options_of()) for _ in range(takers)]
+        try:
+            await asyncio.gather(*(executor.__aenter__() for executor in executors))
+            assert sorted(executor.sessions() for executor in executors) == [(), ("a", "b")]
+        finally:
+            for executor in executors:
+                await executor.__aexit__(None, None, None)
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
