@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel import zmtp
+from kernelexec.kernel import curve, zmtp
 
 _UCRED = struct.Struct("3i")
 
@@ -65,7 +65,10 @@ def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[in
 
 
 class Channel(asyncio.Protocol):
-    """ZMTP over one connection; messages go to ``deliver`` as they come, the end of the connection to ``lost``."""
+    """ZMTP over one connection; messages go to ``deliver`` as they come, the end of the connection to ``lost``.
+
+    With the public key of the kernel's side all of it is encrypted, and nobody else at the other end can read or say a thing.
+    """
 
     def __init__(
         self,
@@ -74,21 +77,33 @@ class Channel(asyncio.Protocol):
         limit_bytes: int,
         deliver: Callable[[zmtp.Multipart], None],
         lost: Callable[[Channel, str], None],
+        *,
+        server_key: bytes | None = None,
     ) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
-        self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
-        self._decoder = zmtp.Decoder(limit_bytes)
+        self._decoder: zmtp.Decoder
+        if server_key is None:
+            self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
+            self._decoder, self._message = zmtp.Decoder(limit_bytes), zmtp.message
+        else:
+            boxes = curve.Decoder(limit_bytes, server_key, zmtp.properties(socket_type, identity))
+            self._hello, self._decoder, self._message = zmtp.greeting(boxes.mechanism), boxes, boxes.message
         self._deliver = deliver
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._reason = "the kernel closed the connection"
 
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer has greeted as it should: a relay before a kernel that does not serve yet cannot."""
+        return self._decoder.greeted
+
     async def connect(self, sock: socket.socket) -> None:
         """Take over a connected socket and shake hands.
 
         Raises:
-            KernelConnectionFailed: the peer is not a ZMTP 3 peer.
+            KernelConnectionFailed: the peer is not a ZMTP 3 peer, or has not the secret to the server's key.
         """
         await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
         await self.ready
@@ -105,6 +120,9 @@ class Channel(asyncio.Protocol):
             for event in self._decoder.feed(data):
                 if isinstance(event, zmtp.Multipart):
                     self._deliver(event)
+                elif isinstance(event, zmtp.Answer):
+                    assert self._transport is not None
+                    self._transport.write(event.content)
                 elif not self.ready.done():
                     self.ready.set_result(None)
         except zmtp.ProtocolError as exc:
@@ -128,7 +146,7 @@ class Channel(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             raise KernelConnectionFailed(self._reason)
-        self._transport.write(zmtp.message(frames))
+        self._transport.write(self._message(frames))
 
     def abort(self) -> None:
         """Drop the connection at once."""

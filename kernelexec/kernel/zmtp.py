@@ -18,16 +18,29 @@ _PROPERTY_SIZE = struct.Struct(">I")
 _SHORT_MAX = 255
 _FRAMES_MAX = 64
 
-GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + b"NULL".ljust(20, b"\x00") + b"\x00" * 32
+
+def greeting(mechanism: bytes) -> bytes:
+    """The first bytes of a connection, with the name of the security mechanism."""
+    return b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + mechanism.ljust(20, b"\x00") + b"\x00" * 32
+
+
+GREETING = greeting(b"NULL")
 
 
 class ProtocolError(Exception):
-    """The peer does not speak ZMTP 3 with the NULL mechanism, or breaks it."""
+    """The peer does not speak ZMTP 3 with the mechanism that it should have, or breaks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The handshake is done: messages may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the handshake goes on with: to be written as it is."""
+
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +53,16 @@ class Multipart:
 
 def ready_command(socket_type: bytes, identity: bytes = b"") -> bytes:
     """The READY command that follows the greeting."""
-    body = b"\x05READY" + _property(b"Socket-Type", socket_type)
-    if identity:
-        body += _property(b"Identity", identity)
+    return command(b"\x05READY" + properties(socket_type, identity))
+
+
+def properties(socket_type: bytes, identity: bytes = b"") -> bytes:
+    """What a socket says of itself in the handshake."""
+    return _property(b"Socket-Type", socket_type) + (_property(b"Identity", identity) if identity else b"")
+
+
+def command(body: bytes) -> bytes:
+    """A command as bytes for the wire."""
     return frame(body, _COMMAND)
 
 
@@ -67,25 +87,29 @@ def _property(name: bytes, value: bytes) -> bytes:
 class Decoder:
     """What the peer sent, as events; holds at most one message within the limit."""
 
+    mechanism = b"NULL"
+
     def __init__(self, limit_bytes: int) -> None:
+        self.greeted = False
         self._limit = limit_bytes
         self._buffer = bytearray()
-        self._greeted = False
         self._ready = False
         self._skip = 0
         self._frames: list[bytes | None] = []
         self._size = 0
         self._dropped = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Ready | Multipart]:
+    def feed(self, chunk: bytes) -> Iterator[Ready | Answer | Multipart]:
         """Take bytes as they came and yield what they complete.
 
         Raises:
             ProtocolError: this peer is not what it should be; hang up.
         """
         self._buffer += chunk
-        if not self._greeted and not self._greet():
-            return
+        if not self.greeted:
+            if not self._greet():
+                return
+            yield from self._answer_greeting()
         position = 0
         try:
             while True:
@@ -115,12 +139,16 @@ class Decoder:
             raise ProtocolError(message)
         if len(head) < _GREETING_BYTES:
             return False
-        if head[12:32].rstrip(b"\x00") != b"NULL":
-            message = "the peer wants another security mechanism than NULL"
+        if head[12:32].rstrip(b"\x00") != self.mechanism:
+            message = f"the peer wants another security mechanism than {self.mechanism.decode()}"
             raise ProtocolError(message)
         del self._buffer[:_GREETING_BYTES]
-        self._greeted = True
+        self.greeted = True
         return True
+
+    def _answer_greeting(self) -> Iterator[Answer]:
+        """What is to be said first to a peer that greeted as it should; nothing here, all is said by then."""
+        return iter(())
 
     def _header(self, position: int) -> tuple[int, int, int]:
         """Flags, size and start of the body; start -1: not there yet; flags -1: bytes were skipped up to start."""
@@ -145,7 +173,7 @@ class Decoder:
 
     def _body(self, size: int, start: int) -> tuple[int, bytes | None]:
         """End and content of the frame; end -1: not all there yet; content None: over the limit, to be skipped."""
-        if size > self._limit - self._size or len(self._frames) >= _FRAMES_MAX:
+        if self._too_large(size):
             here = min(size, len(self._buffer) - start)
             self._skip = size - here
             return start + here, None
@@ -153,7 +181,10 @@ class Decoder:
             return -1, None
         return start + size, bytes(self._buffer[start : start + size])
 
-    def _event(self, flags: int, size: int, body: bytes | None) -> Ready | Multipart | None:
+    def _too_large(self, size: int) -> bool:
+        return size > self._limit - self._size or len(self._frames) >= _FRAMES_MAX
+
+    def _event(self, flags: int, size: int, body: bytes | None) -> Ready | Answer | Multipart | None:
         if flags & _COMMAND:
             if body is not None and body.startswith(b"\x05READY") and not self._ready:
                 self._ready = True
