@@ -38,23 +38,11 @@ class OwnEngine:
                 f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{place}/c"\n'
             )
             self._runs = self._started("containerd", f"--config={place}/containerd.toml")
-        options = [
-            f"--containerd={place}/c",
-            f"--data-root={place}/data",
-            f"--exec-root={place}/exec",
-            f"--pidfile={place}/pid",
-        ]
+        places = [f"--data-root={place}/data", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
         (place / "pid").unlink(missing_ok=True)
-        self._process = self._started(
-            "dockerd",
-            *options,
-            f"--pidfile={place}/pid",
-            "-H",
-            self.host,
-            "--bridge=none",
-            "--iptables=false",
-            "--ip-masq=false",
-        )
+        # In a network of its own: an engine without a bridge would remove that of the machine's engine.
+        command = ["unshare", "--net", "dockerd", "-H", self.host, f"--containerd={place}/c", *places]
+        self._process = self._started(*command, "--bridge=none", "--iptables=false", "--ip-masq=false")
         deadline = time.monotonic() + _START_SECONDS
         while not self.answers():
             assert self._process.poll() is None, (place / "log").read_text()[-2000:]
