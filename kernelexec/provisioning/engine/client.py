@@ -65,7 +65,7 @@ class Engine:
         """
         self.holders = 1
         self.pid = os.getpid()
-        with _mapped("answer"):
+        with mapped("answer"):
             settings = kwargs_from_env()
             with closing(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings)) as asking:
                 said = asking.version(api_version=False)["ApiVersion"]
@@ -109,7 +109,7 @@ class Engine:
         Raises:
             ImageMissing, EngineRefused, EngineAway: there is no container.
         """
-        with _mapped("make a container", image=str(settings["image"])):
+        with mapped("make a container", image=str(settings["image"])):
             made = self.api.create_container(name=name, host_config=self.api.create_host_config(**host), **settings)
         return str(made["Id"])
 
@@ -119,7 +119,7 @@ class Engine:
         Raises:
             EngineRefused, EngineAway: it does not.
         """
-        with _mapped("start the container"):
+        with mapped("start the container"):
             self.api.start(container)
 
     def see(self, container: str) -> Seen:
@@ -129,7 +129,7 @@ class Engine:
             ContainerGone: there is none of that id or name.
             EngineAway: nobody says.
         """
-        with _mapped("describe the container"):
+        with mapped("describe the container"):
             said = self.api.inspect_container(container)
         state = said["State"]
         return Seen(
@@ -148,7 +148,7 @@ class Engine:
         Raises:
             EngineAway: nobody could.
         """
-        with suppress(ContainerGone, EngineRefused), _mapped("signal the container"):
+        with suppress(ContainerGone, EngineRefused), mapped("signal the container"):
             self.api.kill(container, signal=signum)
 
     def remove(self, container: str) -> None:
@@ -157,28 +157,28 @@ class Engine:
         Raises:
             EngineAway, EngineRefused: it may still be there.
         """
-        with suppress(ContainerGone), _mapped("remove the container"):
+        with suppress(ContainerGone), mapped("remove the container"):
             try:
                 self.api.remove_container(container, force=True, v=True)
             except APIError as exc:
                 if exc.response is None or exc.response.status_code != _CONFLICT:
                     raise  # else it is being removed already
 
-    def pull(self, image: str) -> None:
-        """Get an image from its registry; this may take minutes.
+    def pull(self, image: str, *, platform: str | None = None) -> None:
+        """Get an image from its registry, by default for the engine's own platform; this may take minutes.
 
         Raises:
             ImageMissing, EngineRefused, EngineAway: it did not come.
         """
         repository, tag = parse_repository_tag(image)
-        with _mapped(f"get the image {image}", image=image):
-            for step in self.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+        with mapped(f"get the image {image}", image=image):
+            for step in self.api.pull(repository, tag=tag or "latest", platform=platform, stream=True, decode=True):
                 if "error" in step:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
     def logs(self, container: str) -> str:
         """The end of what its first process wrote; empty where that cannot be had."""
-        with suppress(ContainerGone, EngineAway, EngineRefused), _mapped("give the container's output"):
+        with suppress(ContainerGone, EngineAway, EngineRefused), mapped("give the container's output"):
             said = self.api.logs(container, tail=100)
             return bytes(said)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
@@ -189,7 +189,7 @@ class Engine:
         Raises:
             EngineAway: nobody says.
         """
-        with _mapped("list containers"):
+        with mapped("list containers"):
             listed = self.api.containers(all=True, filters={"label": label})
         return [Labelled(str(one["Id"]), one["State"] in _ALIVE, one["Labels"]) for one in listed]
 
@@ -200,7 +200,7 @@ class Engine:
         Raises:
             EngineAway: nobody says, or says any more.
         """
-        with _mapped("tell what happens"):
+        with mapped("tell what happens"):
             stream = self.api.events(decode=True, filters={"type": "container", "label": label})
 
         def hang_up() -> None:
@@ -214,7 +214,7 @@ class Engine:
 
 
 def _told(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
-    with _mapped("tell what happens"):
+    with mapped("tell what happens"):
         for event in stream:
             yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
 
@@ -236,7 +236,7 @@ def probe() -> str | None:
 
 
 @contextmanager
-def _mapped(what: str, *, image: str = "") -> Iterator[None]:
+def mapped(what: str, *, image: str = "") -> Iterator[None]:
     """Whatever docker raises as an error of ours."""
     try:
         _knock()
