@@ -9,6 +9,7 @@ KernelexecError
 │   ├── UnknownSession               no session of that name
 │   └── UnknownExecution             no execution of that id
 ├── IsolationUnavailable             the place to run code is not there, or was not chosen
+├── ImageBuildFailed                 an image was not built; the message ends with what the step said
 ├── Refused                          a bound was reached, or nothing is to run at all; nothing ran
 │   ├── QueueFull                    too many cells wait in this session
 │   ├── CapacityReached              too many sessions
@@ -70,6 +71,10 @@ class UnknownExecution(InvalidRequest):
 
 class IsolationUnavailable(KernelexecError):
     """The place where code should run is not there, or nobody chose one."""
+
+
+class ImageBuildFailed(KernelexecError):
+    """A step of an image's build failed; the message names it and ends with what it said."""
 
 
 class Refused(KernelexecError):

@@ -1,0 +1,54 @@
+"""What an image's own Python says about itself, as a line of JSON. It goes there as text, so it is written for old ones too."""
+
+import importlib
+import json
+import os
+import platform
+import sys
+import sysconfig
+
+
+def version(package: str) -> "str | None":
+    """The version of an installed package."""
+    try:
+        return str(importlib.import_module("importlib.metadata").version(package))
+    except Exception:  # noqa: BLE001 - none, or none that can be told
+        return None
+
+
+def kernelspecs() -> "dict[str, dict[str, object]]":
+    """The kernelspecs that every user of the image sees."""
+    data = os.path.join(sysconfig.get_path("data"), "share")  # noqa: PTH118 - pathlib costs half of the start
+    found = {}  # type: dict[str, dict[str, object]]
+    for share in (data, "/usr/local/share", "/usr/share"):
+        kernels = os.path.join(share, "jupyter", "kernels")  # noqa: PTH118 - see above
+        for name in sorted(os.listdir(kernels))[:64] if os.path.isdir(kernels) else ():  # noqa: PTH112, PTH208 - see above
+            directory = os.path.join(kernels, name)  # noqa: PTH118 - see above
+            try:
+                with open(os.path.join(directory, "kernel.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+                    found.setdefault(name.lower(), {"directory": directory, "spec": json.load(file)})
+            except (OSError, ValueError):
+                continue
+    return found
+
+
+def failure() -> "str | None":
+    """Why ipykernel cannot be imported."""
+    try:
+        importlib.import_module("ipykernel.kernelapp")
+    except BaseException as exc:  # noqa: BLE001 - whatever it is, it keeps kernels from starting
+        return type(exc).__name__ + ": " + str(exc)
+    return None
+
+
+if __name__ == "__main__":
+    facts = {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "ipykernel": version("ipykernel"),
+        "jupyter_client": version("jupyter_client"),
+        "kernelspecs": kernelspecs(),
+    }
+    if "thorough" in sys.argv and facts["ipykernel"]:
+        facts["failure"] = failure()
+    sys.stdout.write("\nkernelexec=" + json.dumps(facts) + "\n")

@@ -1,0 +1,74 @@
+"""What the engine says while it builds an image, folded into lines to show and the reason of a failure. No socket in it."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+
+_STEP = re.compile(r"Step (?P<step>\d+/\d+) : (?P<order>.*)")
+_MADE = re.compile(r" ---> (?P<id>[0-9a-f]{12})")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_TAIL = 20
+_LINE_CHARS = 500
+_HINTS = (
+    (
+        ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed", "certificate is NOT trusted", "x509:"),
+        "A certificate authority of your network is missing: give it by --extra-ca FILE, or take this machine's by --host-ca.",
+    ),
+    (
+        ("Temporary failure in name resolution", "Could not resolve", "Network is unreachable", "Could not connect"),
+        "The build has no network: try --network host, or build offline by --wheels from a base that has all Debian packages.",
+    ),
+    (("No matching distribution found",), "The index, or the wheels' directory, does not have it for this Python."),
+    (("No space left on device",), "Free some space where the container engine keeps its images."),
+    (("exec format error",), "The base image is of another architecture than this machine emulates."),
+    (("pull access denied", "manifest unknown", "not found: manifest"), "Name a base that is there by --base-image."),
+)
+
+
+class BuildLog:
+    """Takes the engine's messages one by one, and remembers a bounded part of them."""
+
+    def __init__(self) -> None:
+        self.step = ""
+        """The step that is done now, as ``3/19 RUN ...``."""
+        self.error = ""
+        """Why the build ended, if it did not succeed."""
+        self.made: list[str] = []
+        """The images that this build made on its way, by their short ids; not those that were there before."""
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._rest = ""
+        self._new = False
+
+    def take(self, message: Mapping[str, object]) -> list[str]:
+        """Fold one message; the lines of it that are worth a look while the build runs."""
+        if "error" in message:
+            self.error = str(message["error"]).strip()
+        if "stream" not in message:
+            return []
+        *lines, self._rest = (self._rest + str(message["stream"])).split("\n")
+        self._rest = self._rest[-_LINE_CHARS:]
+        return [shown for line in lines if (shown := self._line(_ANSI.sub("", line).rstrip()))]
+
+    def failure(self) -> str:
+        """Why it failed, what was said last, and what may help."""
+        said = "\n".join(f"  {line}" for line in self._tail)
+        hint = next((hint for marks, hint in _HINTS if any(mark in said + self.error for mark in marks)), "")
+        where = f" at step {self.step}" if self.step else ""
+        parts = (f"{where}: {self.error or 'the engine ended it without a reason'}", said, hint)
+        return "\n".join(part for part in parts if part)
+
+    def _line(self, line: str) -> str | None:
+        if step := _STEP.match(line):
+            self.step = f"{step['step']} {' '.join(step['order'].split())}"
+            self._tail.clear()
+            self._new = not step["order"].startswith("FROM ")
+            return f"[{step['step']}] {' '.join(step['order'].split())[:_LINE_CHARS]}"
+        if line == " ---> Using cache":
+            self._new = False
+        elif made := _MADE.fullmatch(line):
+            self.made += [made["id"]] if self._new else []
+        elif line.strip() and not line.startswith((" ---> ", "Removing intermediate container ")):
+            self._tail.append(line[:_LINE_CHARS])
+        return None
