@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.image import image_app
 from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
 from kernelexec.cli.surroundings import prepare, say, settle, write_any
 from kernelexec.config import Config, load, seconds
@@ -23,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(image_app)
 
 
 def _filled(value: str | None) -> str | None:

@@ -17,7 +17,7 @@ _HINTS = (
         "A certificate authority of your network is missing: give it by --extra-ca FILE, or take this machine's by --host-ca.",
     ),
     (
-        ("Temporary failure in name resolution", "Could not resolve", "Network is unreachable", "Could not connect"),
+        ("Temporary failure in name resolution", "Could not resolve", "Network is unreachable", "failed to create endpoint"),
         "The build has no network: try --network host, or build offline by --wheels from a base that has all Debian packages.",
     ),
     (("No matching distribution found",), "The index, or the wheels' directory, does not have it for this Python."),
