@@ -111,17 +111,20 @@ def _progress(line: str) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let a signal end the block as an error does, so that what was begun is cleared away."""
+    """Let a signal end the block as Ctrl+C does, so that what was begun is cleared away; a second one ends that too."""
+    ended: list[int] = []
 
     def end(signum: int, _frame: object) -> None:
-        for one in _SIGNALS:
-            signal.signal(one, before[one])  # a second one ends the clearing too
-        say("ending the build")
-        raise CommandFailed("", SIGNAL_BASE + signum)
+        ended.append(signum)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        raise KeyboardInterrupt
 
     before = {one: signal.signal(one, end) for one in _SIGNALS}
     try:
         yield
+    except KeyboardInterrupt:
+        raise CommandFailed("The build was ended.", SIGNAL_BASE + (ended or [signal.SIGINT])[0]) from None
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
