@@ -37,7 +37,9 @@ class App(IPKernelApp):
     outstream_class = f"{streams.__name__}.Stream"
 
     def init_poller(self) -> None:
-        """The owner's pipe tells of its death; the parent's process id is not polled."""
+        """The owner's pipe tells of its death; the parent's process id is polled only where there is no pipe."""
+        if Kernel.order.owner is None:
+            super().init_poller()
 
     def init_control(self, context: zmq.Context[Any]) -> None:
         """Subshells cost a thread and a hop for every message; what they are for here, the control thread does."""
@@ -57,8 +59,10 @@ class App(IPKernelApp):
         self.iopub_socket = self.iopub_thread.background_socket
 
 
-def settings() -> Config:
-    """What differs from IPython's defaults: no history database, no colours, and names completed from what is there.
+def settings(*, colours: bool) -> Config:
+    """What differs from IPython's defaults: no history database, and names completed from what is there.
+
+    Our driver reads text without colours; other clients show them.
 
     The other way (jedi reads code) takes a second to load, and tens of MiB in every kernel.
     """
@@ -67,7 +71,8 @@ def settings() -> Config:
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
     config.Session.packer = f"{streams.__name__}.pack"
-    config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
+    if not colours:
+        config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
     return config
 
 
@@ -82,7 +87,7 @@ def main(arguments: list[str]) -> None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
     Kernel.order = order
     Shell.scratch = order.scratch
-    app = App.instance(config=settings())
+    app = App.instance(config=settings(colours=not order.token))
     app.initialize(arguments)
     inherit_context(app.kernel)
     try:

@@ -203,7 +203,12 @@ class Kernel(IPythonKernel):
         return _looked(lambda: super(Kernel, self).do_inspect(*args, **kwargs), nothing)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """A cell that fails ends no other: what waits may be of another client, who asked for no such thing."""
+        """A cell that fails ends no other: what waits may be of another client, who asked for no such thing.
+
+        A kernel that is not our driver's does as Jupyter's clients expect: what was sent to run after that cell does not.
+        """
+        if not self.order.token:
+            super()._abort_queues(subshell_id)
 
     @contextmanager
     def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:

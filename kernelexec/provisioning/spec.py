@@ -72,6 +72,6 @@ def start_failure(exc: OSError, python: str, cwd: str) -> str:
 
 def complaint(stderr: str, python: str | None) -> str:
     """What to say of a kernel's last words; with the remedy where it is our launcher's, in ``python``, that lacks ipykernel."""
-    if python is not None and re.search(r"No module named '?ipykernel\b", stderr):
+    if python is not None and re.search(r"No module named '?(?:ipykernel|IPython|zmq)\b", stderr):
         return f" {python} has no ipykernel: install it there with `pip install ipykernel`."
     return f" Its stderr ended with:\n{stderr}" if stderr else ""
