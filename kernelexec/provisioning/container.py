@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
-from traitlets import Dict, List, Unicode
+from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import Container, Limits
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.engine import Engine, News, Order, Seen
-from kernelexec.provisioning.labels import OWNER
+from kernelexec.provisioning.guest import Guest, told
+from kernelexec.provisioning.labels import CLIENT, OWNER
+from kernelexec.provisioning.leftovers import remove_leftovers
 from kernelexec.provisioning.processes import descends, status_of
 
 _OURS = "kernelexec/"
@@ -41,6 +43,7 @@ class Provisioner(KernelProvisionerBase):
     mounts: Any = List(help="Source, target and whether it can only be read, of each directory it sees.").tag(config=True)
     labels = Dict(help="Labels of the container.").tag(config=True)
     name = Unicode(help="What the container is called.").tag(config=True)
+    share_home = Bool(help="Whether a notebook in the user's own directory may see all of that.").tag(config=True)
 
     _id = ""
     _pid = 0
@@ -55,6 +58,7 @@ class Provisioner(KernelProvisionerBase):
         self._news: News | None = None
         self._look = asyncio.Event()
         self._looking = asyncio.Lock()
+        self._guest = None if self.parent is None else Guest(self.parent)
 
     @property
     def has_process(self) -> bool:
@@ -75,17 +79,43 @@ class Provisioner(KernelProvisionerBase):
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
         """Called before ``launch_kernel``; what it returns is given there."""
-        return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
+        if self._guest is None:
+            return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
+        options = {"container": self.container, "limits": self.limits}
+        with told():
+            launch, settings = await self._guest.receive(
+                self.kernel_spec, self.kernel_id, kwargs, isolation="container", options=options, share_home=self.share_home
+            )
+        self.mounts, self.name = settings["mounts"], settings["name"]
+        self.labels = settings["labels"] | {CLIENT: "jupyter"}
+        self.connection_info = self._guest.connection_info
+        return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Make the container and start the kernel in it. Called by the kernel driver (or a KernelManager) once.
+        """Make the container and start the kernel in it. Called by the kernel driver once, by a KernelManager after each end.
 
         Raises:
             KernelStartFailed: there is no image, the engine refuses, or it does not answer.
         """
+        if self._guest is None:
+            return await self._launch(cmd, kwargs)
+        self._id, self._pid, self._status, self._oom, self._removed = "", 0, None, False, False
+        try:
+            with told():
+                await self._launch(cmd, kwargs)
+                await self._guest.welcome(self.wait, self.complaint)
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # nobody else would
+                await self.cleanup()
+            raise
+        return self.connection_info
+
+    async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
         try:
             self._news = await in_thread(News.hold)
             await in_thread(_remove_left, self._news.engine)
+            if self._guest is not None:
+                await in_thread(remove_leftovers, self._news.engine)
             self._id = await in_thread(self._create, self._news.engine, cmd, kwargs)
             self._look = self._stack.enter_context(self._news.of(self._id))
             await in_thread(self._news.engine.start, self._id)
@@ -204,8 +234,15 @@ class Provisioner(KernelProvisionerBase):
         """Ask the kernel to end."""
         await self.send_signal(signal.SIGTERM)
 
-    async def cleanup(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
+    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
         """Remove the container. Called when the kernel has ended, or did not come up."""
+        try:
+            await self._remove()
+        finally:
+            if self._guest is not None:
+                await self._guest.leave(restart=restart)
+
+    async def _remove(self) -> None:
         news, self._news = self._news, None
         if news is None:
             return

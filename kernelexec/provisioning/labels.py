@@ -14,6 +14,8 @@ from kernelexec.provisioning.roots import Owner
 #: Every container of ours carries it, with the process that made it as its value; what does not is never touched.
 OWNER = "kernelexec.owner"
 SESSION, WORKSPACE, ROOT, RUNTIME = "kernelexec.session", "kernelexec.workspace", "kernelexec.root", "kernelexec.runtime"
+#: On the containers of kernels that are not an executor's: whose they are.
+CLIENT = "kernelexec.client"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 

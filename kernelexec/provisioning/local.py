@@ -8,10 +8,14 @@ import signal
 from contextlib import suppress
 from typing import Any
 
+import anyio
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
+from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.adopted import AdoptedProcess
+from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.processes import NAME, Mark, oom_kills, status_of
+from kernelexec.provisioning.spec import LAUNCHER, start_failure
 
 
 class Provisioner(LocalProvisioner):
@@ -22,12 +26,26 @@ class Provisioner(LocalProvisioner):
     mark: Mark | None = None
     _left: int | None = None
     _oom_kills = 0
+    _guest: Guest | None = None
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
+        """Called before ``launch_kernel``; what it returns is given there. Our launcher is a guest of other KernelManagers."""
+        if self.parent is None or str(LAUNCHER) not in self.kernel_spec.argv:
+            return await super().pre_launch(**kwargs)
+        self._guest = self._guest or Guest(self.parent)
+        with told():
+            launch, _ = await self._guest.receive(self.kernel_spec, self.kernel_id, kwargs, isolation="local", options={})
+        self.connection_info = self._guest.connection_info
+        return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
         self.mark = Mark(env.setdefault(NAME, Mark().value))
         self._oom_kills = oom_kills()
+        self._left = None
+        if self._guest is not None:
+            return await self._launch_guest(self._guest, cmd, kwargs)
         try:
             return await super().launch_kernel(cmd, **kwargs)
         except FileNotFoundError:
@@ -35,6 +53,22 @@ class Provisioner(LocalProvisioner):
                 raise
             self.cwd = kwargs.get("cwd")  # jupyter_client asks for our own directory too, which may be gone
             return self.connection_info
+
+    async def _launch_guest(self, guest: Guest, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        try:
+            with told():
+                try:
+                    await super().launch_kernel(cmd, **kwargs)
+                except OSError as exc:
+                    raise KernelStartFailed(start_failure(exc, cmd[0], kwargs["cwd"])) from exc
+                await guest.welcome(self.wait)
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # nobody else would
+                await self.kill()
+                await self.wait()
+                await self.cleanup()
+            raise
+        return self.connection_info
 
     async def poll(self) -> int | None:
         """The exit status, or None while the kernel lives."""
@@ -104,6 +138,8 @@ class Provisioner(LocalProvisioner):
         """Called when the kernel has ended: what it left behind ends too."""
         await super().cleanup(restart=restart)
         await self._sweep()
+        if self._guest is not None:
+            await self._guest.leave(restart=restart)
 
     async def signal_children(self, signum: int) -> int:
         """Signal every descendant but the kernel itself; how many there were."""

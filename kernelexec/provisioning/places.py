@@ -16,7 +16,8 @@ from kernelexec.provisioning.labels import container_name, labels_of
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
 
-_LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
+#: Where the launcher is mounted in every container of ours.
+LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
 _WORKSPACE_INSIDE, _CONTEXT_INSIDE = "/workspace", "/context"
 _CACHE = "/tmp/.home"  # noqa: S108 - the container's own
 
@@ -125,11 +126,11 @@ class ContainerPlace:
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher, mounted into a container of the chosen image."""
         options, parent = self.config.container, self.config.workspace.expanduser().absolute()
-        spec = kernel_spec(options.python, runtime.connection_file, launcher=_LAUNCHER_INSIDE)
+        spec = kernel_spec(options.python, runtime.connection_file, launcher=LAUNCHER_INSIDE)
         settings = {
             "container": options.model_dump(mode="json"),
             "limits": self.config.limits.model_dump(mode="json"),
-            "mounts": [*self._mounts(), (str(LAUNCHER), _LAUNCHER_INSIDE, True), (str(runtime.path), str(runtime.path), False)],
+            "mounts": [*self._mounts(), (str(LAUNCHER), LAUNCHER_INSIDE, True), (str(runtime.path), str(runtime.path), False)],
             "labels": labels_of(session=self.session, workspace=parent, root=self.root, runtime=runtime.path),
             "name": options.name or container_name(self.session, token, options.instance),
         }

@@ -26,7 +26,8 @@ from kernelexec.provisioning.trees import remove_tree
 
 #: Unix socket paths end here (sockaddr_un.sun_path, less the final NUL).
 SOCKET_PATH_BYTES = 107
-_PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
+#: What stands for the channels' ports in the names of unix sockets.
+PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 _LINE_BYTES = 4096
 
 
@@ -44,7 +45,7 @@ class Connection:
 
     def path(self, channel: str) -> Path:
         """The socket of a channel: shell, iopub, stdin, control or hb."""
-        return self.prefix.with_name(f"{self.prefix.name}-{_PORTS[channel + '_port']}")
+        return self.prefix.with_name(f"{self.prefix.name}-{PORTS[channel + '_port']}")
 
     def port(self, channel: str) -> int:
         """The port of a channel, where there is an address."""
@@ -98,8 +99,17 @@ class RuntimeDirectory:
         self._ready: int | None = None
         self._owner: int | None = None
 
-    def create(self, transport: Transport = "ipc", name: str = "kernelexec") -> Connection:
+    def create(
+        self,
+        transport: Transport = "ipc",
+        name: str = "kernelexec",
+        *,
+        key: str | None = None,
+        scheme: str = "hmac-sha256",
+    ) -> Connection:
         """Make the directory, the connection file of a kernel of that name, and its pipes.
+
+        Messages are signed with a new key, or with one that is given.
 
         Raises:
             KernelStartFailed: the path is too long for unix sockets, or no port of a loopback address is free.
@@ -109,10 +119,10 @@ class RuntimeDirectory:
             message = f"{prefix}: a socket's path ends at {SOCKET_PATH_BYTES} bytes; set XDG_RUNTIME_DIR or TMPDIR shorter."
             raise KernelStartFailed(message)
         self.path.mkdir(mode=0o700, parents=True)
-        key = secrets.token_hex(32)
-        address, ports = (None, _PORTS) if transport == "ipc" else free_ports(tuple(_PORTS))
+        key = secrets.token_hex(32) if key is None else key
+        address, ports = (None, PORTS) if transport == "ipc" else free_ports(tuple(PORTS))
         place = {"transport": transport, "ip": address or str(prefix), **ports}
-        content = {**place, "key": key, "signature_scheme": "hmac-sha256", "kernel_name": name}
+        content = {**place, "key": key, "signature_scheme": scheme, "kernel_name": name}
         fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as file:
             json.dump(content, file)
