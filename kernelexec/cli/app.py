@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kernelexec.cli.image import image_app
+from kernelexec.cli.kernelspec import commands as kernelspec
 from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
 from kernelexec.cli.surroundings import prepare, say, settle, write_any
 from kernelexec.config import Config, load, seconds
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(image_app)
+app.add_typer(kernelspec)
 
 
 def _filled(value: str | None) -> str | None:
