@@ -74,7 +74,7 @@ def containers() -> list[Seen]:
     """The containers of kernels that Jupyter started from this test run."""
     place = os.environ["XDG_RUNTIME_DIR"]
     with Engine() as engine:
-        found = [engine.see(container) for container in engine.labelled(CLIENT)]
+        found = [engine.see(container.id) for container in engine.labelled(CLIENT)]
     return [seen for seen in found if seen.labels[ROOT].startswith(f"{place}/")]
 
 

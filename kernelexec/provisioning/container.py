@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -16,19 +15,17 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import Container, Limits
-from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
+from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.provisioning.engine import Engine, News, Order, Seen
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.labels import CLIENT, OWNER
-from kernelexec.provisioning.leftovers import remove_leftovers
+from kernelexec.provisioning.labels import CLIENT
+from kernelexec.provisioning.making import make, remove, remove_left
+from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import descends, status_of
 
-_OURS = "kernelexec/"
 _KILLED = -signal.SIGKILL
 #: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
-#: Containers that could not be removed while the engine was away.
-_left: set[str] = set()
 T = TypeVar("T")
 logger = logging.getLogger("kernelexec")
 
@@ -99,7 +96,7 @@ class Provisioner(KernelProvisionerBase):
         """
         if self._guest is None:
             return await self._launch(cmd, kwargs)
-        self._id, self._pid, self._status, self._oom, self._removed = "", 0, None, False, False
+        self._id, self._pid, self._status, self._oom = "", 0, None, False
         try:
             with told():
                 await self._launch(cmd, kwargs)
@@ -113,10 +110,10 @@ class Provisioner(KernelProvisionerBase):
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
         try:
             self._news = await in_thread(News.hold)
-            await in_thread(_remove_left, self._news.engine)
+            await in_thread(remove_left, self._news.engine)
             if self._guest is not None:
                 await in_thread(remove_leftovers, self._news.engine)
-            self._id = await in_thread(self._create, self._news.engine, cmd, kwargs)
+            self._id = await in_thread(self._make, self._news.engine, cmd, kwargs)
             self._look = self._stack.enter_context(self._news.of(self._id))
             await in_thread(self._news.engine.start, self._id)
             self._pid = (await in_thread(self._news.engine.see, self._id)).pid
@@ -124,7 +121,7 @@ class Provisioner(KernelProvisionerBase):
             raise KernelStartFailed(str(exc)) from exc
         return self.connection_info
 
-    def _create(self, engine: Engine, cmd: list[str], kwargs: dict[str, Any]) -> str:
+    def _make(self, engine: Engine, cmd: list[str], kwargs: dict[str, Any]) -> str:
         options = Container.model_validate(self.container)
         order = Order(
             image="",
@@ -137,44 +134,7 @@ class Provisioner(KernelProvisionerBase):
             options=options,
             limits=Limits.model_validate(self.limits),
         )
-        refused = []
-        for image in options.image:
-            try:
-                return self._create_from(engine, order, image, pull=options.pull and not image.startswith(_OURS))
-            except ImageMissing as exc:
-                refused.append(str(exc))
-        raise ImageMissing(f"{' '.join(refused)} {_how_to_get(options.image[0])}")
-
-    def _create_from(self, engine: Engine, order: Order, image: str, *, pull: bool) -> str:
-        settings, host = order.settings() | {"image": image}, order.host()
-        try:
-            return self._create_named(engine, settings, host)
-        except ImageMissing:
-            if not pull:
-                raise
-            logger.info("kernelexec.image_pulled", extra={"image": image})
-            try:
-                engine.pull(image)
-            except EngineRefused as exc:
-                raise ImageMissing(str(exc)) from exc
-        return self._create_named(engine, settings, host)
-
-    def _create_named(self, engine: Engine, settings: dict[str, Any], host: dict[str, Any]) -> str:
-        """Make it; a container of ours that has its name, and whose owner is gone, makes room."""
-        try:
-            return engine.create(self.name, settings, host)
-        except EngineRefused as exc:
-            if "is already in use" not in str(exc):
-                raise
-            found = engine.see(self.name)
-            if OWNER not in found.labels:
-                message = f"The container {self.name!r} is there and none of ours: remove it, or choose another name."
-                raise KernelStartFailed(message) from exc
-            if found.running and found.labels.get(OWNER) != self.labels.get(OWNER):
-                message = f"The container {self.name!r} belongs to another executor that lives: choose another name."
-                raise KernelStartFailed(message) from exc
-            engine.remove(found.id)
-        return engine.create(self.name, settings, host)
+        return make(engine, order, self.name)
 
     async def poll(self) -> int | None:
         """The exit status, or None while the kernel lives."""
@@ -248,7 +208,7 @@ class Provisioner(KernelProvisionerBase):
             return
         try:
             if self._id:
-                await in_thread(_remove, news.engine, self._id)
+                await in_thread(remove, news.engine, self._id)
                 self._end(_KILLED if self._status is None else self._status)
         finally:
             await in_thread(self._stack.close)
@@ -286,25 +246,3 @@ class Provisioner(KernelProvisionerBase):
 async def in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
     """A call of the engine, which blocks, in a thread: as many at once as there are containers to care for."""
     return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))
-
-
-def _remove(engine: Engine, container: str) -> None:
-    try:
-        engine.remove(container)
-    except EngineFailed:
-        logger.warning("kernelexec.container_left", extra={"container": container})
-        _left.add(container)
-
-
-def _remove_left(engine: Engine) -> None:
-    while _left:
-        container = _left.pop()
-        _remove(engine, container)
-        if container in _left:
-            return
-
-
-def _how_to_get(image: str) -> str:
-    if image.startswith(_OURS):
-        return f"`kernelexec image build {Path(image).name.partition(':')[0]}` makes it."
-    return "Build or pull it, or name another one by the option `image`."

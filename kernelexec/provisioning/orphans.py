@@ -6,13 +6,14 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning.engine import Engine, Labelled
-from kernelexec.provisioning.labels import OWNER, ROOT, SESSION, WORKSPACE, owner_of
+from kernelexec.provisioning.labels import CLIENT, OWNER, ROOT, SESSION, WORKSPACE, owner_of
 from kernelexec.provisioning.register import LeftSession, left_sessions
 from kernelexec.provisioning.roots import RECORD, Owner, Root, is_held
 from kernelexec.provisioning.trees import DIRECTORY
@@ -65,11 +66,19 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
                 continue
             root = found.labels.get(ROOT, "")
             wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
-            if found.running and wanted and Path(root, RECORD).exists():
+            if found.running and wanted and CLIENT not in found.labels and Path(root, RECORD).exists():
                 waiting.add(root)
             else:
                 _remove(engine, found)
     return frozenset(waiting)
+
+
+def remove_leftovers(engine: Engine) -> None:
+    """Remove the containers of other programs' kernels whose owners died, as far as the engine does it. For a thread."""
+    with suppress(EngineFailed):
+        for found in engine.labelled(CLIENT):
+            if _abandoned(found):
+                _remove(engine, found)
 
 
 def _remove(engine: Engine, found: Labelled) -> None:

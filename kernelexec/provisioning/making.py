@@ -1,0 +1,85 @@
+"""Making containers and removing them: the image that is there, the name that is free, what was left behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
+from kernelexec.provisioning.engine import Engine, Order
+from kernelexec.provisioning.engine.recipes import how_to_get
+from kernelexec.provisioning.labels import OWNER
+
+_OURS = "kernelexec/"
+#: Containers that could not be removed while the engine was away.
+_left: set[str] = set()
+logger = logging.getLogger("kernelexec")
+
+
+def make(engine: Engine, order: Order, name: str) -> str:
+    """A container of the first image that is there, or can be had; its id. For a thread.
+
+    Raises:
+        ImageMissing: none can be had; each is named.
+        KernelStartFailed: another container has the name.
+        EngineRefused, EngineAway: see there.
+    """
+    refused = []
+    for image in order.options.image:
+        try:
+            return _from_image(engine, order, name, image)
+        except ImageMissing as exc:
+            refused.append(str(exc))
+    raise ImageMissing(f"{' '.join(refused)} {how_to_get(order.options.image[0])}")
+
+
+def remove(engine: Engine, container: str) -> None:
+    """Remove a container, now or when the engine is back. For a thread."""
+    try:
+        engine.remove(container)
+    except EngineFailed:
+        logger.warning("kernelexec.container_left", extra={"container": container})
+        _left.add(container)
+
+
+def remove_left(engine: Engine) -> None:
+    """Remove what could not be removed before. For a thread."""
+    while _left:
+        container = _left.pop()
+        remove(engine, container)
+        if container in _left:
+            return
+
+
+def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
+    settings, host = order.settings() | {"image": image}, order.host()
+    try:
+        return _named(engine, name, settings, host)
+    except ImageMissing:
+        if image.startswith(_OURS) or not order.options.pull:
+            raise
+        logger.info("kernelexec.image_pulled", extra={"image": image})
+        try:
+            engine.pull(image)
+        except EngineRefused as exc:
+            raise ImageMissing(str(exc)) from exc
+    return _named(engine, name, settings, host)
+
+
+def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Make it; a container of ours that has its name, and that has ended or is of this very owner, makes room."""
+    try:
+        return engine.create(name, settings, host)
+    except EngineRefused as exc:
+        if "is already in use" not in str(exc):
+            raise
+        found = engine.see(name)
+        if OWNER not in found.labels:
+            message = f"The container {name!r} is there and none of ours: remove it, or choose another name."
+            raise KernelStartFailed(message) from exc
+        if found.running and found.labels.get(OWNER) != settings["labels"].get(OWNER):
+            message = f"The container {name!r} belongs to another executor that lives: choose another name."
+            raise KernelStartFailed(message) from exc
+        engine.remove(found.id)
+    return engine.create(name, settings, host)
