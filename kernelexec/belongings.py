@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from kernelexec.config import Config, system_refusal
+from kernelexec.containerlog import ContainerLog
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.journal import Journal, journal_path
 from kernelexec.provisioning import Place, place_of
@@ -31,6 +32,7 @@ class Belongings:
     recorder: Recorder | None
     journal: Journal | None
     place: Place
+    log: ContainerLog | None = None
 
     @classmethod
     def make(cls, name: str, work_dir: str | os.PathLike[str] | None, root: Path, config: Config) -> Belongings:
@@ -38,14 +40,16 @@ class Belongings:
 
         Raises:
             InvalidWorkDir: the workspace is not there, cannot be made, or is no directory to give to a container.
+            InvalidConfig: there can be no log.
         """
         workspace = _workspace(name, work_dir, config)
+        log = None if config.log_dir is None else ContainerLog(config.log_dir, name, workspace.path)
         runtime = _new_directory(root / name[:8].replace(".", "-"))
         recorder = _recorder(name, workspace) if config.notebook else None
         limit = config.capacity.journal_bytes
         journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
         place = place_of(config, session=name, workspace=workspace.path, root=root)
-        return cls(workspace, runtime, recorder, journal, place)
+        return cls(workspace, runtime, recorder, journal, place, log)
 
     @classmethod
     def take_over(cls, left: LeftSession, root: Path, config: Config) -> Belongings:
@@ -55,8 +59,10 @@ class Belongings:
 
         Raises:
             InvalidWorkDir: the workspace is gone.
+            InvalidConfig: there can be no log.
         """
         workspace = Workspace.at(left.workspace)
+        log = None if config.log_dir is None else ContainerLog(config.log_dir, left.name, workspace.path)
         keep = {str(left.handover.epoch), *KEPT}
         for path in left.directory.iterdir():
             if path.name not in keep:
@@ -65,12 +71,14 @@ class Belongings:
         limit = config.capacity.journal_bytes
         journal = Journal(journal_path(config.workspace, left.name), limit_bytes=limit) if config.journal else None
         place = place_of(config, session=left.name, workspace=workspace.path, root=root)
-        return cls(workspace, left.directory, recorder, journal, place)
+        return cls(workspace, left.directory, recorder, journal, place, log)
 
     def give_up(self) -> None:
         """Leave nothing of them behind but the workspace."""
         if self.journal is not None:
             self.journal.close()
+        if self.log is not None:
+            self.log.close()
         if self.recorder is not None:
             with suppress(OSError):
                 self.recorder.finish()

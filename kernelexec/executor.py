@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from kernelexec import containerlog
 from kernelexec.belongings import Belongings
 from kernelexec.config import Config, load, ways_out
 from kernelexec.errors import (
@@ -30,8 +31,8 @@ from kernelexec.errors import (
 )
 from kernelexec.estates import Estates, heritage
 from kernelexec.hooks import Hook, checked
+from kernelexec.notices import Notices, tell_risk
 from kernelexec.provisioning import unavailable
-from kernelexec.provisioning.risk import tell_risk
 from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life
@@ -78,6 +79,8 @@ class AsyncExecutor:
         if self.config.enabled and (cause := unavailable(self.config)) is not None:
             raise IsolationUnavailable(ways_out(cause))
         self._hooks = checked(hooks)
+        if self.config.log_dir is not None:
+            containerlog.check(self.config.log_dir)
         self._sessions: dict[str, AsyncSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
@@ -243,12 +246,13 @@ class AsyncExecutor:
                 found.give_up()
 
     def _begin(self, name: str, found: Belongings, tasks: TaskGroup) -> AsyncSession:
+        own = (Notices(quiet=self.config.quiet), *((found.log,) if found.log else ()))
         session = AsyncSession(
             name,
             found.workspace,
             found.runtime,
             self.config,
-            self._hooks,
+            (*own, *self._hooks),
             record=found.recorder,
             ledger=found.journal,
             place=found.place,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.past import Past
-from kernelexec.results import ExecutionResult, Replay, Snapshot
+from kernelexec.results import ExecutionResult, Output, Replay, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,25 @@ class SessionOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class InContainer:
+    """The container that a kernel runs in."""
+
+    name: str
+    id: str
+    image: str
+    network: str
+    mounts: tuple[tuple[str, str, bool], ...]
+    """Of each directory that kernels see of this machine: where it is here, where it is there, whether it can only be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionAdopted:
     """A session of an owner that died goes on under this one: its kernel lives, with all its state."""
 
     session: str
     workspace: Path
     kernel_epoch: int
+    container: InContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +65,14 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class KernelChanged:
-    """A kernel process came or went."""
+    """A kernel process came or went, or did not come up."""
 
     session: str
     kernel_epoch: int
-    change: Literal["started", "died", "killed", "restarted"]
+    change: Literal["started", "died", "killed", "restarted", "failed"]
     cause: str | None = None
     language: str = "python"
+    container: InContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,15 @@ class CellStarted:
     kernel_epoch: int
     request_id: str | None = None
     timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputHeard:
+    """A running cell, or one that has ended, made an output. Told to hooks that ask for it only; see ``wants_output``."""
+
+    session: str
+    execution_id: str
+    output: Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +152,9 @@ class SessionClosed:
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
+OutputEvent = OutputHeard | DisplayUpdated
 SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
-Event = SessionEvent | KernelChanged | CellEvent | DisplayUpdated
+Event = SessionEvent | KernelChanged | CellEvent | OutputEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +221,11 @@ class Ledger(Hook, Protocol):
 
     def close(self) -> None:
         """Let go of the file. For a thread."""
+
+
+def wants_output(hook: Hook) -> bool:
+    """Whether a hook asks, by ``hears_output = True``, to be told of every output as it comes: each of them costs a call."""
+    return getattr(hook, "hears_output", False) is True
 
 
 def checked(hooks: object) -> tuple[Hook, ...]:

@@ -126,3 +126,9 @@ class Config(Branch):
     """Whether pictures and tables that a cell displays are saved as files under ``outputs/`` of the workspace."""
     last_n_messages: LastMessages = "auto"
     """How many messages back those who read conversations look for code; ``auto`` is all since their own last one."""
+    quiet: bool = Field(default=False, strict=True)
+    """Whether nothing is written to stderr of containers that start and are removed; the logger ``kernelexec`` tells of them
+    all the same. What local execution means is always said."""
+    log_dir: Directory | None = None
+    """Where every session keeps ``<name>/docker_container.log``: what ran, what came out, and what became of its kernels;
+    outside of the workspaces, where cells could change it. None keeps none."""

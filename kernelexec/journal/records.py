@@ -19,6 +19,7 @@ from kernelexec.hooks import (
     DisplayUpdated,
     Event,
     KernelChanged,
+    OutputHeard,
     SessionAdopted,
     SessionClosed,
     SessionClosing,
@@ -46,7 +47,7 @@ def record(event: Event) -> dict[str, Any] | None:
         case KernelChanged():
             said = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
             said |= {"language": event.language}
-        case DisplayUpdated():
+        case DisplayUpdated() | OutputHeard():
             return None
         case _:
             said = _of_session(event)

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.hooks import InContainer
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.levers import Levers
@@ -35,6 +36,7 @@ class Beginning(Levers):
     """The part of a kernel that ends when it serves. Whoever derives from it ends the kernel, and hears of its death."""
 
     about: dict[str, Any]
+    container: InContainer | None
     died: asyncio.Event
     names: Names
     programs: Programs | None
@@ -122,6 +124,7 @@ class Beginning(Levers):
                     self._set_death(Death("exited", 127))
                 raise KernelStartFailed(start_failure(exc, spec.argv[0], self._place.cwd)) from exc
         await provisioner.post_launch()
+        self.container = getattr(provisioner, "in_container", None)
         tasks.start_soon(self._watch, provisioner)
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
@@ -137,6 +140,7 @@ class Beginning(Levers):
                 raise KernelStartFailed("The kernel that waited for a new owner has ended.")
             unless_found.pop_all()
         self._provisioner = provisioner
+        self.container = getattr(provisioner, "in_container", None)
         tasks.start_soon(self._watch, provisioner)
 
     @property

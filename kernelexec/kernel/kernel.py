@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from kernelexec.collector import Collector, Displays
 from kernelexec.config import Config
+from kernelexec.hooks import InContainer
 from kernelexec.kernel.beginning import Beginning
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
@@ -54,6 +55,7 @@ class Kernel(Beginning):
         self.displays = Displays()
         self.token = secrets.token_hex(8)
         self.about: dict[str, Any] = {}
+        self.container: InContainer | None = None
         self.programs: Programs | None = None
         self.on_death: Callable[[Death], None] | None = None
         self._config = config

@@ -16,9 +16,10 @@ from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import Container, Limits
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
+from kernelexec.hooks import InContainer
 from kernelexec.provisioning.engine import Engine, News, Order, Seen
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.labels import CLIENT
+from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME
 from kernelexec.provisioning.making import make, remove, remove_left
 from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import descends, status_of
@@ -43,6 +44,7 @@ class Provisioner(KernelProvisionerBase):
     share_home = Bool(help="Whether a notebook in the user's own directory may see all of that.").tag(config=True)
 
     _id = ""
+    _image = ""
     _pid = 0
     _status: int | None = None
     _oom = False
@@ -61,6 +63,14 @@ class Provisioner(KernelProvisionerBase):
     def has_process(self) -> bool:
         """Whether there is a container, as far as is known."""
         return bool(self._id) and self._status is None
+
+    @property
+    def in_container(self) -> InContainer:
+        """What people are told of the container; of its mounts, those that are theirs."""
+        ours = (LAUNCHER_INSIDE, self.labels.get(RUNTIME))
+        shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
+        network = str(self.container.get("network", "none"))
+        return InContainer(self.name, self._id[:12], self._image, network, shared)
 
     @property
     def out_of_memory(self) -> bool:
@@ -116,7 +126,7 @@ class Provisioner(KernelProvisionerBase):
             self._id = await in_thread(self._make, self._news.engine, cmd, kwargs)
             self._look = self._stack.enter_context(self._news.of(self._id))
             await in_thread(self._news.engine.start, self._id)
-            self._pid = (await in_thread(self._news.engine.see, self._id)).pid
+            self._take(await in_thread(self._news.engine.see, self._id))
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
         return self.connection_info
@@ -234,8 +244,10 @@ class Provisioner(KernelProvisionerBase):
         news = self._news = await in_thread(News.hold)
         self._id = container
         self._look = self._stack.enter_context(news.of(container))
-        seen = await in_thread(news.engine.see, container)
-        self._pid = seen.pid
+        self._take(await in_thread(news.engine.see, container))
+
+    def _take(self, seen: Seen) -> None:
+        self._pid, self._image = seen.pid, seen.image
         self._read(seen)
 
     async def complaint(self) -> str:

@@ -15,7 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 
 from kernelexec.config import load
 from kernelexec.errors import InvalidRequest, nearest
-from kernelexec.provisioning.places import LAUNCHER_INSIDE
+from kernelexec.provisioning.labels import LAUNCHER_INSIDE
 from kernelexec.provisioning.spec import LAUNCHER
 
 _NAME = re.compile(r"[a-z0-9._-]+")

@@ -16,6 +16,8 @@ OWNER = "kernelexec.owner"
 SESSION, WORKSPACE, ROOT, RUNTIME = "kernelexec.session", "kernelexec.workspace", "kernelexec.root", "kernelexec.runtime"
 #: On the containers of kernels that are not an executor's: whose they are.
 CLIENT = "kernelexec.client"
+#: Where the launcher is mounted in every container of ours.
+LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 

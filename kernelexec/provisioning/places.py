@@ -12,12 +12,11 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import Config
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.installed import InstalledSpec
-from kernelexec.provisioning.labels import container_name, labels_of
+from kernelexec.provisioning.labels import LAUNCHER_INSIDE, container_name, labels_of
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
 
 #: Where the launcher is mounted in every container of ours.
-LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
 _WORKSPACE_INSIDE, _CONTEXT_INSIDE = "/workspace", "/context"
 _CACHE = "/tmp/.home"  # noqa: S108 - the container's own
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import anyio
 
@@ -104,8 +105,9 @@ class Keeper:
             kernel = self._starting = self._new_kernel()
             try:
                 await kernel.start(self._life.tasks)
-            except KernelStartFailed:
+            except KernelStartFailed as exc:
                 self._check_wanted()
+                self._say("failed", str(exc))
                 raise
             finally:
                 self._starting = None
@@ -116,8 +118,8 @@ class Keeper:
             self._check_wanted()
         return self.kernel
 
-    async def take_over(self, handover: Handover) -> bool:
-        """Have a kernel that outlived its owner, as the first one; whether it could be had. Else its loss is told."""
+    async def take_over(self, handover: Handover) -> Kernel | None:
+        """Have a kernel that outlived its owner, as the first one; None where it cannot be had, and its loss is told."""
         self._check_wanted()
         self.epoch = handover.epoch
         kernel = self._starting = self._new_kernel()
@@ -127,13 +129,13 @@ class Keeper:
             logger.exception("kernelexec.kernel_not_taken_over", extra={"session": self._session})
             self._check_wanted()
             await self._bury(kernel, told=False)
-            return False
+            return None
         finally:
             self._starting = None
         kernel.on_death = self._died
         self.kernel = kernel
         self._check_wanted()
-        return True
+        return kernel
 
     def _new_kernel(self) -> Kernel:
         runtime = RuntimeDirectory(self._runtime / str(self.epoch))
@@ -272,8 +274,9 @@ class Keeper:
     def _died(self, death: Death) -> None:
         self._say("died", death.cause)
 
-    def _say(self, change: str, cause: str | None = None) -> None:
-        self._tell(KernelChanged(self._session, self.epoch, "died" if change == "died" else "started", cause, self.language))
+    def _say(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
+        container = self.kernel.container if self.kernel is not None and change == "started" else None
+        self._tell(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
 
 
 def _asks_exit(execution: Execution) -> bool:

@@ -13,13 +13,13 @@ from typing import Any
 from kernelexec.collector import Collector
 from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
-from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook
+from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, Output
 from kernelexec.session.keeper import Keeper, loss_told
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.requests import Requests
-from kernelexec.session.turn import Turn, conclude, lost_track
+from kernelexec.session.turn import OnOutput, Turn, conclude, lost_track
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
 
 logger = logging.getLogger("kernelexec")
@@ -39,6 +39,7 @@ class Runner:
         notebook: Path | None,
         requests: Requests,
         tell: Callable[[Event], None],
+        tell_output: Callable[[Event], None] | None = None,
     ) -> None:
         self._session = session
         self._config = config
@@ -47,6 +48,7 @@ class Runner:
         self._spills = spills
         self._requests = requests
         self._tell = tell
+        self._tell_output = tell_output
         self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
     async def run(self, turn: Turn) -> ExecutionResult | None:
@@ -63,9 +65,10 @@ class Runner:
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
-        turn.collector = collector(output, spill=turn.spill, on_output=turn.heard)
+        turn.collector = collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
         take = self._resume if turn.in_flight else self._send
-        turn.execution = await take(turn, keeper, kernel, turn.collector, collector(output.late))
+        late = collector(output.late, on_output=self._heard(turn, None))
+        turn.execution = await take(turn, keeper, kernel, turn.collector, late)
         if turn.execution is None:
             return lost_track(turn.execution_id, self._session, keeper.epoch, turn.isolation)
         if turn.interrupt_asked:
@@ -107,6 +110,19 @@ class Runner:
         if not turn.in_flight:
             return turn.timeout
         return max(turn.timeout - (time.monotonic() - turn.clock.sent), self._config.budgets.grace)
+
+    def _heard(self, turn: Turn, heard: OnOutput | None) -> OnOutput | None:
+        """What takes the outputs of a turn, of which observers are told first if any wants them."""
+        tell = self._tell_output
+        if tell is None or turn.own:
+            return heard
+
+        def told(output: Output) -> None:
+            tell(OutputHeard(self._session, turn.execution_id, output))
+            if heard is not None:
+                heard(output)
+
+        return told
 
     def _display_updated(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self._tell(DisplayUpdated(self._session, display_id, data, metadata))

@@ -25,6 +25,7 @@ from kernelexec.hooks import (
     SessionClosing,
     SessionOpened,
     SessionReplayed,
+    wants_output,
 )
 from kernelexec.past import Past
 from kernelexec.provisioning import Place
@@ -76,13 +77,22 @@ class AsyncSession(Executions, Lookout, Snapshots):
         self._scribe = Scribe(name, record, self.life)
         self._ledger = ledger
         self._requests = requests = Requests(name, ledger)
-        told = (ledger, *hooks, record, self._scribe)
-        self._tell = tell = teller(name, [hook for hook in told if hook is not None])
+        told = [hook for hook in (ledger, *hooks, record, self._scribe) if hook is not None]
+        self._tell = tell = teller(name, told)
+        listening = [hook for hook in told if wants_output(hook)]
         self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
         self._keeper = kernels.python
         work_dir, spills = workspace.path, runtime / "out"
         runner = Runner(
-            name, config, kernels, workspace=work_dir, spills=spills, notebook=notebook, requests=requests, tell=tell
+            name,
+            config,
+            kernels,
+            workspace=work_dir,
+            spills=spills,
+            notebook=notebook,
+            requests=requests,
+            tell=tell,
+            tell_output=teller(name, listening) if listening else None,
         )
         capacity, scribe = config.capacity, self._scribe
         self._queue = Queue(
@@ -116,8 +126,8 @@ class AsyncSession(Executions, Lookout, Snapshots):
         except OSError:
             logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
         async with self._queue.order:
-            if left is not None and await self._keeper.take_over(left.handover):
-                self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch))
+            if left is not None and (kernel := await self._keeper.take_over(left.handover)) is not None:
+                self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch, kernel.container))
                 if (turn := left.turn(self.isolation)) is not None:
                     self._queue.add(turn)
                     self._requests.resumed(turn)

@@ -35,6 +35,7 @@ class Seen:
 
     id: str
     name: str
+    image: str
     running: bool
     exit_code: int
     out_of_memory: bool
@@ -135,6 +136,7 @@ class Engine:
         return Seen(
             id=said["Id"],
             name=str(said["Name"]).removeprefix("/"),
+            image=str(said["Config"]["Image"]),
             running=bool(state["Running"]),
             exit_code=int(state["ExitCode"]),
             out_of_memory=bool(state["OOMKilled"]),

@@ -1,0 +1,309 @@
+"""A session's log: whole lines that no text can forge, within bounds, in a file that may be moved, full or shared."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from kernelexec.cells import CodeCell, command
+from kernelexec.containerlog import ContainerLog, check
+from kernelexec.containerlog import flow as flows
+from kernelexec.errors import InvalidConfig, InvalidRequest
+from kernelexec.hooks import (
+    CellAborted,
+    CellExecuted,
+    CellRefused,
+    CellStarted,
+    Event,
+    InContainer,
+    KernelChanged,
+    OutputHeard,
+    SessionClosed,
+    SessionOpened,
+)
+from kernelexec.results import DisplayData, Error, ExecutionResult, Stream
+
+ID = "0123456789abcdef0123456789abcdef"
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ "
+CELL = CodeCell("print('hi')")
+HOSTILE = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\x1b[2K\r", "\x1b]0;title\x07", "\x00"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ContainerLog:
+    return ContainerLog(tmp_path / "logs", "a", tmp_path / "ws")
+
+
+def lines(log: ContainerLog, *events: Event) -> list[str]:
+    """What is in the file after the events, without times and processes."""
+    for event in events:
+        log(event)
+    found = log.path.read_text().split("\n")
+    assert found.pop() == ""
+    assert all(re.match(STAMP, line) for line in found), found
+    return [re.sub(f"^{STAMP}", "", line) for line in found]
+
+
+def printed(text: str, name: str = "stdout") -> OutputHeard:
+    return OutputHeard("a", ID, Stream("stderr" if name == "stderr" else "stdout", text))
+
+
+def started(cell: CodeCell = CELL) -> CellStarted:
+    return CellStarted("a", ID, cell, 1)
+
+
+def ended(**more: object) -> CellExecuted:
+    return CellExecuted("a", CELL, ExecutionResult(ID, "a", "ok", exit_code=0, state="kept", **more))  # type: ignore[arg-type]
+
+
+def test_a_cell_its_output_and_its_end_are_there(log: ContainerLog) -> None:
+    assert lines(log, started(), printed("hi\n"), printed("oh\n", "stderr"), ended(notes=("One note.",))) == [
+        f"cell 01234567 started: python, kernel 1, execution {ID}",
+        "cell 01234567 in | print('hi')",
+        "cell 01234567 out | hi",
+        "cell 01234567 err | oh",
+        "cell 01234567 ended: ok, exit code 0, 0.000 s, state kept",
+        "cell 01234567 note | One note.",
+    ]
+
+
+def test_a_command_says_where_it_runs(log: ContainerLog) -> None:
+    cell = command("make", work_dir="/ws/src", stdin=None, limit_bytes=100)
+    found = lines(log, CellStarted("a", ID, cell, 1))
+    assert found[0].startswith("cell 01234567 started: command in /ws/src, kernel 1")
+    assert found[-1] == "cell 01234567 in | make"
+
+
+def test_a_line_that_grows_goes_on(log: ContainerLog) -> None:
+    pieces = [
+        printed("a"),
+        printed("b"),
+        printed("warning\n", "stderr"),
+        printed("c\nd\n"),
+        printed("e"),
+        printed("\n"),
+        printed("f"),
+    ]
+    assert [line.removeprefix("cell 01234567 ") for line in lines(log, started(), *pieces)[2:]] == [
+        "out | a", "out + b", "err | warning", "out + c", "out | d", "out | e", "out | f"
+    ]  # fmt: skip
+
+
+def test_displays_and_errors_are_text(log: ContainerLog) -> None:
+    picture = OutputHeard("a", ID, DisplayData({"image/png": "AAAA" * 9999}, {}))
+    error = OutputHeard("a", ID, Error("ValueError", "no", ("\x1b[31mTraceback\x1b[0m", "ValueError: no")))
+    found = lines(log, started(), picture, error)[2:]
+    assert found == ["cell 01234567 out | <image/png>", "cell 01234567 err | Traceback", "cell 01234567 err | ValueError: no"]
+
+
+@pytest.mark.parametrize("end", HOSTILE, ids=ascii)
+def test_no_text_of_a_cell_forges_a_line(log: ContainerLog, end: str) -> None:
+    forged = "2026-01-01T00:00:00.000Z 1 session closed"
+    text = f"x{end}{forged}{end}"
+    result = ExecutionResult(ID, "a", "aborted", notes=(text,))
+    error = InvalidRequest(text)
+    events = (
+        started(CodeCell(text)), printed(text), printed(text, "stderr"),
+        OutputHeard("a", ID, DisplayData({"text/plain": text}, {})),
+        ended(notes=(text,)), printed(text), CellRefused("a", "code", text, error), CellAborted("a", CodeCell(text), result),
+        KernelChanged("a", 1, "failed", text),
+        KernelChanged("a", 1, "started", container=InContainer(text, text, text, text, ())),
+        SessionOpened("a", Path(text.replace("\0", ""))),
+    )  # fmt: skip
+    found = lines(log, *events)
+    assert all(line.isprintable() for line in found)
+    assert not any(line.startswith(("2026", "session closed")) for line in found)
+
+
+def test_a_lone_surrogate_can_be_written(log: ContainerLog) -> None:
+    assert lines(log, started(), printed("\ud800\n"))[-1] == r"cell 01234567 out | \ud800"
+
+
+def test_a_kernel_says_where_it_runs(log: ContainerLog) -> None:
+    where = InContainer("k-a", "0123456789ab", "image", "none", (("/ws", "/ws", False), ("/data", "/d", True)))
+    found = lines(
+        log,
+        KernelChanged("a", 1, "started", container=where),
+        KernelChanged("a", 1, "died", "oom"),
+        KernelChanged("a", 2, "started", language="bash"),
+        KernelChanged("a", 3, "failed", "no image\nat all"),
+    )
+    assert found == [
+        "kernel 1 started: container k-a (0123456789ab), image image, network none, mounts /ws -> /ws (rw), /data -> /d (ro)",
+        "kernel 1 died: oom",
+        "kernel 2 (bash) started in place of the one before: on this machine",
+        "kernel 3 did not start",
+        "kernel 3 note | no image",
+        "kernel 3 note | at all",
+    ]
+
+
+def test_output_over_the_bound_is_head_and_tail(log: ContainerLog) -> None:
+    log(started())
+    for number in range(200_000):
+        log(printed(f"line {number}\n"))
+    found = lines(log, ended())
+    printed_lines = [line for line in found if "out | line" in line]
+    assert printed_lines[0].endswith("out | line 0")
+    assert printed_lines[-1].endswith("out | line 199999")
+    assert sum("left out" in line for line in found) >= 2
+    assert log.path.stat().st_size < 20 * flows.HEAD_BYTES
+    cut = sum(int(number) for number in re.findall(r"left out: (\d+) bytes of output", "\n".join(found)))
+    kept = sum(len(line.split(" | ", 1)[1]) + 1 for line in found if " out | " in line)
+    assert abs(cut + kept - sum(len(f"line {number}\n") for number in range(200_000))) < 50  # a line that was cut in two
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000_000, "\n" * 5_000_000, "\x00" * 5_000_000], ids=["line", "lines", "zeros"])
+def test_one_piece_over_the_bound_is_cut(log: ContainerLog, text: str) -> None:
+    lines(log, started(), printed(text), ended())
+    assert log.path.stat().st_size < 20 * flows.HEAD_BYTES
+
+
+def test_the_newest_output_of_a_silent_flood_comes_when_it_is_due(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("kernelexec.containerlog.flow.time.monotonic", lambda: now)
+    lines(log, started(), printed("x" * flows.HEAD_BYTES), printed("\nheld\n"))
+    assert "held" not in log.path.read_text()
+    now = 101.0
+    assert lines(log, printed("told\n"))[-2:] == ["cell 01234567 out | held", "cell 01234567 out | told"]
+
+
+def test_late_output_is_bounded_until_the_next_cell(log: ContainerLog) -> None:
+    found = lines(log, started(), ended(), *(printed("late" * 1000) for _ in range(100)))
+    assert found[-1] == "cell 01234567 left out: further late output, up to the next cell"
+    assert log.path.stat().st_size < 200_000
+    assert lines(log, started(), ended(), printed("again"))[-1] == "cell 01234567 late | again"
+
+
+def test_a_long_source_is_cut_in_the_middle(log: ContainerLog) -> None:
+    found = lines(log, started(CodeCell("# first\n" + "x = 1\n" * 100_000 + "# last")))
+    assert found[1] == "cell 01234567 in | # first"
+    assert found[-1] == "cell 01234567 in | # last"
+    assert any(re.fullmatch(r"cell 01234567 left out: \d+ bytes", line) for line in found)
+
+
+def test_the_file_and_its_directories_are_for_their_user_alone(log: ContainerLog, tmp_path: Path) -> None:
+    assert log.path == tmp_path / "logs" / "a" / "docker_container.log"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (log.path, log.path.parent, log.path.parent.parent)] == [
+        0o600,
+        0o700,
+        0o700,
+    ]
+
+
+def test_a_log_is_added_to(tmp_path: Path) -> None:
+    for _ in range(2):
+        log = ContainerLog(tmp_path / "logs", "a", tmp_path / "ws")
+        lines(log, SessionOpened("a", tmp_path), SessionClosed("a"))
+    assert [line.split(":")[0] for line in lines(log)] == ["session opened", "session closed"] * 2
+
+
+def test_a_full_log_is_put_aside(tmp_path: Path) -> None:
+    log = ContainerLog(tmp_path, "a", tmp_path / "ws", limit_bytes=1000)
+    for number in range(100):
+        log(SessionOpened("a", Path(f"/{number}")))
+    aside = log.path.with_name("docker_container.log.1")
+    assert sorted(path.name for path in log.path.parent.iterdir()) == [log.path.name, aside.name]
+    assert all(0 < path.stat().st_size <= 1000 for path in (log.path, aside))
+    assert lines(log)[-1] == "session opened: workspace /99"
+
+
+def test_a_log_that_is_moved_or_removed_is_begun_anew(log: ContainerLog) -> None:
+    lines(log, SessionOpened("a", Path("/1")))
+    log.path.rename(log.path.with_name("moved"))
+    assert lines(log, SessionOpened("a", Path("/2"))) == ["session opened: workspace /2"]
+    log.path.unlink()
+    log.path.with_name("moved").unlink()
+    log.path.parent.rmdir()
+    assert lines(log, SessionOpened("a", Path("/3"))) == ["session opened: workspace /3"]
+
+
+def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
+    logs = [ContainerLog(tmp_path, "a", tmp_path / "ws", limit_bytes=200_000) for _ in range(4)]
+
+    def write(log: ContainerLog, number: int) -> None:
+        for _ in range(500):
+            log(SessionOpened("a", Path("/" + str(number) * 300)))
+
+    threads = [threading.Thread(target=write, args=(log, number)) for number, log in enumerate(logs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for path in (logs[0].path, logs[0].path.with_name("docker_container.log.1")):
+        content = path.read_text().splitlines()
+        assert content
+        assert all(re.fullmatch(STAMP + r"session opened: workspace /(\d)\1{299}", line) for line in content)
+
+
+def test_a_log_that_cannot_be_written_is_told_of_once(
+    log: ContainerLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_fd: int, _content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "kernelexec"):
+        patch.setattr(os, "write", full)
+        for _ in range(3):
+            log(started())
+    assert [(record.message, record.__dict__["reason"]) for record in caplog.records] == [
+        ("kernelexec.log_not_written", "No space left on device")
+    ]
+    assert lines(log, SessionClosed("a")) == ["left out: 3 events, which could not be written", "session closed"]
+
+
+def test_a_line_that_the_disk_cut_does_not_spoil_the_next(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, content: write(fd, content[:40]))
+        log(SessionOpened("a", Path("/cut")))
+    assert lines(log, SessionClosed("a"))[1:] == ["left out: 1 events, which could not be written", "session closed"]
+
+
+def unfit_directory(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.mkdir()
+
+
+def unfit_link(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/null")
+
+
+def unfit_pipe(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+
+
+def unfit_parent(path: Path) -> None:
+    path.parent.parent.mkdir(parents=True)
+    path.parent.touch()
+
+
+@pytest.mark.parametrize("make", [unfit_directory, unfit_link, unfit_pipe, unfit_parent])
+def test_what_cannot_be_a_log_is_refused(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / "logs" / "a" / "docker_container.log")
+    with pytest.raises(InvalidConfig, match="cannot be a log"):
+        ContainerLog(tmp_path / "logs", "a", tmp_path / "ws")
+
+
+def test_a_log_in_the_workspace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "ws")
+    for log_dir in (tmp_path / "ws" / "logs", tmp_path / "link", tmp_path):
+        with pytest.raises(InvalidConfig, match="lies in the workspace"):
+            ContainerLog(log_dir, "a", tmp_path / ("ws" if log_dir != tmp_path else "a"))
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for log_dir in (tmp_path / "file", tmp_path / "file" / "logs"):
+        with pytest.raises(InvalidConfig, match="no directory"):
+            check(log_dir)
+    check(tmp_path / "new" / "logs")
