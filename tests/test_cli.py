@@ -198,30 +198,3 @@ def test_exec_takes_a_language(tmp_path: Path) -> None:
 def test_output_that_stdout_cannot_encode_ends_nothing(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "exec", "print('\u65e5')\nprint('end')", *LOCAL, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["end"])
-
-
-def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "doctor")
-    assert done.returncode == 0
-    assert "FAIL" not in done.stdout
-    for check in ("python", "runtime directory", "local kernel", "shell commands", "timeouts keep state"):
-        assert any(line.split()[: 1 + len(check.split())] == ["ok", *check.split()] for line in done.stdout.splitlines()), check
-    assert names(tmp_path) == []
-
-
-def test_the_doctor_speaks_json(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "doctor", "--json")
-    findings = json.loads(done.stdout)
-    assert done.returncode == 0
-    assert all(set(finding) == {"check", "ok", "found", "mend"} for finding in findings)
-    assert all(finding["ok"] for finding in findings if not finding["check"].startswith("optional"))
-    assert next(finding["found"] for finding in findings if finding["check"] == "python") in sys.version
-
-
-def test_the_doctor_says_what_to_mend(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "doctor", "--json", "--python", "/missing/python")
-    failed = [finding for finding in json.loads(done.stdout) if not finding["ok"] and "optional" not in finding["check"]]
-    assert done.returncode == 1
-    assert [finding["check"] for finding in failed] == ["local kernel"]
-    assert "/missing/python" in failed[0]["found"]
-    assert failed[0]["mend"]

@@ -16,8 +16,8 @@ COMMANDS = {
     "exec as json": ("exec", CODE, *LOCAL, "--json"),
     "run": ("run", "given.py", *LOCAL),
     "run as json": ("run", "given.py", *LOCAL, "--json"),
-    "doctor": ("doctor",),
-    "doctor as json": ("doctor", "--json"),
+    "doctor": ("doctor", *LOCAL),
+    "doctor as json": ("doctor", "--json", *LOCAL),
     "version": ("--version",),
 }
 NOT_OPEN = "stdout is not open for writing: results go there."

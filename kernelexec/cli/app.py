@@ -11,9 +11,21 @@ import typer
 
 from kernelexec.cli.image import image_app
 from kernelexec.cli.kernelspec import commands as kernelspec
+from kernelexec.cli.options import (
+    BRIEF,
+    ImageOption,
+    IsolationOption,
+    JsonOption,
+    Place,
+    PythonOption,
+    TimeoutOption,
+    WorkDirOption,
+    filled,
+    placed,
+)
 from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
 from kernelexec.cli.surroundings import prepare, say, settle, write_any
-from kernelexec.config import Config, load, seconds
+from kernelexec.config import seconds
 from kernelexec.errors import KernelexecError
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
@@ -27,27 +39,6 @@ app = typer.Typer(
 )
 app.add_typer(image_app)
 app.add_typer(kernelspec)
-
-
-def _filled(value: str | None) -> str | None:
-    if value is not None and not value.strip():
-        raise typer.BadParameter("it is empty.")
-    return value
-
-
-IsolationOption = Annotated[
-    str | None, typer.Option("--isolation", help="Where code runs: 'local' is this machine, with your rights.")
-]
-TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: 60.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, one object a line, for programs.")]
-WorkDirOption = Annotated[
-    str | None,
-    typer.Option("--work-dir", metavar="DIRECTORY", callback=_filled, help="The directory that the code runs in."),
-]
-PythonOption = Annotated[
-    str | None,
-    typer.Option("--python", metavar="PATH", callback=_filled, help="The interpreter of the kernel; it needs ipykernel."),
-]
 
 
 def _tell_version(value: bool) -> None:
@@ -66,23 +57,23 @@ def _options(
 
 
 @app.command(epilog=f"Exit status: 0; 1 after a cell that failed; {MEANING}")
+@placed
 def run(
+    place: Place,
     file: Annotated[
         str,
         typer.Argument(
             metavar="FILE",
-            callback=_filled,
+            callback=filled,
             help="A notebook (.ipynb), a script with '# %%' cells (.py), or - for stdin.",
         ),
     ],
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="PATH", callback=_filled, help="Where the executed notebook goes (.ipynb)."),
+        typer.Option("--output", "-o", metavar="PATH", callback=filled, help="Where the executed notebook goes (.ipynb)."),
     ] = None,
-    isolation: IsolationOption = None,
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
-    python: PythonOption = None,
     allow_errors: Annotated[bool, typer.Option("--allow-errors", help="Go on after a cell that fails.")] = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -91,7 +82,7 @@ def run(
 
     return run_file(
         file,
-        config=_config(isolation, python),
+        config=place.config(**BRIEF),
         output=Path(output) if output else None,
         timeout=timeout,
         work_dir=Path(work_dir) if work_dir else None,
@@ -101,17 +92,15 @@ def run(
 
 
 @app.command(name="exec", epilog=f"Exit status: that of the command; of code 0, or 1 if it failed; {MEANING}")
+@placed
 def exec_(
+    place: Place,
     code: Annotated[str, typer.Argument(metavar="CODE", help="Code or shell magic, for example '1 + 1' or '!ls'.")],
-    isolation: IsolationOption = None,
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
-    python: PythonOption = None,
     language: Annotated[
         str,
-        typer.Option(
-            "--language", metavar="NAME", callback=_filled, help="Python, bash, javascript, or an installed kernel's."
-        ),
+        typer.Option("--language", metavar="NAME", callback=filled, help="Python, bash, javascript, or an installed kernel's."),
     ] = "python",
     as_json: JsonOption = False,
 ) -> int:
@@ -119,18 +108,21 @@ def exec_(
     from kernelexec.cli.run import run_code  # noqa: PLC0415 - see run
 
     directory = Path(work_dir) if work_dir else None
-    config = _config(isolation, python)
+    config = place.config(**BRIEF)
     return run_code(code, config=config, language=language, timeout=timeout, work_dir=directory, as_json=as_json)
 
 
 @app.command(epilog=f"Exit status: 0, or 1 if something is to be mended; {OURSELVES} after wrong usage.")
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False, python: PythonOption = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    isolation: IsolationOption = None,
+    image: ImageOption = None,
+    python: PythonOption = None,
 ) -> int:
     """Say what works on this machine, and how to mend what does not."""
     from kernelexec.cli.doctor import examine  # noqa: PLC0415 - see run
 
-    return examine(python=python, as_json=as_json)
+    return examine(isolation=isolation, image=image, python=python, as_json=as_json)
 
 
 @app.command(epilog=f"Exit status: 0; {OURSELVES} after wrong usage, or where there is no such journal.")
@@ -138,11 +130,11 @@ def log(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", callback=_filled, help="A session's name, or the path of a journal. Default: the only one."
+            metavar="[NAME]", callback=filled, help="A session's name, or the path of a journal. Default: the only one."
         ),
     ] = None,
     workspace: Annotated[
-        str, typer.Option("--workspace", metavar="DIRECTORY", callback=_filled, help="The executor's workspace.")
+        str, typer.Option("--workspace", metavar="DIRECTORY", callback=filled, help="The executor's workspace.")
     ] = "workspaces",
     last: Annotated[int | None, typer.Option("--last", "-n", min=1, metavar="N", help="Only the newest N rows.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
@@ -154,18 +146,18 @@ def log(
 
 
 @app.command(epilog=f"Exit status: 0 after Ctrl+D; {OURSELVES} where kernelexec itself failed, or there is no terminal.")
+@placed
 def repl(
+    place: Place,
     session: Annotated[str, typer.Option("--session", metavar="NAME", help="The session's name.")] = "repl",
-    isolation: IsolationOption = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: a week.")] = None,
     work_dir: WorkDirOption = None,
-    python: PythonOption = None,
 ) -> int:
     """Type cells at a prompt, in one session that lives until you leave by Ctrl+D."""
     from kernelexec.cli.repl import run_repl  # noqa: PLC0415 - see run
 
     directory = Path(work_dir) if work_dir else None
-    config = _config(isolation, python, save_displays=True)
+    config = place.config(**BRIEF | {"save_displays": True})
     return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
 
 
@@ -182,7 +174,7 @@ def sessions(as_json: Annotated[bool, typer.Option("--json", help="Print them as
 )
 def variables(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", callback=_filled, help="The session, as NAME or NAME@PROCESS.")
+        str | None, typer.Argument(metavar="[NAME]", callback=filled, help="The session, as NAME or NAME@PROCESS.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> int:
@@ -195,31 +187,25 @@ def variables(
 @app.command(
     epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve."
 )
+@placed
 def mcp(
-    isolation: IsolationOption = None,
+    place: Place,
     workspace: Annotated[
         str | None,
         typer.Option(
             "--workspace",
             metavar="DIRECTORY",
-            callback=_filled,
+            callback=filled,
             help="Where every session gets a directory of its own. Default: ./workspaces.",
         ),
     ] = None,
     timeout: TimeoutOption = None,
-    python: PythonOption = None,
 ) -> int:
     """Serve MCP over stdin and stdout: persistent sessions as tools, for one client."""
     from kernelexec.cli.serve import serve_mcp  # noqa: PLC0415 - see run
 
     budget = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
-    options = budget | ({"python": python} if python else {})
-    return serve_mcp(load(isolation, workspace=workspace, config=options))
-
-
-def _config(isolation: str | None, python: str | None, *, save_displays: bool = False) -> Config:
-    options = {"notebook": False, "journal": False, "save_displays": save_displays} | ({"python": python} if python else {})
-    return load(isolation, config=options)
+    return serve_mcp(place.config(workspace=workspace, **budget))
 
 
 def main() -> None:

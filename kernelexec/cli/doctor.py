@@ -9,42 +9,35 @@ import platform
 import resource
 import shutil
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, replace
 
 import anyio
 from rich.console import Console
 from rich.table import Table
 
+from kernelexec.cli.findings import Finding, engine_findings, kernel_findings
+from kernelexec.cli.options import BRIEF, Place
 from kernelexec.cli.surroundings import here, write_any, writing
-from kernelexec.config import load
+from kernelexec.config import Config, chosen_by
 from kernelexec.errors import KernelexecError
-from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import new_root
-from kernelexec.session import AsyncSession
 
 _ROOM_BYTES = 100 * 1024 * 1024
 _FILES_MIN = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: what was found, and how to mend it where it is not ``ok``."""
-
-    check: str
-    ok: bool
-    found: str
-    mend: str = ""
-
-
-def examine(*, python: str | None, as_json: bool) -> int:
-    """Run all checks and print them; exit status 0 if local kernels work."""
+def examine(*, isolation: str | None, image: str | None, python: str | None, as_json: bool) -> int:
+    """Run all checks, or those of one kind of kernel, and print them; exit status 0 if kernels of the kind in force work."""
     here()
-    findings = [*_machine(), *anyio.run(_kernel, python)]
+    place = Place(isolation=isolation, image=image, python=python)
+    config = place.config()
+    force = "container" if config.isolation == "container" else "local"
+    findings = [Finding("choice", ok=True, found=f"{config.isolation}, {_why(place, config)}"), *_machine()]
+    for kind in (force,) if isolation is not None else ("container", "local"):
+        found = _kernels(kind, place, quiet=True)
+        findings += found if kind == force else [finding.made_optional() for finding in found]
     write_any(sys.stdout, json.dumps([asdict(finding) for finding in findings]) + "\n" if as_json else _table(findings))
-    return 0 if all(finding.ok for finding in findings if not finding.check.startswith("optional")) else 1
+    return 0 if all(finding.ok for finding in findings if not finding.optional) else 1
 
 
 def _machine() -> list[Finding]:
@@ -61,7 +54,6 @@ def _machine() -> list[Finding]:
         ),
         _open_files(),
         Finding("optional: bash", shutil.which("bash") is not None, str(shutil.which("bash")), "Install bash, or sh is used."),
-        Finding("optional: containers", ok=False, found="not in this version", mend="Use isolation=local for code you trust."),
     ]
 
 
@@ -82,42 +74,27 @@ def _open_files() -> Finding:
     return Finding("open files", soft >= _FILES_MIN, str(soft), mend)
 
 
-async def _kernel(python: str | None) -> list[Finding]:
-    options = {"notebook": False, "journal": False, "save_displays": False} | ({"python": python} if python else {})
-    with tempfile.TemporaryDirectory(prefix="kx-doctor-") as directory:
-        try:
-            async with AsyncExecutor("local", config=load("local", config=options)) as executor:
-                session = await executor.session("doctor", work_dir=Path(directory))
-                return [await check(session) for check in _KERNEL_CHECKS]
-        except KernelexecError as exc:
-            return [Finding("local kernel", ok=False, found=str(exc), mend="See the message.")]
+def _kernels(kind: str, place: Place, *, quiet: bool) -> list[Finding]:
+    """The findings about one kind of kernel, and about what it needs."""
+    config = replace(place, isolation=kind, image=place.image if kind == "container" else None).config(**BRIEF, quiet=quiet)
+    if kind == "local":
+        return anyio.run(kernel_findings, config)
+    found, image = engine_findings(config)
+    if image is None:
+        return found
+    container = config.container.model_copy(update={"image": (image,), "pull": False})
+    return [*found, *anyio.run(kernel_findings, config.model_copy(update={"container": container}))]
 
 
-async def _cell(session: AsyncSession) -> Finding:
-    result = await session.execute("import sys; print(sys.version.split()[0])")
-    found = f"Python {result.text.strip()}, {result.timing.run * 1000:.0f} ms a cell"
-    return Finding("local kernel", result.ok, found, result.text)
-
-
-async def _command(session: AsyncSession) -> Finding:
-    result = await session.execute_command("printf out; printf err >&2; exit 7")
-    apart = (result.stdout, result.stderr, result.exit_code) == ("out", "err", 7)
-    return Finding("shell commands", apart, f"exit code {result.exit_code}, streams apart", result.text)
-
-
-async def _interrupt(session: AsyncSession) -> Finding:
-    result = await session.execute("import time; time.sleep(60)", timeout=0.2)
-    found = f"{result.timing.run - 0.2:.2f} s to control, state {result.state}"
-    return Finding("timeouts keep state", result.state == "kept", found, "Signals do not reach the kernel.")
-
-
-async def _plots(session: AsyncSession) -> Finding:
-    result = await session.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]);")
-    mend = "Install matplotlib in the kernel's environment to see plots."
-    return Finding("optional: plots", bool(result.images), f"{len(result.images)} picture", mend)
-
-
-_KERNEL_CHECKS: tuple[Callable[[AsyncSession], Awaitable[Finding]], ...] = (_cell, _command, _interrupt, _plots)
+def _why(place: Place, config: Config) -> str:
+    """What decided where code runs."""
+    if place.isolation is not None:
+        return "by --isolation"
+    if (variable := chosen_by()) is not None:
+        return f"by {variable}"
+    if config.isolation == "container":
+        return "nothing else was chosen"
+    return "this process is in a container itself"
 
 
 def _version(name: str) -> str:
@@ -132,7 +109,7 @@ def _table(findings: list[Finding]) -> str:
     for heading in ("", "check", "found", "to mend it"):
         table.add_column(heading)
     for finding in findings:
-        mark = "ok" if finding.ok else "no" if finding.check.startswith("optional") else "FAIL"
+        mark = "ok" if finding.ok else "no" if finding.optional else "FAIL"
         table.add_row(mark, finding.check, finding.found, "" if finding.ok else finding.mend)
     console = Console()
     with writing(sys.stdout), console.capture() as captured:

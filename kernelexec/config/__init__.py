@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.config.choice import load, profile, seconds, ways_out
+from kernelexec.config.choice import chosen_by, load, profile, seconds, ways_out
 from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
 from kernelexec.config.profiles import Profile
@@ -29,6 +29,7 @@ __all__ = [
     "Mount",
     "OutputLimits",
     "Profile",
+    "chosen_by",
     "in_container",
     "load",
     "profile",

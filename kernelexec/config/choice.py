@@ -199,3 +199,12 @@ def seconds(value: object, name: str) -> float:
         message = f"{name}={value!r}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
         raise InvalidTimeout(message)
     return float(value)
+
+
+def chosen_by(environ: Mapping[str, str] | None = None) -> str | None:
+    """The variable of the environment that says where code runs, with its value; None where none says."""
+    for name in _SWITCHES:
+        value = (os.environ if environ is None else environ).get(name, "").strip()
+        if value and value.lower() != "none":
+            return f"{name}={value}"
+    return None

@@ -1,0 +1,185 @@
+"""The options that commands share, and those of all commands that run code: where, in which container, with which log."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from kernelexec.config import Config, load
+from kernelexec.config.kinds import size
+from kernelexec.errors import InvalidConfig
+
+#: What other tools call the places where code runs.
+_ALSO = {"docker": "container", "host": "local"}
+
+#: The settings of commands whose session is theirs alone: it leaves nothing but what the code makes.
+BRIEF: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": False}
+
+
+def filled(value: str | None) -> str | None:
+    """What is given and not empty."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it is empty.")
+    return value
+
+
+TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: 60.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, one object a line, for programs.")]
+WorkDirOption = Annotated[
+    str | None,
+    typer.Option("--work-dir", metavar="DIRECTORY", callback=filled, help="The directory that the code runs in."),
+]
+PythonOption = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", callback=filled, help="The interpreter of the kernel; it needs ipykernel."),
+]
+IsolationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--isolation",
+        metavar="local|container",
+        callback=filled,
+        help="Where code runs: in a container, or 'local', on this machine with your rights.",
+    ),
+]
+ImageOption = Annotated[
+    str | None, typer.Option("--image", metavar="NAME", callback=filled, help="The image of the kernel's container.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a command's code runs, as it was said on the command line."""
+
+    isolation: IsolationOption = None
+    execution_mode: Annotated[str | None, typer.Option("--execution-mode", "--mode", hidden=True, callback=filled)] = None
+    image: ImageOption = None
+    docker_image: Annotated[str | None, typer.Option("--docker-image", hidden=True, callback=filled)] = None
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="none|bridge|host", callback=filled, help="The container's network. Default: none."),
+    ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="SIZE", callback=filled, help="The container's memory, as 512m or 1.5g. Default: 1g."),
+    ] = None
+    cpus: Annotated[
+        float | None, typer.Option("--cpus", metavar="N", help="How many processors' time it gets, as 0.5. Default: 1.")
+    ] = None
+    context: Annotated[
+        list[str],
+        typer.Option(
+            "--context",
+            metavar="PATH[:rw]",
+            help="A file or directory that it sees besides the workspace, to read, or with :rw to write too. Repeatable.",
+        ),
+    ] = field(default_factory=list)
+    instance_id: Annotated[
+        str | None,
+        typer.Option(
+            "--instance-id", metavar="NAME", callback=filled, help="Put behind the container's name, to tell runs apart."
+        ),
+    ] = None
+    log_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--log-dir", metavar="DIRECTORY", callback=filled, help="Where a log of what ran, and what came out, is kept."
+        ),
+    ] = None
+    python: PythonOption = None
+
+    def config(self, *, workspace: str | None = None, **options: Any) -> Config:  # noqa: ANN401 - of any kind
+        """The settings, with these options besides.
+
+        Raises:
+            InvalidConfig: they do not fit, or not together.
+        """
+        container = self._container()
+        options |= {} if self.log_dir is None else {"log_dir": self.log_dir}
+        if self.python is not None:
+            options["python"] = self.python
+        inside = {} if self.python is None else {"python": self.python}
+        if container or inside:
+            options["container"] = container | inside
+        isolation = _one(self.isolation, self.execution_mode, "--isolation and --execution-mode")
+        config = load(_ALSO.get(isolation or "", isolation), workspace=workspace, config=options)
+        if container and config.isolation != "container":
+            named = " ".join(f"--{_NAMES[name]}" for name in container)
+            message = (
+                f"{named}: this is about containers, and code is to run on this machine (isolation {config.isolation}): "
+                "leave it out, or choose --isolation container."
+            )
+            raise InvalidConfig(message)
+        return config
+
+    def _container(self) -> dict[str, Any]:
+        """What was said of the container, by the names of its settings."""
+        said = {
+            "image": _one(self.image, self.docker_image, "--image and --docker-image"),
+            "network": self.network,
+            "memory_bytes": None if self.memory is None else size(self.memory, "--memory"),
+            "cpus": self.cpus,
+            "mounts": [_mount(given) for given in self.context] or None,
+            "instance": self.instance_id,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+_NAMES = {
+    "image": "image",
+    "network": "network",
+    "memory_bytes": "memory",
+    "cpus": "cpus",
+    "mounts": "context",
+    "instance": "instance-id",
+}
+
+
+def placed(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command, in the place of its parameter ``place``, the options that say where its code runs."""
+    kind, hints = inspect.Parameter.KEYWORD_ONLY, get_type_hints(Place, include_extras=True)
+    own = [found for name, found in inspect.signature(command, eval_str=True).parameters.items() if name != "place"]
+    defaults: dict[str, Any] = {option.name: [] if option.name == "context" else None for option in fields(Place)}
+    shared = [inspect.Parameter(name, kind, default=default, annotation=hints[name]) for name, default in defaults.items()]
+
+    @wraps(command)
+    def called(**given: Any) -> int:  # noqa: ANN401 - as typer gives it
+        return command(**{name: given[name] for name in given if name not in defaults}, place=Place(**_of(given, defaults)))
+
+    parameters = [*(found.replace(kind=kind) for found in own), *shared]
+    called.__dict__["__signature__"] = inspect.Signature(parameters)
+    called.__annotations__ = {found.name: found.annotation for found in parameters}
+    return called
+
+
+def _of(given: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in names}
+
+
+def _one(value: str | None, alias: str | None, names: str) -> str | None:
+    if value is not None and alias is not None and value != alias:
+        message = f"{names} are two names for one thing, and contradict each other: give one of them."
+        raise InvalidConfig(message)
+    return alias if value is None else value
+
+
+def _mount(given: str) -> dict[str, Any]:
+    """A path, for reading only unless it ends in ``:rw``.
+
+    Raises:
+        InvalidConfig: nothing is there.
+    """
+    path, colon, mode = given.rpartition(":")
+    if not colon or mode not in ("rw", "ro"):
+        path, mode = given, "ro"
+    source = Path(path).expanduser().absolute()
+    if not path.strip() or not source.exists():
+        message = f"--context {given}: there is no file or directory {path!r}."
+        raise InvalidConfig(message)
+    return {"source": source, "read_only": mode == "ro"}

@@ -1,0 +1,120 @@
+"""The options that say where code runs: one set for all commands, refused where they make no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelexec.cli.options import Place
+from kernelexec.config import MIB
+from kernelexec.errors import InvalidConfig
+from tests.test_cli import LOCAL, kernelexec, refused
+from tests.test_cli_doctor import CONTAINER
+
+COMMANDS = ("run", "exec", "repl", "mcp")
+OPTIONS = (
+    "--isolation", "--image", "--network", "--memory", "--cpus", "--context", "--instance-id", "--log-dir",
+    "--python", "--timeout",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path) -> None:
+    shown = kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout
+    assert all(option in shown for option in OPTIONS)
+    assert not any(option in shown for option in ("--execution-mode", "--docker-image", "--mode"))
+
+
+def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
+    (tmp_path / "a:rw").mkdir()
+    place = Place(
+        isolation="container", image="an/image", network="bridge", memory="1.5g", cpus=0.5, instance_id="two",
+        context=[f"{tmp_path}:rw", f"{tmp_path / 'a:rw'}:ro", str(tmp_path)], log_dir="logs", python="/opt/python",
+    )  # fmt: skip
+    config = place.config(notebook=False)
+    container = config.container
+    assert (config.isolation, config.notebook, config.log_dir) == ("container", False, Path("logs"))
+    assert (container.image, container.network, container.cpus, container.instance) == (("an/image",), "bridge", 0.5, "two")
+    assert (container.memory_bytes, container.python, config.python) == (1536 * MIB, "/opt/python", "/opt/python")
+    assert [(mount.source, mount.read_only) for mount in container.mounts] == [
+        (tmp_path, False), (tmp_path / "a:rw", True), (tmp_path, True)
+    ]  # fmt: skip
+
+
+def test_nothing_said_is_containers_as_they_are() -> None:
+    assert Place().config().model_dump(exclude_unset=True) == {"isolation": "container"}
+
+
+@pytest.mark.parametrize(
+    ("said", "isolation"), [("docker", "container"), ("container", "container"), ("local", "local"), ("host", "local")]
+)
+def test_the_other_names_of_places_are_known(said: str, isolation: str) -> None:
+    assert Place(execution_mode=said).config().isolation == isolation
+    assert Place(isolation=said).config().isolation == isolation
+
+
+def test_two_names_of_one_thing_must_agree() -> None:
+    assert Place(isolation="local", execution_mode="local").config().isolation == "local"
+    with pytest.raises(InvalidConfig, match="--isolation and --execution-mode"):
+        Place(isolation="local", execution_mode="docker").config()
+    with pytest.raises(InvalidConfig, match="--image and --docker-image"):
+        Place(image="a", docker_image="b").config()
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--image", "x"), "--image: this is about containers"),
+        (("--docker-image", "x", "--memory", "1g"), "--image --memory: this is about containers"),
+        (("--network", "none"), "--network: this is about containers"),
+        (("--context", "/"), "--context: this is about containers"),
+        (("--cpus", "1"), "choose --isolation container"),
+    ],
+)
+def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    assert why in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, *args))
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--memory", "lots"), "--memory='lots': it is a size"),
+        (("--memory", "1"), "container.memory_bytes"),
+        (("--cpus", "0"), "container.cpus"),
+        (("--network", "internet"), "container.network"),
+        (("--context", "/no/such"), "--context /no/such: there is no file or directory"),
+        (("--context", ":rw"), "--context :rw: there is no file or directory"),
+        (("--image", ""), "'--image': it is empty"),
+        (("--isolation", "jail"), "isolation='jail' is not known"),
+    ],
+)
+def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    assert why in refused(kernelexec(tmp_path, "exec", "1", *args))
+
+
+def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("seen")
+    code = f"open('made', 'w').write(open('{tmp_path}/data/file').read()); open('{tmp_path}/data/new', 'w')"
+    args = ("--memory", "400m", "--context", "data", "--work-dir", "ws", "--log-dir", "logs", "--instance-id", "two", "--json")
+    done = kernelexec(tmp_path, "exec", code, *CONTAINER, *args)
+    result = json.loads(done.stdout)
+    assert (result["isolation"], done.returncode) == ("container", 1)
+    assert "Read-only file system" in json.dumps(result["outputs"])
+    assert (tmp_path / "ws" / "made").read_text() == "seen"
+    log = (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
+    assert f"{tmp_path}/data -> {tmp_path}/data (ro)" in log
+    assert "-two (" in log
+    assert "Read-only file system" in log
+    first, last = done.stderr.splitlines()
+    assert "1 directory for reading and writing, 1 for reading only" in first
+    assert last.startswith("kernelexec: session 'exec': removing its container kernelexec-exec-")
