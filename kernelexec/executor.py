@@ -13,27 +13,24 @@ from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from kernelexec import containerlog
-from kernelexec.belongings import Belongings
 from kernelexec.config import Config, load, ways_out
 from kernelexec.errors import (
-    CapacityReached,
     Closed,
     Disabled,
     InvalidRequest,
     InvalidWorkDir,
     IsolationUnavailable,
-    KernelexecError,
     UnknownSession,
     nearest,
 )
-from kernelexec.estates import Estates, heritage
+from kernelexec.estates import Estates
 from kernelexec.hooks import Hook, checked
-from kernelexec.notices import Notices, tell_risk
+from kernelexec.notices import tell_risk
 from kernelexec.provisioning import unavailable
 from kernelexec.replay import read_past, replay
+from kernelexec.roster import Roster
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life
 from kernelexec.workspace import Workspace
@@ -78,14 +75,12 @@ class AsyncExecutor:
         )
         if self.config.enabled and (cause := unavailable(self.config)) is not None:
             raise IsolationUnavailable(ways_out(cause))
-        self._hooks = checked(hooks)
         if self.config.log_dir is not None:
             containerlog.check(self.config.log_dir)
-        self._sessions: dict[str, AsyncSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
         self._estates = Estates(self.config)
-        self._making = 0
+        self._roster = Roster(self.config, self._estates, checked(hooks))
 
     async def __aenter__(self) -> Self:
         if self._life is not None and not self._life.ended.is_set():
@@ -101,7 +96,7 @@ class AsyncExecutor:
         try:
             await life.begun.wait()
             life.check_open()
-            await self._adopt(life.tasks)
+            await self._roster.adopt(life)
             life.tasks.start_soon(self._estates.sweep)
         except BaseException:
             try:
@@ -154,13 +149,13 @@ class AsyncExecutor:
             message = f"repeat_unsafe={repeat_unsafe!r}: it is True or False, and goes with a notebook to replay."
             raise InvalidRequest(message)
         async with self._opening.setdefault(name, asyncio.Lock()):
-            tasks = self._check_open().tasks
-            known = self._sessions.get(name)
+            life = self._check_open()
+            known = self._roster.sessions.get(name)
             if known is not None and known.life.ending:
                 await known.close()
-                tasks, known = self._check_open().tasks, None
+                life, known = self._check_open(), None
             if known is None:
-                return await self._open(name, work_dir, notebook, tasks, repeat_unsafe=repeat_unsafe)
+                return await self._open(name, work_dir, notebook, life, repeat_unsafe=repeat_unsafe)
             if notebook is not None:
                 message = f"Session {name!r} is open already: close it first, or leave notebook out."
                 raise InvalidRequest(message)
@@ -171,7 +166,7 @@ class AsyncExecutor:
 
     def sessions(self) -> tuple[str, ...]:
         """The names of the open sessions."""
-        return tuple(name for name, session in list(self._sessions.items()) if not session.life.ending)
+        return tuple(name for name, session in list(self._roster.sessions.items()) if not session.life.ending)
 
     async def close_session(self, name: str) -> None:
         """End a session: its kernel, all that the kernel started, and its private files. Its workspace stays.
@@ -179,9 +174,9 @@ class AsyncExecutor:
         Raises:
             UnknownSession: no session of that name is open.
         """
-        session = self._sessions.get(name) if isinstance(name, str) else None
+        session = self._roster.sessions.get(name) if isinstance(name, str) else None
         if session is None:
-            message = f"No session {name!r} is open{nearest(str(name), self._sessions)}."
+            message = f"No session {name!r} is open{nearest(str(name), self._roster.sessions)}."
             raise UnknownSession(message)
         await session.close()
 
@@ -190,14 +185,14 @@ class AsyncExecutor:
         name: str,
         work_dir: str | os.PathLike[str] | None,
         notebook: str | os.PathLike[str] | None,
-        tasks: TaskGroup,
+        life: Life,
         *,
         repeat_unsafe: bool,
     ) -> AsyncSession:
         past = None
         if notebook is not None:
             past = await anyio.to_thread.run_sync(partial(read_past, notebook, limit_bytes=self.config.capacity.code_bytes))
-        session = await self._made(name, work_dir, tasks)
+        session = await self._roster.made(name, work_dir, life)
         try:
             await session.open(replays=None if past is None else str(notebook))
             if past is not None:
@@ -210,86 +205,15 @@ class AsyncExecutor:
             raise
         return session
 
-    async def _made(self, name: str, work_dir: str | os.PathLike[str] | None, tasks: TaskGroup) -> AsyncSession:
-        """A session whose life has begun. It is made in the executor's life: a caller who goes away leaves nothing behind."""
-        busy, bound = len(self._sessions) + self._making, self.config.capacity.sessions
-        if busy >= bound:
-            message = f"{busy} sessions are open, the limit is {bound}: close one first."
-            raise CapacityReached(message)
-        made: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
-        self._making += 1
-        tasks.start_soon(self._make, name, work_dir, made)
-        try:
-            return await made
-        except BaseException:
-            if made.done() and not made.cancelled() and made.exception() is None:
-                with anyio.CancelScope(shield=True):
-                    await made.result().close()
-            raise
-
-    async def _make(self, name: str, work_dir: str | os.PathLike[str] | None, made: asyncio.Future[AsyncSession]) -> None:
-        assert self._life is not None
-        life, found = self._life, None
-        try:
-            found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._estates.own, self.config)
-            life.check_open()
-            if not made.cancelled():
-                made.set_result(self._begin(name, found, life.tasks))
-                found = None
-        except Exception as exc:  # noqa: BLE001 - given to who asked
-            if not made.cancelled():
-                made.set_exception(exc)
-        finally:
-            self._making -= 1
-            made.cancel()
-            if found is not None:
-                found.give_up()
-
-    def _begin(self, name: str, found: Belongings, tasks: TaskGroup) -> AsyncSession:
-        own = (Notices(quiet=self.config.quiet), *((found.log,) if found.log else ()))
-        session = AsyncSession(
-            name,
-            found.workspace,
-            found.runtime,
-            self.config,
-            (*own, *self._hooks),
-            record=found.recorder,
-            ledger=found.journal,
-            place=found.place,
-            on_close=self._closed,
-        )
-        self._sessions[name] = session
-        tasks.start_soon(session.life.live)
-        return session
-
-    async def _adopt(self, tasks: TaskGroup) -> None:
-        """Go on with the sessions of an owner in this workspace that died, whose kernels live. One that fails is given up."""
-        for root, left in await self._estates.inherit():
-            session = None
-            try:
-                found, was = await anyio.to_thread.run_sync(heritage, left, root, self.config)
-                session = self._begin(left.name, found, tasks)
-                await session.open(left=was)
-            except KernelexecError:
-                logger.exception("kernelexec.session_not_adopted", extra={"session": left.name})
-                if session is not None:
-                    await session.close()
-
-    def _closed(self, session: AsyncSession) -> None:
-        if self._sessions.get(session.name) is session:
-            del self._sessions[session.name]
-
     async def _close_sessions(self) -> None:
         """Called in the executor's task when it is to end."""
         self._estates.stop_sweeping()
-        for session in self._sessions.values():
+        for session in self._roster.sessions.values():
             session.life.ask_end()
 
     async def _remove(self) -> None:
         """Called in the executor's task when all sessions have ended."""
-        for session in list(self._sessions.values()):
-            session.life.never_lived()
-            self._closed(session)
+        self._roster.forget()
         self._estates.remove()
 
     def _check_open(self) -> Life:

@@ -1,0 +1,114 @@
+"""The open sessions of one executor: made in its life, of what is its own or of what a dead owner left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+
+import anyio
+import anyio.to_thread
+
+from kernelexec.belongings import Belongings
+from kernelexec.config import Config
+from kernelexec.errors import CapacityReached, KernelexecError
+from kernelexec.estates import Estates, heritage
+from kernelexec.hooks import Hook
+from kernelexec.notices import Notices
+from kernelexec.session import AsyncSession
+from kernelexec.session.life import Life
+
+logger = logging.getLogger("kernelexec")
+
+
+class Roster:
+    """Makes sessions, and knows those that are open by their names."""
+
+    def __init__(self, config: Config, estates: Estates, hooks: Iterable[Hook]) -> None:
+        self.sessions: dict[str, AsyncSession] = {}
+        self._config = config
+        self._estates = estates
+        self._hooks = tuple(hooks)
+        self._making = 0
+
+    async def made(self, name: str, work_dir: str | os.PathLike[str] | None, life: Life) -> AsyncSession:
+        """A session whose own life has begun. It is made in the executor's: a caller who goes away leaves nothing behind.
+
+        Raises:
+            CapacityReached: there is no room; nothing was made.
+            InvalidWorkDir: see ``Belongings.make``.
+        """
+        busy, bound = len(self.sessions) + self._making, self._config.capacity.sessions
+        if busy >= bound:
+            message = f"{busy} sessions are open, the limit is {bound}: close one first."
+            raise CapacityReached(message)
+        made: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
+        self._making += 1
+        life.tasks.start_soon(self._make, name, work_dir, life, made)
+        try:
+            return await made
+        except BaseException:
+            if made.done() and not made.cancelled() and made.exception() is None:
+                with anyio.CancelScope(shield=True):
+                    await made.result().close()
+            raise
+
+    async def _make(
+        self, name: str, work_dir: str | os.PathLike[str] | None, life: Life, made: asyncio.Future[AsyncSession]
+    ) -> None:
+        found = None
+        try:
+            found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._estates.own, self._config)
+            life.check_open()
+            if not made.cancelled():
+                made.set_result(self._begin(name, found, life))
+                found = None
+        except Exception as exc:  # noqa: BLE001 - given to who asked
+            if not made.cancelled():
+                made.set_exception(exc)
+        finally:
+            self._making -= 1
+            made.cancel()
+            if found is not None:
+                found.give_up()
+
+    async def adopt(self, life: Life) -> None:
+        """Go on with the sessions of an owner in this workspace that died, whose kernels live. One that fails is given up."""
+        for root, left in await self._estates.inherit():
+            session = None
+            try:
+                found, was = await anyio.to_thread.run_sync(heritage, left, root, self._config)
+                session = self._begin(left.name, found, life)
+                await session.open(left=was)
+            except KernelexecError:
+                logger.exception("kernelexec.session_not_adopted", extra={"session": left.name})
+                if session is not None:
+                    await session.close()
+
+    def forget(self) -> None:
+        """Called when all sessions have ended, or never began."""
+        for session in list(self.sessions.values()):
+            session.life.never_lived()
+            self._closed(session)
+
+    def _begin(self, name: str, found: Belongings, life: Life) -> AsyncSession:
+        own = (Notices(quiet=self._config.quiet), *((found.log,) if found.log else ()))
+        session = AsyncSession(
+            name,
+            found.workspace,
+            found.runtime,
+            self._config,
+            (*own, *self._hooks),
+            record=found.recorder,
+            ledger=found.journal,
+            place=found.place,
+            on_close=self._closed,
+        )
+        self.sessions[name] = session
+        life.tasks.start_soon(session.life.live)
+        return session
+
+    def _closed(self, session: AsyncSession) -> None:
+        if self.sessions.get(session.name) is session:
+            del self.sessions[session.name]
