@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from pathlib import Path
@@ -14,8 +15,8 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import DisplayUpdated, Event
 from kernelexec.notebooks import notebook_output
 from kernelexec.past import PastCell, PastStatus, called
-from kernelexec.recorder import write_atomically
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.workspace.files import write_atomically
 
 _CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
 _PROSE = re.compile(r"\[(?:markdown|md)\]")
@@ -47,7 +48,8 @@ class Document:
             InvalidRequest: missing, not UTF-8, or no valid notebook.
         """
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8-sig") as file:
+                text = file.read()  # of a pipe, nothing: nobody waits for what may never come
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
             raise InvalidRequest(message) from exc

@@ -191,7 +191,7 @@ class AsyncExecutor:
     ) -> AsyncSession:
         past = None
         if notebook is not None:
-            past = await anyio.to_thread.run_sync(partial(read_past, notebook, limit_bytes=self.config.capacity.code_bytes))
+            past = await anyio.to_thread.run_sync(read_past, notebook, self.config)
         session = await self._roster.made(name, work_dir, life)
         try:
             await session.open(replays=None if past is None else str(notebook))

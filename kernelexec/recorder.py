@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import stat
 import threading
 import time
@@ -19,6 +17,7 @@ from kernelexec.cells import Cell
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
 from kernelexec.notebooks import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.workspace.files import create, holds, write_atomically
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -32,7 +31,6 @@ _PATIENCE = 10.0
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
 #: How much text is made JSON at a time, in characters: other threads get their turn in between.
 _PIECE_CHARS = 128 * 1024
-_BUFFER_BYTES = 256 * 1024
 #: What comes before the first of several and before the others, and after the outputs of a cell.
 _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -118,7 +116,7 @@ class Recorder:
     def finish(self) -> None:
         """Write for the last time. A notebook in which no cell was ever noted only kept its name, and is removed."""
         self.write()
-        if not self._cells and self.path.is_file() and self.path.read_bytes() == b"".join(_file(())):
+        if not self._cells and holds(self.path, b"".join(_file(()))):
             self.path.unlink()
 
     def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated, weight: int) -> None:
@@ -205,29 +203,7 @@ def _file(cells: Iterable[_Recorded]) -> Iterator[bytes]:
 
 def make_empty(path: Path) -> None:
     """Make an empty notebook; FileExistsError where there is anything: of many who ask at once for a name, one gets it."""
-    _create(path, _file(()))
-
-
-def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Replace a file as a whole: a reader sees the old one or the new one; a link in its place is replaced, not followed."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    _create(temporary, content)
-    try:
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _create(path: Path, content: Iterable[bytes]) -> None:
-    """Make a file where there is none; one that cannot be filled is removed again."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        with os.fdopen(fd, "wb", buffering=_BUFFER_BYTES) as file:
-            file.writelines(content)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    create(path, _file(()))
 
 
 def _frame(output: Mapping[str, Any]) -> dict[str, Any]:

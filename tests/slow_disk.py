@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import recorder
-from kernelexec.recorder import write_atomically
+from kernelexec.workspace.files import write_atomically
 
 BOUND = 30
 

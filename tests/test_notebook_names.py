@@ -15,8 +15,8 @@ import nbformat
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, KernelStartFailed, belongings
-from kernelexec.recorder import write_atomically
 from kernelexec.workspace import Workspace
+from kernelexec.workspace.files import write_atomically
 from tests.test_recorder import cells_of
 
 OTHER = """

@@ -15,9 +15,10 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from kernelexec import recorder
 from kernelexec.hooks import DisplayUpdated
 from kernelexec.notebooks import notebook_output
-from kernelexec.recorder import Recorder, write_atomically
+from kernelexec.recorder import Recorder
 from kernelexec.results import DisplayData, Stream
 from kernelexec.workspace import Watch
+from kernelexec.workspace.files import write_atomically
 from tests.slow_disk import Disk
 from tests.test_recorder import NOTE, ODD, cells_of, executed, shown, texts_of, update
 

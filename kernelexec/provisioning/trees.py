@@ -7,7 +7,7 @@ import secrets
 import stat
 import threading
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 #: How a directory is opened: it, and nothing that a link in its place points to.
@@ -24,6 +24,18 @@ def remove_tree(path: Path) -> None:
         finally:
             os.close(fd)
         path.rmdir()
+
+
+def remove_within(top: Path, relative: Path) -> None:
+    """The same for a directory somewhere below one that a kernel can write in: no link is followed on the way there either."""
+    with suppress(OSError), ExitStack() as opened:
+        fd = os.open(top, DIRECTORY)
+        opened.callback(os.close, fd)
+        for part in relative.parts:
+            above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
+            opened.callback(os.close, fd)
+        clear(fd)
+        os.rmdir(relative.name, dir_fd=above)
 
 
 def clear(top: int, *, keep: str = "", stop: threading.Event | None = None) -> bool:

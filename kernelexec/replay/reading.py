@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from kernelexec import cells, journal
+from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
 from kernelexec.past import Past
 
@@ -14,8 +15,10 @@ from kernelexec.past import Past
 FILE_BYTES, CELLS_MAX = 256 * 1024 * 1024, 10_000
 
 
-def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
+def read_past(path: str | os.PathLike[str], config: Config) -> Past:
     """The cells of a notebook, script or journal, checked; for a thread, since a large one takes its time.
+
+    Where sessions have their directories, no link is followed out of a session's.
 
     Raises:
         InvalidRequest: missing, no file, too large, no valid notebook, or with a cell that no kernel could take.
@@ -26,9 +29,14 @@ def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
     try:
         found = Path(path).expanduser()
         about = found.stat()
+        within = _session_directory(found, config.workspace)
+        leads_out = within is not None and not found.resolve().is_relative_to(within)
     except (OSError, ValueError, RuntimeError) as exc:
         message = f"notebook {str(path)!r:.200} cannot be read: {getattr(exc, 'strerror', None) or exc}."
         raise InvalidRequest(message) from exc
+    if leads_out:
+        message = f"notebook {str(path)!r} leads out of the session's directory by a link, which its code may have made."
+        raise InvalidRequest(message)
     if not stat.S_ISREG(about.st_mode):
         message = f"notebook {str(path)!r} is no file: name a notebook or a script."
         raise InvalidRequest(message)
@@ -46,7 +54,16 @@ def read_past(path: str | os.PathLike[str], *, limit_bytes: int) -> Past:
         message = f"notebook {str(path)!r} has {len(past.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
         raise InvalidRequest(message)
     for number, cell in enumerate(past.cells, 1):
-        cells.check(cell.source, limit_bytes=limit_bytes, what=f"cell {number} of {path}")
+        cells.check(cell.source, limit_bytes=config.capacity.code_bytes, what=f"cell {number} of {path}")
         if cell.stdin is not None:
-            cells.check(cell.stdin, limit_bytes=limit_bytes, what="stdin")
+            cells.check(cell.stdin, limit_bytes=config.capacity.code_bytes, what="stdin")
     return past
+
+
+def _session_directory(path: Path, workspace: Path) -> Path | None:
+    """The session's directory that a path, taken by its name, is in; None where it is in none."""
+    parent = workspace.expanduser().absolute()
+    named = Path(os.path.abspath(path))  # noqa: PTH100 - without following links
+    if not named.is_relative_to(parent) or named.parent == parent:
+        return None
+    return (parent / named.relative_to(parent).parts[0]).resolve()

@@ -5,9 +5,11 @@ The time of a file's inode counts too: a program can put the other one back. So 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelexec.text import clean_text
@@ -49,20 +51,38 @@ class Watch:
 
     def _look(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
-        pending, entries = [""], 0
+        pending: list[tuple[str, os.stat_result | None]] = [("", None)]
+        entries = 0
         while pending:
-            relative = pending.pop()
-            with suppress(OSError), os.scandir(os.path.join(self._root, relative)) as listing:  # noqa: PTH118 - speed
+            relative, expected = pending.pop()
+            with suppress(OSError), _listing(os.path.join(self._root, relative), expected) as listing:  # noqa: PTH118 - speed
                 for entry in listing:
                     entries += 1
                     if entries > ENTRIES_MAX:
                         return found
                     path = f"{relative}/{entry.name}" if relative else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in IGNORED:
-                            pending.append(path)
-                    elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
-                        with suppress(OSError):
+                    with suppress(OSError):
+                        if entry.is_dir(follow_symlinks=False):
+                            if entry.name not in IGNORED:
+                                pending.append((path, entry.stat(follow_symlinks=False)))
+                        elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
                             seen = entry.stat(follow_symlinks=False)
                             found[path] = (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
         return found
+
+
+@contextmanager
+def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """What is in a directory, if it is still the one that was seen: a program may put a link in its place, or above it.
+
+    Raises:
+        OSError: it cannot be listed, or is another one.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if expected is not None and not os.path.samestat(os.fstat(fd), expected):
+            raise NotADirectoryError(errno.ENOTDIR, "It is another directory", path)
+        with os.scandir(fd) as listing:
+            yield listing
+    finally:
+        os.close(fd)

@@ -75,6 +75,12 @@ def gone(path: str | os.PathLike[str]) -> str:
     return f"The workspace {path} is gone: make that directory again to go on."
 
 
+def give_to_owner(fd: int, directory: os.stat_result) -> None:
+    """Give what root has made in somebody else's directory to its owner, who would not be able to change it."""
+    if os.geteuid() == 0 and directory.st_uid:
+        os.fchown(fd, directory.st_uid, directory.st_gid)
+
+
 def _check_path(path: object) -> None:
     if not isinstance(path, str | os.PathLike):
         message = f"work_dir={path!r} is no path."

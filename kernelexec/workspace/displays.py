@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64
+from kernelexec.workspace.directory import give_to_owner
 
 DIRECTORY = "outputs"
 _EXTENSIONS = {
@@ -57,9 +58,14 @@ class DisplayFiles:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         workspace = os.open(self._workspace, flags)
         try:
+            made = False
             with suppress(FileExistsError):
                 os.mkdir(DIRECTORY, dir_fd=workspace)
-            return os.open(DIRECTORY, flags, dir_fd=workspace)
+                made = True
+            directory = os.open(DIRECTORY, flags, dir_fd=workspace)
+            if made:
+                give_to_owner(directory, os.fstat(workspace))
+            return directory
         finally:
             os.close(workspace)
 
@@ -72,6 +78,7 @@ def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
         except FileExistsError:
             continue
         with os.fdopen(fd, "wb") as file:
+            give_to_owner(fd, os.fstat(directory))
             file.write(content)
         return name
     raise FileExistsError(stem)
