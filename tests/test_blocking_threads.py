@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Closed, Executor, InvalidRequest, Output, Session
+from kernelexec.estates import Estates
 from kernelexec.executor import AsyncExecutor
 from tests.traces import descriptors, marked_processes, runtime_directories
 
@@ -98,7 +99,7 @@ def test_a_failure_while_it_closes_is_raised_unless_the_block_raises(closed: Exe
         with closed:
             raise error
 
-    monkeypatch.setattr(AsyncExecutor, "_sweep", fail)
+    monkeypatch.setattr(Estates, "sweep", fail)
     closed.__enter__()
     with pytest.raises(ZeroDivisionError, match="inside"):
         closed.__exit__(None, None, None)
