@@ -39,16 +39,18 @@ class Belongings:
         """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
 
         Raises:
-            InvalidWorkDir: the workspace is not there, cannot be made, or is no directory to give to a container.
-            InvalidConfig: there can be no log.
+            InvalidWorkDir: the workspace is not there, cannot be made, is no directory to give to a container, or kernels could
+                not write in it.
+            InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
         workspace = _workspace(name, work_dir, config)
         log = None if config.log_dir is None else ContainerLog(config.log_dir, name, workspace.path)
+        own = work_dir is None and config.work_dir is None
+        place = place_of(config, session=name, workspace=workspace.path, root=root, own=own)
         runtime = _new_directory(root / name[:8].replace(".", "-"))
         recorder = _recorder(name, workspace) if config.notebook else None
         limit = config.capacity.journal_bytes
         journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
-        place = place_of(config, session=name, workspace=workspace.path, root=root)
         return cls(workspace, runtime, recorder, journal, place, log)
 
     @classmethod
@@ -70,7 +72,7 @@ class Belongings:
         recorder = _recorder(left.name, workspace, left.notebook) if config.notebook else None
         limit = config.capacity.journal_bytes
         journal = Journal(journal_path(config.workspace, left.name), limit_bytes=limit) if config.journal else None
-        place = place_of(config, session=left.name, workspace=workspace.path, root=root)
+        place = place_of(config, session=left.name, workspace=workspace.path, root=root, own=False)
         return cls(workspace, left.directory, recorder, journal, place, log)
 
     def give_up(self) -> None:

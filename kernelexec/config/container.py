@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -179,3 +180,11 @@ class Container(Branch):
             message = f"memory_swap_bytes={swap} is memory and swap together: memory_bytes is set too, and not larger"
             raise ValueError(message)
         return self
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """The user and group id of kernels; a user without a group has the group of the same number."""
+        if self.user is None:
+            return os.getuid(), os.getgid()
+        uid, _, gid = self.user.partition(":")
+        return int(uid), int(gid or uid)

@@ -55,7 +55,8 @@ class Beginning(Levers):
             KernelStartFailed: it did not come up in time or died; with the end of its stderr.
         """
         installed = self._installed
-        connection = self._runtime.create(installed.transport, installed.name) if installed else self._runtime.create()
+        served = (installed.transport, installed.name) if installed else ()
+        connection = self._runtime.create(*served, user=self._place.user)
 
         async def begin() -> None:
             await self._launch(tasks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -42,7 +41,7 @@ class Dialing:
             KernelConnectionFailed: it is not what it should be, or not there though the kernel said that it serves.
         """
         if self._said:
-            return open_pinned(self._connection.path(channel), uid=os.getuid(), belongs=self._serves)
+            return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._serves)
         pause = _SOONEST
         while True:
             try:
@@ -60,7 +59,7 @@ class Dialing:
     async def _open(self, channel: str) -> socket.socket:
         if self._connection.address is not None:
             return await self._open_port(self._connection.address, self._connection.port(channel))
-        return open_pinned(self._connection.path(channel), uid=os.getuid(), belongs=self._serves)
+        return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._serves)
 
     async def _open_port(self, address: str, port: int) -> socket.socket:
         with ExitStack() as unless_done:

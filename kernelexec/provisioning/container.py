@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -137,7 +136,7 @@ class Provisioner(KernelProvisionerBase):
             image="",
             command=tuple(cmd),
             environment=kwargs["env"],
-            user=options.user or f"{os.getuid()}:{os.getgid()}",
+            user="{}:{}".format(*options.ids),
             cwd=kwargs["cwd"],
             mounts=tuple(self.mounts),
             labels=self.labels,

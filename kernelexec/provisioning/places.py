@@ -10,14 +10,16 @@ from typing import Protocol
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Config
+from kernelexec.errors import InvalidConfig, KernelStartFailed
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.installed import InstalledSpec
 from kernelexec.provisioning.labels import LAUNCHER_INSIDE, container_name, labels_of
+from kernelexec.provisioning.mounts import WORKSPACE_INSIDE, Bind, binds, give
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
 
-#: Where the launcher is mounted in every container of ours.
-_WORKSPACE_INSIDE, _CONTEXT_INSIDE = "/workspace", "/context"
+#: What kernels are told that their user is called: an image need not know its number.
+_USER = "kernel"
 _CACHE = "/tmp/.home"  # noqa: S108 - the container's own
 
 #: Where programs keep what they like to write: not in the workspace, and not where only reading is possible.
@@ -54,6 +56,19 @@ class Place(Protocol):
         """How long a kernel whose owner was killed waits for a new one, in seconds; 0 where it ends with its owner."""
         ...
 
+    @property
+    def user(self) -> tuple[int, int] | None:
+        """The user and group that kernels run as, where that may be another than the caller."""
+        ...
+
+    def inside(self, path: str) -> str:
+        """Where kernels see a path of the workspace; any other stays as it is."""
+        ...
+
+    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Which path a path of the workspace as kernels see it is here; any other stays as it is."""
+        ...
+
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """The kernelspec of a new kernel with that private directory."""
         ...
@@ -70,6 +85,7 @@ class LocalPlace:
     config: Config
     cwd: str
     patience: float = 0.0
+    user: None = None
 
     @property
     def isolation(self) -> str:
@@ -80,6 +96,14 @@ class LocalPlace:
     def python(self) -> str:
         """The chosen interpreter."""
         return self.config.python
+
+    def inside(self, path: str) -> str:
+        """The same."""
+        return path
+
+    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """The same."""
+        return path
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher in the chosen interpreter, or another kernel under our guard."""
@@ -108,7 +132,23 @@ class ContainerPlace:
     @property
     def cwd(self) -> str:
         """The workspace as kernels see it."""
-        return str(self.workspace) if self.config.container.layout == "host" else _WORKSPACE_INSIDE
+        return str(self.workspace) if self.config.container.layout == "host" else WORKSPACE_INSIDE
+
+    @property
+    def user(self) -> tuple[int, int]:
+        """The caller's own, or what is chosen."""
+        return self.config.container.ids
+
+    def inside(self, path: str) -> str:
+        """Where kernels see a path of the workspace."""
+        within = Path(path)
+        return str(self.cwd / within.relative_to(self.workspace)) if within.is_relative_to(self.workspace) else path
+
+    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Which path a path of the workspace as kernels see it is here."""
+        if isinstance(path, str | os.PathLike) and Path(path).is_relative_to(self.cwd):
+            return self.workspace / Path(path).relative_to(self.cwd)
+        return path
 
     @property
     def patience(self) -> float:
@@ -129,7 +169,7 @@ class ContainerPlace:
         settings = {
             "container": options.model_dump(mode="json"),
             "limits": self.config.limits.model_dump(mode="json"),
-            "mounts": [*self._mounts(), (str(LAUNCHER), LAUNCHER_INSIDE, True), (str(runtime.path), str(runtime.path), False)],
+            "mounts": [*self._binds(), (str(LAUNCHER), LAUNCHER_INSIDE, True), (str(runtime.path), str(runtime.path), False)],
             "labels": labels_of(session=self.session, workspace=parent, root=self.root, runtime=runtime.path),
             "name": options.name or container_name(self.session, token, options.instance),
         }
@@ -140,16 +180,35 @@ class ContainerPlace:
         """Nothing of this process's but what is named; programs keep their caches where they can write."""
         rules = self.config.environment
         named = {name: os.environ[name] for name in rules.pass_names if name in os.environ}
-        fixed = {"HOME": self.cwd, **_CACHES, "PYDEVD_DISABLE_FILE_VALIDATION": "1", "LANG": "C.UTF-8"}
+        fixed = {
+            "HOME": self.cwd,
+            "USER": _USER,
+            "LOGNAME": _USER,
+            **_CACHES,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            "LANG": "C.UTF-8",
+        }
         return {**fixed, **named, **rules.set, **self.config.container.environment}
 
-    def _mounts(self) -> list[tuple[str, str, bool]]:
-        found = [(str(self.workspace), self.cwd, False)]
-        for mount in self.config.container.mounts:
-            source = mount.source.expanduser().resolve()
-            own = str(source) if self.config.container.layout == "host" else f"{_CONTEXT_INSIDE}/{source.name}"
-            found.append((str(source), mount.target or own, mount.read_only))
-        return found
+    def check(self, *, own: bool) -> None:
+        """See to it that kernels could start here, and write; ``own`` says that the workspace was made for the session.
+
+        Raises:
+            InvalidConfig: a mount cannot be had, or is not given to containers.
+            InvalidWorkDir: kernels could not write in the workspace.
+        """
+        self._mounts()
+        give(self.workspace, self.user, own=own)
+
+    def _binds(self) -> list[Bind]:
+        try:
+            return self._mounts()
+        except InvalidConfig as exc:
+            raise KernelStartFailed(str(exc)) from exc
+
+    def _mounts(self) -> list[Bind]:
+        journals = self.config.workspace.expanduser().absolute() / ".journals"
+        return binds(self.config.container, workspace=self.workspace, root=self.root, journals=journals)
 
 
 def unavailable(config: Config) -> str | None:
@@ -163,8 +222,14 @@ def unavailable(config: Config) -> str | None:
     return probe()
 
 
-def place_of(config: Config, *, session: str, workspace: Path, root: Path) -> Place:
-    """Where the kernels of a session run, as the configuration says."""
+def place_of(config: Config, *, session: str, workspace: Path, root: Path, own: bool = True) -> Place:
+    """Where the kernels of a session run, as the configuration says; ``own`` says that the workspace was made for it.
+
+    Raises:
+        InvalidConfig, InvalidWorkDir: they could not start there, or not write.
+    """
     if config.isolation == "container":
-        return ContainerPlace(config, session, workspace, root)
+        place = ContainerPlace(config, session, workspace, root)
+        place.check(own=own)
+        return place
     return LocalPlace(config, str(workspace))

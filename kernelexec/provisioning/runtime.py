@@ -42,6 +42,8 @@ class Connection:
     key: bytes
     address: str | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
+    uid: int = field(default_factory=os.getuid)
+    """Who the kernel runs as."""
 
     def path(self, channel: str) -> Path:
         """The socket of a channel: shell, iopub, stdin, control or hb."""
@@ -106,13 +108,16 @@ class RuntimeDirectory:
         *,
         key: str | None = None,
         scheme: str = "hmac-sha256",
+        user: tuple[int, int] | None = None,
     ) -> Connection:
         """Make the directory, the connection file of a kernel of that name, and its pipes.
 
-        Messages are signed with a new key, or with one that is given.
+        Messages are signed with a new key, or with one that is given. For a kernel that runs as another user it is shared with
+        that user's group: it can make files there, and can neither replace nor change these.
 
         Raises:
-            KernelStartFailed: the path is too long for unix sockets, or no port of a loopback address is free.
+            KernelStartFailed: the path is too long for unix sockets, no port of a loopback address is free, or the directory
+                cannot be shared with that user.
         """
         prefix = self.path / "s"
         if len(os.fsencode(prefix)) + 2 > SOCKET_PATH_BYTES:
@@ -122,15 +127,28 @@ class RuntimeDirectory:
         key = secrets.token_hex(32) if key is None else key
         address, ports = (None, PORTS) if transport == "ipc" else free_ports(tuple(PORTS))
         place = {"transport": transport, "ip": address or str(prefix), **ports}
-        content = {**place, "key": key, "signature_scheme": scheme, "kernel_name": name}
+        uid, gid = user or (os.getuid(), os.getgid())
+        content = {**place, "key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
         fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as file:
             json.dump(content, file)
         for pipe in ("ready", "owner"):
             os.mkfifo(self.path / pipe, 0o600)
+        if uid != os.getuid():
+            self._share(uid, gid)
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
         self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
-        return Connection(prefix, key.encode(), address, ports)
+        return Connection(prefix, key.encode(), address, ports, uid)
+
+    def _share(self, uid: int, gid: int) -> None:
+        modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: 0o1770}
+        try:
+            for path, mode in modes.items():
+                os.chown(path, -1, gid)
+                path.chmod(mode)
+        except OSError as exc:
+            message = f"container.user: kernels of {uid}:{gid} can be started by root only ({exc.strerror}). Leave it out."
+            raise KernelStartFailed(message) from exc
 
     def take_over(self) -> Connection | None:
         """Become the owner of a kernel that waits for one; None where none does. The kernel knows from now on."""
@@ -143,9 +161,11 @@ class RuntimeDirectory:
 
     def connection(self) -> Connection | None:
         """Where the sockets of a kernel are that another process started; None where that cannot be read."""
-        with suppress(ValueError, RecursionError, TypeError, LookupError):
-            key = json.loads(self.read(self.connection_file.name, _LINE_BYTES))["key"]
-            return Connection(self.path / "s", key.encode()) if isinstance(key, str) else None
+        with suppress(ValueError, RecursionError, TypeError, LookupError, OverflowError):
+            said = json.loads(self.read(self.connection_file.name, _LINE_BYTES))
+            key, uid = said["key"], said.get("kernelexec_uid", os.getuid())
+            if isinstance(key, str) and isinstance(uid, int):
+                return Connection(self.path / "s", key.encode(), uid=uid)
         return None
 
     def launch_environment(

@@ -72,6 +72,7 @@ class AsyncSession(Executions, Lookout, Snapshots):
         self.isolation = place.isolation
         self.life = Life(f"Session {name!r}", self._stop, self._remove)
         self._place = workspace
+        self._inside, self._outside = place.inside, place.outside
         self._runtime = runtime
         self._config = config
         self._scribe = Scribe(name, record, self.life)
@@ -193,13 +194,14 @@ class AsyncSession(Executions, Lookout, Snapshots):
         """Run a shell command in the kernel's place: stdout and stderr apart, its exit code, its own process group.
 
         ``cd`` and ``export`` last from one command to the next until the kernel is replaced. ``work_dir`` (inside the
-        workspace) counts for this command only; ``stdin`` is text for its standard input, empty by default.
+        workspace, by its path here or as kernels see it) counts for this command only; ``stdin`` is text for its standard
+        input, empty by default.
 
         Raises:
             InvalidWorkDir: missing, not a directory, or outside of the workspace; and what ``execute`` raises.
         """
         with self._refusals_told("command", command, request_id):
-            place = None if work_dir is None else self._place.directory(work_dir)
+            place = None if work_dir is None else self._inside(self._place.directory(self._outside(work_dir)))
             limit = self._config.capacity.code_bytes
             cell = cells.command(command, work_dir=place, stdin=stdin, limit_bytes=limit)
             sent = await self._submit(cell, timeout, wait, on_output, request_id)

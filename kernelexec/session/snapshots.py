@@ -15,7 +15,7 @@ from kernelexec.cells import CodeCell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelError, nearest
 from kernelexec.hooks import Event, SnapshotTaken
-from kernelexec.provisioning.trees import remove_tree
+from kernelexec.provisioning.trees import remove_within
 from kernelexec.results import ExecutionResult, LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life, in_thread
@@ -43,6 +43,7 @@ class Snapshots:
     _config: Config
     _keeper: Keeper
     _queue: Queue
+    _inside: Callable[[str], str]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,9 +71,10 @@ class Snapshots:
         place = self.workspace / PLACE
         directory, limit = str(place / snapshot_id), self._config.capacity.snapshot_bytes
         try:
-            answer = await self._have(f"get_ipython().save_variables({directory!r}, {wanted!r}, {limit})", timeout)
+            request = f"get_ipython().save_variables({self._inside(directory)!r}, {wanted!r}, {limit})"
+            answer = await self._have(request, timeout)
         except Exception:
-            await in_thread(remove_tree, Path(directory))
+            await in_thread(remove_within, self.workspace, PLACE / snapshot_id)
             raise
         saved = (_saved(said) for said in _listed(answer, "saved"))
         left_out = (_left_out(said) for said in _listed(answer, "left_out"))
@@ -101,7 +103,7 @@ class Snapshots:
         files = [
             (one.name, one.file, one.sha256) for one in snapshot.variables if one.name in wanted and _FILE.fullmatch(one.file)
         ]
-        answer = await self._have(f"get_ipython().load_variables({snapshot.directory!r}, {files!r})", timeout)
+        answer = await self._have(f"get_ipython().load_variables({self._inside(snapshot.directory)!r}, {files!r})", timeout)
         back = answer.get("back")
         there = {name for name in (back if isinstance(back, list) else []) if isinstance(name, str)}
         why = {left.name: left for said in _listed(answer, "missing") if (left := _left_out(said))}

@@ -1,0 +1,185 @@
+"""What containers see of this machine: which directories are never given to them, and where the others are inside."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from kernelexec.config import Container
+from kernelexec.errors import InvalidConfig, InvalidWorkDir
+from kernelexec.provisioning.labels import LAUNCHER_INSIDE
+from kernelexec.provisioning.roots import NAME
+from kernelexec.provisioning.trees import DIRECTORY
+
+#: Where it is on this machine, where it is in the container, and whether it can only be read.
+Bind = tuple[str, str, bool]
+
+WORKSPACE_INSIDE, CONTEXT_INSIDE = "/workspace", "/context"
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+#: Neither these, nor anything below them, nor anything that holds them.
+_KERNELS = ("/proc", "/sys", "/dev", "/boot")
+_ENGINES = (
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/run/docker",
+    "/run/docker.sock",
+    "/run/containerd",
+    "/run/podman",
+    "/run/crio",
+)
+_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
+#: These, and what holds them, but not what is below.
+_SYSTEM = ("/etc", "/usr", "/var", "/run", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - they are only named
+#: What is below these can be read only.
+_PROGRAMS = ("/etc", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
+#: What a container has of its own; a mount there would hide it.
+_TAKEN = ("/proc", "/sys", "/dev", LAUNCHER_INSIDE)
+
+
+def binds(options: Container, *, workspace: Path, root: Path, journals: Path) -> list[Bind]:
+    """The mounts of a session's containers: its workspace first, then what is named.
+
+    What could change this program or another session's record is put over them once more, to be read only.
+
+    Raises:
+        InvalidConfig: one is missing, is not given to containers, or has another one's place.
+    """
+    inside = str(workspace) if options.layout == "host" else WORKSPACE_INSIDE
+    found: list[Bind] = [(_checked(workspace, root, read_only=False), inside, False)]
+    for mount in options.mounts:
+        source = mount.source.expanduser().resolve()
+        own = str(source) if options.layout == "host" else f"{CONTEXT_INSIDE}/{source.name}"
+        found.append((_checked(source, root, read_only=mount.read_only), _target(mount.target or own), mount.read_only))
+    _check_apart(found)
+    return [*found, *_kept(found, (*_own_code(), journals))]
+
+
+def refusal(
+    source: Path,
+    *,
+    read_only: bool,
+    sockets: Iterable[str] = (),
+    roots: Iterable[Path] = (),
+    home: Path | None = None,
+    code: Iterable[Path] = (),
+) -> str | None:
+    """Why a path, all links resolved, is not given to containers; None where it is.
+
+    ``sockets`` are the engine's, ``roots`` the private directories of executors, ``code`` is what this program runs from.
+    """
+    why = None
+    if source == Path("/"):
+        why = "it is all of this machine"
+    elif any(_touches(source, Path(path)) for path in _KERNELS):
+        why = "it is the machine's own kernel and its devices"
+    elif any(_touches(source, Path(path)) for path in (*_ENGINES, *sockets)):
+        why = "who has the container engine has this machine"
+    elif any(_touches(source, path) for path in roots):
+        why = "the sockets and keys of kernels are there"
+    elif any(_touches(source, Path(path)) for path in _SECRETS):
+        why = "it holds this machine's secrets"
+    elif any(_holds(source, Path(path)) for path in _SYSTEM):
+        why = "it is this machine's system, or what all its programs share"
+    elif home is not None and _holds(source, home):
+        why = "it is a home directory, with its keys and with the files that its programs start from"
+    elif not read_only and any(_holds(Path(path), source) for path in _PROGRAMS):
+        why = "it is part of this machine's system, which is given to be read only"
+    elif not read_only and any(_holds(path, source) for path in code):
+        why = "this program itself runs from there, and it could be written"
+    return why
+
+
+def give(workspace: Path, user: tuple[int, int], *, own: bool) -> None:
+    """See to it that a user can write in a workspace: a session's own directory is given to who its kernels run as.
+
+    Raises:
+        InvalidWorkDir: they could not write there.
+    """
+    fd = os.open(workspace, DIRECTORY)
+    try:
+        found = os.fstat(fd)
+        uid, gid = user
+        if own and uid != found.st_uid == os.geteuid() == 0:
+            os.fchown(fd, uid, gid)
+            return
+    finally:
+        os.close(fd)
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid == gid else 0
+    if found.st_mode >> shift & 0o3 == 0o3 or "system.posix_acl_access" in os.listxattr(workspace):  # noqa: PLR2004 - wx
+        return
+    message = (
+        f"{workspace} cannot be written by the kernels, which run as {uid}:{gid}; it belongs to {found.st_uid}:{found.st_gid}. "
+        f"Give it to them (`chown {uid}:{gid}`), or name its owner by the option `container.user`."
+    )
+    raise InvalidWorkDir(message)
+
+
+def _checked(source: Path, root: Path, *, read_only: bool) -> str:
+    try:
+        found = source.stat()
+    except OSError as exc:
+        message = f"The mount {source} cannot be had: {exc.strerror}. Make it, or leave it out."
+        raise InvalidConfig(message) from exc
+    roots = (root, *(path for path in (source, *source.parents) if NAME.fullmatch(path.name)))
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
+    why = refusal(source, read_only=read_only, sockets=_engine_sockets(), roots=roots, home=home, code=_own_code())
+    if why is None and not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        why = "it is neither a directory nor a plain file"
+    if why is not None:
+        message = f"{source} is not given to containers: {why}. Name a directory that holds only what kernels need."
+        raise InvalidConfig(message)
+    return str(source)
+
+
+def _target(target: str) -> str:
+    path = PurePosixPath(target)
+    plain = path.is_absolute() and ".." not in path.parts and str(path) not in ("/", "/tmp")  # noqa: S108 - its own
+    if not plain or any(_touches(Path(path), Path(taken)) for taken in _TAKEN):
+        message = f"target={target!r} cannot be a mount's place: it is an absolute path outside of {', '.join(_TAKEN)}."
+        raise InvalidConfig(message)
+    return str(path)
+
+
+def _check_apart(found: Sequence[Bind]) -> None:
+    for target, count in Counter(target for _, target, _ in found).items():
+        if count > 1:
+            sources = ", ".join(source for source, place, _ in found if place == target)
+            message = f"{sources} would all be at {target} in the container: name another place for them by `target`."
+            raise InvalidConfig(message)
+
+
+def _kept(found: Iterable[Bind], precious: Iterable[Path]) -> list[Bind]:
+    """What is precious within directories that can be written, to be mounted over them: it can be read only."""
+    kept: dict[str, Bind] = {}
+    for source, target, read_only in found:
+        for path in precious:
+            if not read_only and path != Path(source) and path.is_relative_to(source) and path.exists():
+                place = str(PurePosixPath(target, path.relative_to(source)))
+                kept[place] = (str(path), place, True)
+    return list(kept.values())
+
+
+def _own_code() -> list[Path]:
+    """What this program runs from: this package, and the environment that it is installed in."""
+    environment = [Path(sys.prefix).resolve()] if sys.prefix != sys.base_prefix else []
+    return [*environment, *(path for path in (_PACKAGE,) if not any(map(path.is_relative_to, environment)))]
+
+
+def _engine_sockets() -> list[str]:
+    host = os.environ.get("DOCKER_HOST", "")
+    named = [host.removeprefix("unix://")] if host.startswith("unix://") else []
+    return [str(Path(path).resolve()) for path in ("/var/run/docker.sock", *named)]
+
+
+def _touches(one: Path, other: Path) -> bool:
+    return _holds(one, other) or _holds(other, one)
+
+
+def _holds(outer: Path, inner: Path) -> bool:
+    return inner.is_relative_to(outer)

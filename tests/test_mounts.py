@@ -1,0 +1,168 @@
+"""What containers are never given of this machine, and what is kept from being written though it lies in what they have."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import kernelexec
+from kernelexec.config import Container, Mount
+from kernelexec.errors import InvalidConfig, InvalidWorkDir
+from kernelexec.provisioning.mounts import binds, give, refusal
+
+NEVER = {
+    "everything": "/",
+    "processes": "/proc",
+    "a process": "/proc/1/root",
+    "the machine's settings": "/sys/kernel",
+    "devices": "/dev",
+    "the boot loader": "/boot",
+    "the engine's socket": "/var/run/docker.sock",
+    "where that is": "/run",
+    "its other name": "/run/docker.sock",
+    "the engine's state": "/var/lib/docker/volumes",
+    "another engine": "/run/containerd/containerd.sock",
+    "the machine's settings of programs": "/etc",
+    "passwords": "/etc/shadow",
+    "the machine's keys": "/etc/ssh",
+    "programs": "/usr",
+    "state of programs": "/var",
+    "what all programs share": "/tmp",
+    "runtime directories": "/run/user",
+    "an engine of DOCKER_HOST": "/srv/engine/engine.sock",
+    "where that one is": "/srv/engine",
+    "the private directory of this executor": "/run/user/1000/kx-abcdefgh",
+    "a kernel's in it": "/run/user/1000/kx-abcdefgh/a/1",
+    "where it is": "/run/user/1000",
+    "a home": "/home/user",
+    "all homes": "/home",
+}
+WRITTEN_NEVER = {
+    "certificates": "/etc/ssl/certs",
+    "a program": "/usr/bin/env",
+    "own code": "/opt/venv/lib",
+    "an interpreter": "/opt/venv",
+}
+GIVEN = [
+    "/home/user/project",
+    "/srv/data",
+    "/srv/engine-data",
+    "/tmp/work",
+    "/usr/src/app",
+    "/opt/data",
+    "/var/data",
+    "/etcetera",
+]
+
+
+def refused(path: str, *, read_only: bool) -> str | None:
+    return refusal(
+        Path(path),
+        read_only=read_only,
+        sockets=["/var/run/docker.sock", "/srv/engine/engine.sock"],
+        roots=[Path("/run/user/1000/kx-abcdefgh")],
+        home=Path("/home/user"),
+        code=[Path("/opt/venv")],
+    )
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("path", NEVER.values(), ids=NEVER)
+def test_what_would_open_the_wall_is_refused(path: str, read_only: bool) -> None:  # noqa: FBT001 - a parameter
+    assert refused(path, read_only=read_only)
+
+
+@pytest.mark.parametrize("path", WRITTEN_NEVER.values(), ids=WRITTEN_NEVER)
+def test_what_programs_run_from_can_be_read_only(path: str) -> None:
+    assert refused(path, read_only=False)
+    assert refused(path, read_only=True) is None
+
+
+@pytest.mark.parametrize("path", GIVEN)
+def test_ordinary_directories_are_given(path: str) -> None:
+    assert refused(path, read_only=False) is None
+
+
+def had(tmp_path: Path, *mounts: Mount, layout: str = "host", workspace: str = "ws") -> list[tuple[str, str, bool]]:
+    place = tmp_path / workspace
+    place.mkdir(exist_ok=True)
+    options = Container.model_validate({"mounts": mounts, "layout": layout})
+    return binds(options, workspace=place, root=tmp_path / "root", journals=tmp_path / "ws" / ".journals")
+
+
+def test_a_mount_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"missing cannot be had: No such file or directory\. Make it, or leave it out"):
+        had(tmp_path, Mount(source=tmp_path / "missing"))
+
+
+def test_a_link_to_what_is_never_given_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/shadow")
+    with pytest.raises(ValueError, match=r"/etc/shadow"):
+        had(tmp_path, Mount(source=tmp_path / "link"))
+
+
+def test_a_socket_is_not_given(tmp_path: Path, short_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(short_path / "s"))
+        with pytest.raises(ValueError, match=r"socket|neither a directory nor a plain file"):
+            had(tmp_path, Mount(source=short_path / "s"))
+
+
+def test_the_engine_of_docker_host_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine").mkdir()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine/engine.sock")
+    with pytest.raises(InvalidConfig, match="who has the container engine has this machine"):
+        had(tmp_path, Mount(source=tmp_path / "engine"))
+
+
+def test_the_package_is_never_given_for_writing(tmp_path: Path) -> None:
+    package = Path(kernelexec.__file__).parent
+    with pytest.raises(InvalidConfig, match="this program itself runs from there"):
+        had(tmp_path, Mount(source=package, read_only=False))
+    assert (str(package), str(package), True) in had(tmp_path, Mount(source=package))
+
+
+def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> None:
+    project = Path(kernelexec.__file__).parent.parent
+    options = Container()
+    found = binds(options, workspace=project, root=Path("/nowhere"), journals=project / "tests")
+    assert found[0] == (str(project), str(project), False)
+    assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(found[1:])
+
+
+@pytest.mark.parametrize(
+    "target", ["/", "relative", "/a/../etc", "/proc", "/proc/x", "/sys", "/dev/shm", "/tmp", "/opt", "/opt/kernelexec"]
+)
+def test_a_target_that_would_hide_what_containers_have_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(ValueError, match=r"cannot be a mount's place|target"):
+        had(tmp_path, Mount(source=tmp_path / "data", target=target))
+
+
+def test_two_mounts_of_one_name_are_refused_in_the_classic_layout_only(tmp_path: Path) -> None:
+    for name in ("a/data", "b/data"):
+        (tmp_path / name).mkdir(parents=True)
+    mounts = (Mount(source=tmp_path / "a/data"), Mount(source=tmp_path / "b/data"))
+    with pytest.raises(InvalidConfig, match=r"would all be at /context/data in the container.*`target`"):
+        had(tmp_path, *mounts, layout="classic")
+    named = (mounts[0], Mount(source=tmp_path / "b/data", target="/context/other"))
+    assert [target for _, target, _ in had(tmp_path, *named, layout="classic")] == [
+        "/workspace",
+        "/context/data",
+        "/context/other",
+    ]
+    assert [target for _, target, _ in had(tmp_path, *mounts)][1:] == [str(tmp_path / "a/data"), str(tmp_path / "b/data")]
+
+
+def test_a_workspace_that_its_user_cannot_write_is_refused(tmp_path: Path) -> None:
+    found = tmp_path.stat()
+    tmp_path.chmod(0o755)
+    with pytest.raises(InvalidWorkDir, match=r"run as 4321:4321; it belongs to .*`chown 4321:4321`"):
+        give(tmp_path, (4321, 4321), own=False)
+    tmp_path.chmod(0o775)
+    give(tmp_path, (4321, found.st_gid), own=False)
+    tmp_path.chmod(0o777)
+    give(tmp_path, (4321, 4321), own=False)
+    assert tmp_path.stat().st_uid == found.st_uid
