@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelexec import Executor, InvalidConfig, InvalidWorkDir, Session
+from kernelexec import Executor, InvalidConfig, InvalidWorkDir, KernelStartFailed, Session
 from kernelexec.config import Container
 from kernelexec.provisioning.engine import Engine, Order
+from kernelexec.provisioning.roots import Owner
 from tests.conftest import KINDS
 
 IMAGE = KINDS["container"]["container"]
@@ -278,3 +283,51 @@ def test_a_mount_that_is_not_given_is_refused_before_anything_starts(tmp_path: P
         owned = [found.labels for found in engine.labelled("kernelexec.session=a")]
     assert not any(labels["kernelexec.workspace"] == str(tmp_path) for labels in owned)
     assert not (tmp_path / "a").exists() or not list((tmp_path / "a").iterdir())
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name for containers; whoever has it in the end is removed."""
+    chosen = f"kernelexec-test-{uuid.uuid4().hex[:8]}"
+    yield chosen
+    with Engine() as engine:
+        engine.remove(chosen)
+
+
+def made(name: str, **labels: str) -> str:
+    settings = {"image": dict(IMAGE)["image"], "command": ["sleep", "600"], "labels": labels}  # type: ignore[call-overload]
+    with Engine() as engine:
+        container = engine.create(name, settings, {"network_mode": "none", "init": True})
+        engine.start(container)
+    return container
+
+
+def test_a_strangers_container_keeps_its_name(tmp_path: Path, name: str) -> None:
+    foreign = made(name)
+    with opened(tmp_path, name=name) as executor, pytest.raises(KernelStartFailed, match="is there and none of ours"):
+        executor.session("a")
+    with Engine() as engine:
+        assert engine.see(name).id == foreign
+        assert engine.see(name).running
+
+
+def test_a_container_whose_owner_has_died_makes_room(tmp_path: Path, name: str) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    owner = {**asdict(Owner.this(locked=True)), "pid": dead.pid, "started": 1}
+    stale = made(name, **{"kernelexec.owner": json.dumps(owner)})
+    with opened(tmp_path, name=name) as executor:
+        assert executor.session("a").execute("1 + 1").text == "2\n"
+        with Engine() as engine:
+            assert engine.see(name).id != stale
+
+
+def test_a_name_belongs_to_one_living_session(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path, name=name) as executor:
+        session = executor.session("a")
+        session.execute("kept = 1")
+        with pytest.raises(KernelStartFailed, match="is a living session's"):
+            executor.session("b")
+        assert session.execute("kept").state == "kept"
+        session.restart()
+        assert session.execute("1 + 1").text == "2\n"

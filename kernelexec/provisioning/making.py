@@ -10,6 +10,7 @@ from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelS
 from kernelexec.provisioning.engine import Engine, Order
 from kernelexec.provisioning.engine.recipes import how_to_get
 from kernelexec.provisioning.labels import OWNER
+from kernelexec.provisioning.orphans import abandoned
 
 _OURS = "kernelexec/"
 #: Containers that could not be removed while the engine was away.
@@ -68,7 +69,7 @@ def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
 
 
 def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Make it; a container of ours that has its name, and that has ended or is of this very owner, makes room."""
+    """Make it; a container of ours that has its name, and that has ended or whose owner is dead, makes room."""
     try:
         return engine.create(name, settings, host)
     except EngineRefused as exc:
@@ -78,8 +79,8 @@ def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping
         if OWNER not in found.labels:
             message = f"The container {name!r} is there and none of ours: remove it, or choose another name."
             raise KernelStartFailed(message) from exc
-        if found.running and found.labels.get(OWNER) != settings["labels"].get(OWNER):
-            message = f"The container {name!r} belongs to another executor that lives: choose another name."
+        if found.running and not abandoned(found.labels):
+            message = f"The container {name!r} is a living session's: leave its name out, or choose another one."
             raise KernelStartFailed(message) from exc
         engine.remove(found.id)
     return engine.create(name, settings, host)

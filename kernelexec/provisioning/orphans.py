@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
         for found in engine.labelled(OWNER):
             if stop.is_set():
                 break
-            if not _abandoned(found):
+            if not abandoned(found.labels):
                 continue
             root = found.labels.get(ROOT, "")
             wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
@@ -77,7 +77,7 @@ def remove_leftovers(engine: Engine) -> None:
     """Remove the containers of other programs' kernels whose owners died, as far as the engine does it. For a thread."""
     with suppress(EngineFailed):
         for found in engine.labelled(CLIENT):
-            if _abandoned(found):
+            if abandoned(found.labels):
                 _remove(engine, found)
 
 
@@ -90,12 +90,12 @@ def _remove(engine: Engine, found: Labelled) -> None:
     logger.info("kernelexec.container_swept", extra={"container": found.id, "session": found.labels.get(SESSION)})
 
 
-def _abandoned(found: Labelled) -> bool:
+def abandoned(labels: Mapping[str, str]) -> bool:
     """Whether a container's owner is dead and no other process has taken its private directory over."""
-    for fd in _opened(Path(found.labels.get(ROOT, "/nowhere"))):
+    for fd in _opened(Path(labels.get(ROOT, "/nowhere"))):
         owner = Owner.of(fd)
         return owner is not None and not is_held(fd, owner) and owner.gone
-    owner = owner_of(found.labels)
+    owner = owner_of(labels)
     return owner is not None and owner.gone
 
 
