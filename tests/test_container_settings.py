@@ -53,7 +53,7 @@ def opened(workspace: Path, **options: Any) -> Executor:
 def described(session: Session) -> dict[str, Any]:
     """The one container that has that session's workspace."""
     with Engine() as engine:
-        found = [engine.api.inspect_container(name) for name in engine.labelled(f"kernelexec.session={session.name}")]
+        found = [engine.api.inspect_container(one.id) for one in engine.labelled(f"kernelexec.session={session.name}")]
     (only,) = [said for said in found if any(mount["Source"] == str(session.workspace) for mount in said["Mounts"])]
     return dict(only)
 
