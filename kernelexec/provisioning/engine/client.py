@@ -164,7 +164,9 @@ class Engine:
                 self.api.remove_container(container, force=True, v=True)
             except APIError as exc:
                 if exc.response is None or exc.response.status_code != _CONFLICT:
-                    raise  # else it is being removed already
+                    raise
+                # It is being removed already, and has its name until it is gone.
+                self.api.wait(container, timeout=CALL_SECONDS, condition="removed")
 
     def pull(self, image: str, *, platform: str | None = None) -> None:
         """Get an image from its registry, by default for the engine's own platform; this may take minutes.
