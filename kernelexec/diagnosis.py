@@ -56,8 +56,13 @@ def diagnose(
     cause: Cause | None,
     outputs: Iterable[Output],
     source: str = "",
+    *,
+    limit: str = "",
 ) -> Diagnosis | None:
-    """The diagnosis of a failed cell; None for one that did not fail. Lines count from the beginning of the source."""
+    """The diagnosis of a failed cell; None for one that did not fail. Lines count from the beginning of the source.
+
+    ``limit`` is the limit of memory that ended the kernel, in words, where it is known.
+    """
     if status != "error":
         return None
     error = next((output for output in reversed(tuple(outputs)) if isinstance(output, Error)), None)
@@ -66,6 +71,8 @@ def diagnose(
         line += sum(1 for _ in takewhile(str.isspace, source.splitlines(keepends=True)))  # IPython counts from behind them
     if cause in _ENDS:
         message, hints, retryable = _ENDS[cause]
+        if cause == "oom" and limit:
+            message = f"The kernel ran out of memory: {limit} was reached."
         return Diagnosis(cause, message, line, text, message, hints, retryable)
     if interrupted == "timeout":
         message = "The cell ran over its timeout."

@@ -13,7 +13,8 @@ KernelexecError
 ├── Refused                          a bound was reached, or nothing is to run at all; nothing ran
 │   ├── QueueFull                    too many cells wait in this session
 │   ├── CapacityReached              too many sessions
-│   └── Disabled                     code execution is switched off
+│   ├── Disabled                     code execution is switched off
+│   └── LimitRefused                 a limit below what is in use; nothing changed
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      the kernel did not do its part
 │   ├── KernelStartFailed            no kernel came up; nothing ran
@@ -91,6 +92,10 @@ class CapacityReached(Refused):
 
 class Disabled(Refused):
     """Code execution is switched off for this executor."""
+
+
+class LimitRefused(Refused):
+    """A living kernel cannot have that limit: it uses more, or the container engine says no. Nothing changed."""
 
 
 class Closed(KernelexecError):

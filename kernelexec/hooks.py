@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.past import Past
-from kernelexec.results import ExecutionResult, Output, Replay, Snapshot
+from kernelexec.results import ExecutionResult, Holder, Output, Replay, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,17 @@ class DisplayUpdated:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryHigh:
+    """A kernel uses 80 % of its memory or more. It is told once, and again when it had been less meanwhile."""
+
+    session: str
+    used_bytes: int
+    limit_bytes: int
+    biggest: tuple[Holder, ...]
+    """The biggest variables, as far as they are known."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClosing:
     """A session is to end: no cell begins any more, and the one that runs is ended."""
 
@@ -154,7 +165,7 @@ class SessionClosed:
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
 OutputEvent = OutputHeard | DisplayUpdated
 SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
-Event = SessionEvent | KernelChanged | CellEvent | OutputEvent
+Event = SessionEvent | KernelChanged | MemoryHigh | CellEvent | OutputEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from kernelexec import Executor, Session
+from tests.tight import MIB, Tight
 from tests.traces import RUN
 
 #: The image of the tests' containers; it needs ipykernel, numpy, pandas and matplotlib.
@@ -65,3 +67,16 @@ def session(executor: Executor, request: pytest.FixtureRequest) -> Iterator[Sess
     opened = executor.session(name)
     yield opened
     opened.close()
+
+
+@pytest.fixture(params=KINDS)
+def tight(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tight]:
+    """What opens sessions with little memory, in every way that a kernel can be had."""
+    with ExitStack() as closing:
+        yield Tight(request.param, KINDS[request.param], tmp_path, closing)
+
+
+@pytest.fixture
+def tight_session(tight: Tight) -> Session:
+    """A session of 64 MiB."""
+    return tight.session(64 * MIB)

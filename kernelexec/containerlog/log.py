@@ -21,6 +21,7 @@ from kernelexec.hooks import (
     Event,
     InContainer,
     KernelChanged,
+    MemoryHigh,
     OutputHeard,
     SessionAdopted,
     SessionClosed,
@@ -30,7 +31,7 @@ from kernelexec.hooks import (
     SessionReplayed,
     SnapshotTaken,
 )
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, MemoryUse
 from kernelexec.text import head_of
 
 #: The name of the file, also where no container is.
@@ -104,6 +105,8 @@ class ContainerLog:
                 yield from _kernel(time, event)
             case DisplayUpdated():
                 pass
+            case MemoryHigh():
+                yield f"{time} {plain(str(MemoryUse(event.used_bytes, event.limit_bytes, biggest=event.biggest)))}"
             case _:
                 yield f"{time} session {_session(event)}"
 

@@ -58,17 +58,18 @@ class Command:
             return self._run()
 
     def _run(self) -> int:
-        process = subprocess.Popen(
-            self._argv,
-            executable=shutil.which(self._argv[0]),
-            cwd=self._cwd,
-            env=self._env,
-            stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
-            start_new_session=True,
-            restore_signals=True,
-        )
+        with family.dying_first():
+            process = subprocess.Popen(
+                self._argv,
+                executable=shutil.which(self._argv[0]),
+                cwd=self._cwd,
+                env=self._env,
+                stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
+                start_new_session=True,
+                restore_signals=True,
+            )
         family.running.add(process.pid)
         try:
             self._register(process)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: The owner's mark on a kernel and on all that it starts.
@@ -20,6 +20,7 @@ running: set[int] = set()
 _PROC = Path("/proc")
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _ROUNDS = 5
+_SCORE, _FIRST = _PROC / "self/oom_score_adj", 1000
 
 
 def adopt_orphans() -> None:
@@ -53,6 +54,39 @@ def reap_adopted() -> None:
         if ended and session not in (0, own, pid):
             with suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
+
+
+@contextmanager
+def dying_first() -> Iterator[None]:
+    """What is started within is killed before this process where memory is short: the state is here.
+
+    It is inherited, since a shell may have started others before anybody could mark it. Whoever raises their own score may
+    lower it again to what it was by the system's will, but for odd systems: there everything stays as it is.
+    """
+    before = _score() if _PROC.is_dir() else None
+    if before is None or before >= _FIRST or not (_set_score(before + 1) and _set_score(before)):
+        yield
+        return
+    _set_score(_FIRST)
+    try:
+        yield
+    finally:
+        _set_score(before)
+
+
+def _score() -> int | None:
+    try:
+        return int(_SCORE.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _set_score(score: int) -> bool:
+    try:
+        _SCORE.write_text(str(score))
+    except OSError:
+        return False
+    return True
 
 
 def sweep(name: str, mark: str) -> None:

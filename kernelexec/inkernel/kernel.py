@@ -17,6 +17,7 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Type
 
 from . import family, streams, variables
+from .gauge import Gauge, own_group
 from .lifeline import Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
 from .streams import Publisher, Stream
@@ -27,6 +28,8 @@ _NAMES, _NAMES_IN_ALL = 1000, 10_000
 _NAME_CHARS = 100
 _OWNER = "kernelexec"  # how the owner signs its requests, as a Jupyter client says its user's name
 _VARIABLES_MAX = 1000
+#: How many variables are named where memory gets short, and from which size on.
+_BIGGEST, _BIG_BYTES = 5, 1024 * 1024
 #: How long completing or inspecting a name may take, in seconds: it runs where cells run, and the next cell waits for it.
 _LOOK_SECONDS = 3.0
 
@@ -55,6 +58,7 @@ class Kernel(IPythonKernel):
         """Serve, and say so once the loop turns."""
         super().start()
         self._words = LastWords(self.order.words)
+        self._gauge = Gauge(own_group(), self._biggest, self._say_memory)
         if isinstance(self.iopub_thread, Publisher):
             self.iopub_thread.words = self._words
         self.io_loop.add_callback(say_ready, self.order)
@@ -95,6 +99,7 @@ class Kernel(IPythonKernel):
         if self.order.tape_bytes and header.get("username") == _OWNER and isinstance(self.iopub_thread, Publisher):
             self.iopub_thread.tape = Tape(str(header.get("msg_id")), self.order.tape_bytes)
         self._cpu_before = _cpu_seconds()
+        self._gauge.begin_cell()
         self.shell.last_exit_code = self.shell.last_work_dir = self.shell.last_answer = self.shell.failed_within = None
 
     def _part_from_children(self) -> None:
@@ -135,6 +140,7 @@ class Kernel(IPythonKernel):
             "exit_code": self.shell.last_exit_code,
             "work_dir": self.shell.last_work_dir,
             "answer": self.shell.last_answer,
+            "memory": self._gauge.end_cell(),
         }
         tape = self._tape(parent["header"].get("msg_id"))
         if tape is not None:
@@ -150,6 +156,18 @@ class Kernel(IPythonKernel):
         hidden = self.shell.user_ns_hidden
         found = (name for name in list(self.shell.user_ns) if type(name) is str and not name.startswith("_"))
         return {name for name in found if name not in hidden and len(name) <= _NAME_CHARS}
+
+    def _biggest(self) -> list[tuple[str, int]]:
+        told = variables.listing(self._names(), self.shell.user_ns, _VARIABLES_MAX)["variables"]
+        sized = sorted(((variable["size_bytes"] or 0, variable["name"]) for variable in told), reverse=True)
+        return [(name, size) for size, name in sized[:_BIGGEST] if size >= _BIG_BYTES]
+
+    def _say_memory(self, told: dict[str, Any]) -> None:
+        """Tell the owner while its cell runs: afterwards there may be nobody to tell it."""
+        header = self._words.header
+        if header and header.get("username") == _OWNER:
+            content = {**told, "token": self.order.token}
+            self.session.send(self.iopub_socket, "kernelexec_memory", content, {"header": header})
 
     async def cancel_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Cancel the top-level await of the running cell. Served by the control thread, so it works when nothing else does."""

@@ -19,6 +19,7 @@ from kernelexec.hooks import (
     DisplayUpdated,
     Event,
     KernelChanged,
+    MemoryHigh,
     OutputHeard,
     SessionAdopted,
     SessionClosed,
@@ -49,6 +50,9 @@ def record(event: Event) -> dict[str, Any] | None:
             said |= {"language": event.language}
         case DisplayUpdated() | OutputHeard():
             return None
+        case MemoryHigh():
+            said = {"event": "memory", "used_bytes": event.used_bytes, "limit_bytes": event.limit_bytes}
+            said |= {"biggest": {holder.name: holder.size_bytes for holder in event.biggest}}
         case _:
             said = _of_session(event)
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **said}

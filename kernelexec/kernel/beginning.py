@@ -22,6 +22,7 @@ from kernelexec.kernel.link import Link
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
 from kernelexec.kernel.racing import until_death
+from kernelexec.kernel.usage import Usage
 from kernelexec.provisioning import Connection, Handover, KernelProvisionerBase, Place, create_provisioner
 from kernelexec.provisioning.spec import complaint, start_failure
 
@@ -41,6 +42,7 @@ class Beginning(Levers):
     names: Names
     programs: Programs | None
     token: str
+    usage: Usage
     _called: str
     _config: Config
     _dialing: Dialing | None
@@ -63,6 +65,7 @@ class Beginning(Levers):
             if installed is None:
                 await self._or_death(self._await_ready)
             await self._connect(connection)
+            self.usage.begin()
             await self._note()
 
         await self._within_budget(begin)
@@ -81,6 +84,7 @@ class Beginning(Levers):
             if connection is None:
                 raise KernelConnectionFailed("nobody reads the pipe of its owner")
             await self._connect(connection)
+            self.usage.begin()
             await self._or_death(self._await_names)
 
         await self._within_budget(begin)

@@ -24,6 +24,7 @@ from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
+from kernelexec.kernel.usage import Usage
 from kernelexec.provisioning import (
     InstalledSpec,
     KernelProvisionerBase,
@@ -50,6 +51,7 @@ class Kernel(Beginning):
         place: Place | None = None,
     ) -> None:
         self.names = Names()
+        self.usage = Usage(lambda: self._provisioner)
         self.death: Death | None = None
         self.died = asyncio.Event()
         self.displays = Displays()
@@ -93,6 +95,7 @@ class Kernel(Beginning):
             KernelConnectionFailed: the kernel is gone; nothing was sent.
         """
         assert self._link is not None
+        self.usage.begin_cell()
         execution = self._link.submit(code, collector, late, counted=counted, msg_id=msg_id)
         execution.lingers = self._installed is not None
         return execution
@@ -174,8 +177,8 @@ class Kernel(Beginning):
             self.on_death(death)
 
     def _learn(self, metadata: dict[str, Any]) -> None:
-        """Follow the user's names as the launcher says them."""
+        """Follow the user's names, and the kernel's memory, as the launcher says them."""
         said = metadata.get("kernelexec")
-        if not isinstance(said, dict) or said.get("token") != self.token:
-            return
-        self.names.learn(said)
+        if isinstance(said, dict) and said.get("token") == self.token:
+            self.usage.learn(said.get("memory"))
+            self.names.learn(said)

@@ -245,13 +245,15 @@ class Link:
             if message.content.get("execution_state") == "idle":
                 self._quiet.set()
             return
-        if message.msg_type == "status":
+        if message.msg_type == "kernelexec_memory":
+            self._on_metadata({"kernelexec": {"token": message.content.get("token"), "memory": message.content}})
+        elif message.msg_type == "status":
             if message.content.get("execution_state") == "idle":
                 execution.saw_idle()
-            return
-        if execution.end is not None and not execution.lingers:
-            self._late[execution.msg_id] = execution
-        execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
+        else:
+            if execution.end is not None and not execution.lingers:
+                self._late[execution.msg_id] = execution
+            execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
 
     def _on_tape(self, execution: Execution, message: Message) -> None:
         """What the launcher says of an execution that it publishes anew: that it begins, how it ended, what is missing."""

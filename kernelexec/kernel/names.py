@@ -20,7 +20,9 @@ class Names:
         self.learn(said, limit=_IN_ALL)
 
     def learn(self, said: dict[str, Any], *, limit: int = _OF_ONE_CELL) -> None:
-        """Take what the launcher said of one cell, within bounds."""
+        """Take what the launcher said of one cell, within bounds; where it said nothing of names nothing changes."""
+        if "names_count" not in said:
+            return
         for key, change in (("names_added", self.known.update), ("names_removed", self.known.difference_update)):
             names = said.get(key)
             found = (names if isinstance(names, list) else [])[:limit]

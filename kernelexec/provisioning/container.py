@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio.to_thread
+import anyio
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Bool, Dict, List, Unicode
 
@@ -20,17 +19,16 @@ from kernelexec.provisioning.engine import Engine, News, Order, Seen
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME
 from kernelexec.provisioning.making import make, remove, remove_left
+from kernelexec.provisioning.measured import KILLED, Measured, in_thread
 from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import descends, status_of
 
-_KILLED = -signal.SIGKILL
 #: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
-T = TypeVar("T")
 logger = logging.getLogger("kernelexec")
 
 
-class Provisioner(KernelProvisionerBase):
+class Provisioner(Measured, KernelProvisionerBase):
     """One container for one kernel process: made, watched, signalled and removed through the engine."""
 
     isolation = "container"
@@ -42,19 +40,14 @@ class Provisioner(KernelProvisionerBase):
     name = Unicode(help="What the container is called.").tag(config=True)
     share_home = Bool(help="Whether a notebook in the user's own directory may see all of that.").tag(config=True)
 
-    _id = ""
     _image = ""
     _pid = 0
-    _status: int | None = None
-    _oom = False
     unseen = False
     """Whether the engine did not answer when it was asked last."""
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
         self._stack = ExitStack()
-        self._news: News | None = None
-        self._look = asyncio.Event()
         self._looking = asyncio.Lock()
         self._guest = None if self.parent is None else Guest(self.parent)
 
@@ -70,11 +63,6 @@ class Provisioner(KernelProvisionerBase):
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network = str(self.container.get("network", "none"))
         return InContainer(self.name, self._id[:12], self._image, network, shared)
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether the kernel was killed for want of memory."""
-        return self._oom
 
     def serves(self, pid: int) -> bool:
         """Whether a process, by the id that a unix socket tells, is one of the container's.
@@ -105,7 +93,7 @@ class Provisioner(KernelProvisionerBase):
         """
         if self._guest is None:
             return await self._launch(cmd, kwargs)
-        self._id, self._pid, self._status, self._oom = "", 0, None, False
+        self._id, self._pid, self._status, self._oom, self._flagged = "", 0, None, False, False
         try:
             with told():
                 await self._launch(cmd, kwargs)
@@ -132,6 +120,8 @@ class Provisioner(KernelProvisionerBase):
 
     def _make(self, engine: Engine, cmd: list[str], kwargs: dict[str, Any]) -> str:
         options = Container.model_validate(self.container)
+        self._memory_bytes = options.memory_bytes
+        self._swap_bytes = (options.memory_swap_bytes or 0) - (options.memory_bytes or 0) if options.memory_swap_bytes else 0
         order = Order(
             image="",
             command=tuple(cmd),
@@ -162,6 +152,7 @@ class Provisioner(KernelProvisionerBase):
                 await self._see()
                 if self._status is None:
                     await self._look.wait()
+            await self._learn_why()
         return self._status
 
     async def _see(self) -> None:
@@ -169,7 +160,7 @@ class Provisioner(KernelProvisionerBase):
         try:
             seen = await in_thread(self._news.engine.see, self._id)
         except ContainerGone:
-            self._end(_KILLED)
+            self._end(KILLED)
         except EngineFailed:
             self.unseen = True
         else:
@@ -178,9 +169,8 @@ class Provisioner(KernelProvisionerBase):
 
     def _read(self, seen: Seen) -> None:
         if not seen.running and self._status is None:
-            status = _SIGNALLED.get(seen.exit_code, seen.exit_code)
-            self._oom = status == _KILLED and seen.out_of_memory
-            self._end(status)
+            self._flagged = seen.out_of_memory
+            self._end(_SIGNALLED.get(seen.exit_code, seen.exit_code))
 
     def _end(self, status: int) -> None:
         self._status = status
@@ -189,6 +179,7 @@ class Provisioner(KernelProvisionerBase):
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel: the first process of its container hands on what it gets, but for SIGKILL, which ends all."""
         if signum and self.has_process and self._news is not None:
+            self._unwanted |= signum == signal.SIGKILL
             await in_thread(self._news.engine.signal, self._id, int(signum))
 
     async def kill(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
@@ -197,7 +188,7 @@ class Provisioner(KernelProvisionerBase):
             await self.send_signal(signal.SIGKILL)
         except EngineAway:
             logger.warning("kernelexec.container_left", extra={"container": self._id})
-            self._end(_KILLED)
+            self._end(KILLED)
 
     async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
         """Ask the kernel to end."""
@@ -218,7 +209,7 @@ class Provisioner(KernelProvisionerBase):
         try:
             if self._id:
                 await in_thread(remove, news.engine, self._id)
-                self._end(_KILLED if self._status is None else self._status)
+                self._end(KILLED if self._status is None else self._status)
         finally:
             await in_thread(self._stack.close)
             await in_thread(news.let_go)
@@ -252,8 +243,3 @@ class Provisioner(KernelProvisionerBase):
     async def complaint(self) -> str:
         """The end of what the kernel's process wrote."""
         return await in_thread(self._news.engine.logs, self._id) if self._news is not None and self._id else ""
-
-
-async def in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
-    """A call of the engine, which blocks, in a thread: as many at once as there are containers to care for."""
-    return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))

@@ -16,6 +16,8 @@ from kernelexec.provisioning.adopted import AdoptedProcess
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.processes import NAME, Mark, oom_kills, status_of
 from kernelexec.provisioning.spec import LAUNCHER, start_failure
+from kernelexec.provisioning.usage import usage_of
+from kernelexec.results import Stats
 
 
 class Provisioner(LocalProvisioner):
@@ -112,6 +114,16 @@ class Provisioner(LocalProvisioner):
         self.mark = Mark(str(provisioner_info["mark"]))
         self._oom_kills = oom_kills()
         self.process = AdoptedProcess.of(int(provisioner_info["pid"]), int(provisioner_info["born"]))
+
+    def survived(self, _kills: int) -> None:
+        """Called when something was killed for want of memory, and the kernel lives: what counts is what comes after."""
+        self._oom_kills = oom_kills()
+
+    async def stats(self) -> Stats:
+        """What the kernel and all that it started use."""
+        pids = await asyncio.to_thread(self.mark.holders, self.pid) if self.mark is not None and self.pid is not None else []
+        found = await asyncio.to_thread(usage_of, pids)
+        return found or Stats("local", "idle", 0)
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel's process group; its leader alone for anything but interrupt, terminate and kill."""

@@ -31,6 +31,7 @@ from kernelexec.results.result import (
     Timing,
 )
 from kernelexec.results.snapshots import LeftOut, Restored, SavedVariable, Snapshot
+from kernelexec.results.stats import Holder, KernelStatus, LimitsSet, MemoryUse, Stats
 from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [
@@ -43,9 +44,13 @@ __all__ = [
     "ExecuteResult",
     "ExecutionFailed",
     "ExecutionResult",
+    "Holder",
     "Image",
     "Interrupted",
+    "KernelStatus",
     "LeftOut",
+    "LimitsSet",
+    "MemoryUse",
     "MimeBundle",
     "Outcome",
     "Output",
@@ -58,6 +63,7 @@ __all__ = [
     "SavedVariable",
     "Snapshot",
     "State",
+    "Stats",
     "Status",
     "Stream",
     "Timing",

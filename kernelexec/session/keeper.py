@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,34 +12,18 @@ import anyio
 
 from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
-from kernelexec.hooks import KernelChanged
+from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Death, Execution, Kernel
 from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
-from kernelexec.results import Cause, Interrupted
+from kernelexec.results import Cause, Interrupted, MemoryUse
 from kernelexec.session.ladder import end_cell
 from kernelexec.session.life import Life
+from kernelexec.session.loss import Loss
+from kernelexec.session.shortage import limit_of, say_memory
 from kernelexec.session.turn import Verdict
 
 logger = logging.getLogger("kernelexec")
-_LISTED = 20
 _BY_INTERRUPT = Death("killed", 130)
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """State that is gone, and whether a result has said so yet."""
-
-    cause: Cause
-    exit_code: int
-    names: tuple[str, ...]
-    name_count: int
-    told: bool
-
-    def __str__(self) -> str:
-        """The names, as many as a reader wants, and how many there are beside them."""
-        listed = self.names[:_LISTED]
-        more = self.name_count - len(listed)
-        return ", ".join(listed) + f" and {more} more" * (more > 0)
 
 
 class Keeper:
@@ -52,13 +36,15 @@ class Keeper:
         runtime: Path,
         cwd: str,
         life: Life,
-        tell: Callable[[KernelChanged], None],
+        tell: Callable[[KernelChanged | MemoryHigh], None],
         *,
         installed: InstalledSpec | None = None,
         place: Place | None = None,
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
+        self.remarks: list[str] = []
+        """What the next result is to say."""
         self._config = config
         self._session = session
         self._runtime = runtime
@@ -74,6 +60,7 @@ class Keeper:
         self._installed = installed
         self._place = place
         self._told_port = False
+        self._changing = anyio.Lock()
 
     @property
     def language(self) -> str:
@@ -86,6 +73,22 @@ class Keeper:
         loss, self._loss = self._loss, None
         return kernel, loss
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a new kernel is on its way."""
+        return self._starting is not None
+
+    async def limit(self, place: Place, memory_bytes: int | None, cpus: float | None) -> None:
+        """Have the living kernel, or the one that is just starting, and all later ones be limited as the place says.
+
+        Raises:
+            LimitRefused: nothing changed.
+        """
+        async with self._changing:
+            if self.kernel is not None and self.kernel.alive:
+                await self.kernel.usage.limit(memory_bytes, cpus)
+            self._place = place
+
     async def start(self) -> Kernel:
         """A living kernel: the one there is, or a new one.
 
@@ -93,6 +96,10 @@ class Keeper:
             KernelStartFailed: see ``Kernel.start``.
             Closed: the session was closed.
         """
+        async with self._changing:
+            return await self._start()
+
+    async def _start(self) -> Kernel:
         self._check_wanted()
         if self._renewing:
             self._renewing = False
@@ -112,6 +119,7 @@ class Keeper:
             finally:
                 self._starting = None
             kernel.on_death = self._died
+            kernel.usage.on_high = self._memory_high
             self.kernel = kernel
             self._killing, self._renewing = None, False  # what was asked for meanwhile has come: this kernel is fresh
             self._say("started")
@@ -133,6 +141,7 @@ class Keeper:
         finally:
             self._starting = None
         kernel.on_death = self._died
+        kernel.usage.on_high = self._memory_high
         self.kernel = kernel
         self._check_wanted()
         return kernel
@@ -145,7 +154,8 @@ class Keeper:
 
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
         """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""
-        verdict = Verdict()
+        verdict = Verdict(notes=self.remarks)
+        self.remarks = []
         if self._installed and self._installed.transport == "tcp" and not self._told_port:
             self._told_port = True
             verdict.notes.append(f"The kernel {self._installed.name!r} cannot use unix sockets: it listens on a loopback port.")
@@ -155,7 +165,9 @@ class Keeper:
             verdict.interrupted = "request" if execution.asked else "timeout"
             climbed = await end_cell(kernel, execution, grace=self._config.budgets.grace)
             verdict.rung, verdict.stacks = climbed.rung, climbed.stacks
+        limit = limit_of(kernel.usage, self._place.isolation if self._place else "local")
         await self._judge(kernel, execution, verdict)
+        say_memory(verdict, kernel.usage, limit)
         execution.settle()
         if self._ephemeral and verdict.state == "kept":
             loss = await self._bury(kernel, told=True)
@@ -274,6 +286,9 @@ class Keeper:
     def _died(self, death: Death) -> None:
         self._say("died", death.cause)
 
+    def _memory_high(self, use: MemoryUse) -> None:
+        self._tell(MemoryHigh(self._session, use.used_bytes, use.limit_bytes, use.biggest))
+
     def _say(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None
         self._tell(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
@@ -283,13 +298,3 @@ def _asks_exit(execution: Execution) -> bool:
     payload = (execution.reply or {}).get("payload")
     items = payload if isinstance(payload, list) else []
     return any(isinstance(item, dict) and item.get("source") == "ask_exit" and not item.get("keepkernel") for item in items)
-
-
-def loss_told(verdict: Verdict, loss: Loss | None, epoch: int) -> None:
-    """Let the first result after a new kernel say what became of the old one."""
-    if loss is None:
-        return
-    names = f" Lost: {loss}." if loss.names else ""
-    verdict.notes.insert(0, f"Ran in a new kernel (epoch {epoch}): the one before ended ({loss.cause}).{names}")
-    if not loss.told and verdict.state == "kept":
-        verdict.state, verdict.cause, verdict.lost_names = "lost", loss.cause, loss.names

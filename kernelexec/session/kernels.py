@@ -12,7 +12,7 @@ from kernelexec import cells
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest, nearest
-from kernelexec.hooks import KernelChanged
+from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import InstalledSpec, Place, find_spec, installed
 from kernelexec.session.keeper import Keeper
@@ -25,7 +25,13 @@ class Kernels:
     """Finds the kernel for a language, and keeps one keeper for each."""
 
     def __init__(
-        self, config: Config, session: str, runtime: Path, place: Place, life: Life, tell: Callable[[KernelChanged], None]
+        self,
+        config: Config,
+        session: str,
+        runtime: Path,
+        place: Place,
+        life: Life,
+        tell: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
         self._make = partial(Keeper, config, session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)

@@ -16,8 +16,9 @@ from kernelexec.errors import KernelNotAnswering
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.results import ExecutionResult, Output
-from kernelexec.session.keeper import Keeper, loss_told
+from kernelexec.session.keeper import Keeper
 from kernelexec.session.kernels import Kernels
+from kernelexec.session.loss import loss_told
 from kernelexec.session.requests import Requests
 from kernelexec.session.turn import OnOutput, Turn, conclude, lost_track
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch

@@ -73,6 +73,8 @@ class Verdict:
     lost_names: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     stacks: str = ""
+    limit: str = ""
+    """The limit of memory that was reached, in words, where that ended the kernel."""
 
 
 class Turn:
@@ -261,7 +263,9 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
         total_bytes=collector.total_bytes,
         output_ref=turn.execution_id if collector.spilled else None,
         files=files,
-        diagnosis=diagnose(status, exit_code, verdict.interrupted, verdict.cause, outputs, turn.cell.source),
+        diagnosis=diagnose(
+            status, exit_code, verdict.interrupted, verdict.cause, outputs, turn.cell.source, limit=verdict.limit
+        ),
         work_dir=work_dir if isinstance(turn.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )

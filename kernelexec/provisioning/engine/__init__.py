@@ -5,5 +5,6 @@ from __future__ import annotations
 from kernelexec.provisioning.engine.client import Engine, Labelled, Seen, probe
 from kernelexec.provisioning.engine.news import News
 from kernelexec.provisioning.engine.settings import Order
+from kernelexec.provisioning.engine.usage import change, usage
 
-__all__ = ["Engine", "Labelled", "News", "Order", "Seen", "probe"]
+__all__ = ["Engine", "Labelled", "News", "Order", "Seen", "change", "probe", "usage"]

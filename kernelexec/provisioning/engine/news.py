@@ -110,7 +110,7 @@ class News:
             return
         if action == _OUT_OF_MEMORY:
             self._out_of_memory[container] += 1
-        elif action in _ENDS:
+        if action in _ENDS or action == _OUT_OF_MEMORY:
             self._told.get(container, lambda: None)()
 
     def _tell_all(self) -> None:

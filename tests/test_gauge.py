@@ -1,0 +1,123 @@
+"""A control group of either version says how much memory is used, and a thread that looks at it sleeps while no cell runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.inkernel import gauge
+from kernelexec.inkernel.gauge import Gauge, Group
+
+FILES = {
+    1: {
+        "memory.usage_in_bytes": "{used}\n",
+        "memory.limit_in_bytes": "{limit}\n",
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n",
+        "memory.stat": "inactive_file 7\ntotal_inactive_file {idle}\n",
+    },
+    2: {
+        "memory.current": "{used}\n",
+        "memory.max": "{limit}\n",
+        "memory.events": "low 0\nhigh 0\nmax 3\noom 3\noom_kill {kills}\n",
+        "memory.stat": "anon 5\ninactive_file {idle}\n",
+    },
+}
+NONE = {1: "9223372036854771712", 2: "max"}
+
+
+@pytest.fixture(params=FILES)
+def version(request: pytest.FixtureRequest) -> int:
+    found: int = request.param
+    return found
+
+
+def write(place: Path, version: int, **said: object) -> Group:
+    for name, text in FILES[version].items():
+        (place / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **said}))
+    return Group(place, gauge._FILES[version - 1])
+
+
+def test_a_group_says_what_is_used_of_how_much(tmp_path: Path, version: int) -> None:
+    group = write(tmp_path, version, used=900, idle=300, kills=4)
+    assert (group.limit(), group.used(1000), group.kills()) == (1000, 600, 4)
+
+
+def test_no_limit_is_none(tmp_path: Path, version: int) -> None:
+    assert write(tmp_path, version, limit=NONE[version]).limit() is None
+
+
+def test_what_cannot_be_read_is_nothing(tmp_path: Path, version: int) -> None:
+    group = Group(tmp_path / "gone", gauge._FILES[version - 1])
+    assert (group.limit(), group.used(1000), group.kills()) == (None, 0, 0)
+
+
+def test_the_innermost_group_with_a_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, inner = tmp_path / "memory", tmp_path / "memory" / "a" / "b"
+    inner.mkdir(parents=True)
+    for place, limit in ((base, NONE[1]), (inner.parent, "500"), (inner, NONE[1])):
+        write(place, 1, limit=limit)
+    groups = tmp_path / "cgroup"
+    groups.write_text("9:name=systemd:/a\n4:memory:/a/b\n0::/\n")
+    monkeypatch.setattr(gauge, "_BASES", (base, tmp_path))
+    monkeypatch.setattr(gauge, "_GROUPS", groups)
+    found = gauge.own_group()
+    assert found is not None
+    assert found.limit() == 500
+
+
+def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path: Path, version: int) -> None:
+    looks: list[int] = []
+
+    def biggest() -> list[tuple[str, int]]:
+        looks.append(1)
+        return [("x", 5)]
+
+    found = Gauge(write(tmp_path, version), biggest, lambda _: None)
+    for used, expected in ((10, 0), (100, 1), (110, 1), (600, 2), (590, 2), (810, 3), (815, 3)):
+        write(tmp_path, version, used=used)
+        told: Any = found.end_cell()
+        assert (told["used"], told["high"], len(looks)) == (used, used >= 800, expected)
+
+
+def test_without_a_limit_there_is_no_thread_and_nothing_is_told() -> None:
+    before = threading.active_count()
+    found = Gauge(None, list, lambda _: None)
+    found.begin_cell()
+    assert found.end_cell() is None
+    assert threading.active_count() == before
+
+
+def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauge, "TICK_SECONDS", 0.01)
+    said: list[Any] = []
+    told = threading.Event()
+    looks: list[int] = []
+
+    class Counting(Group):
+        def used(self, limit: int) -> int:
+            looks.append(1)
+            return super().used(limit)
+
+    write(tmp_path, 1, used=900)
+
+    def say(use: object) -> None:
+        said.append(use)
+        told.set()
+
+    found = Gauge(Counting(tmp_path, gauge._FILES[0]), lambda: [("x", 5)], say)
+    assert looks == []
+    found.begin_cell()
+    assert told.wait(30)
+    assert said == [{"used": 900, "limit": 1000, "high": True, "kills": 0, "biggest": [("x", 5)]}]
+    found.end_cell()
+    deadline = time.monotonic() + 30
+    while not found._sleeps and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found._sleeps
+    seen = len(looks)
+    time.sleep(0.2)
+    assert len(looks) == seen
