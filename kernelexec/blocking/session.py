@@ -12,11 +12,13 @@ from kernelexec.results import (
     CodeStatus,
     Completion,
     ExecutionResult,
+    LimitsSet,
     OutputPage,
     Progress,
     Replay,
     Restored,
     Snapshot,
+    Stats,
     Variables,
 )
 from kernelexec.results.variables import VARIABLES_MAX
@@ -135,6 +137,22 @@ class Session:
     def restore(self, snapshot: Snapshot, *, names: Iterable[str] | None = None, timeout: float | None = None) -> Restored:
         """See ``AsyncSession.restore``."""
         return self._portal.call(partial(self._session.restore, snapshot, names=names, timeout=timeout))
+
+    def stats(self) -> Stats:
+        """See ``AsyncSession.stats``."""
+        return self._portal.call(self._session.stats)
+
+    def set_limits(
+        self,
+        profile: str | None = None,
+        *,
+        memory_bytes: int | None = None,
+        cpus: float | None = None,
+        timeout: float | None = None,
+    ) -> LimitsSet:
+        """See ``AsyncSession.set_limits``."""
+        call = partial(self._session.set_limits, profile, memory_bytes=memory_bytes, cpus=cpus, timeout=timeout)
+        return self._portal.call(call)
 
     def restart(self, *, language: str | None = None) -> None:
         """See ``AsyncSession.restart``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelexec.config.choice import chosen_by, load, profile, seconds, ways_out
 from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
+from kernelexec.config.limits import Change
 from kernelexec.config.profiles import Profile
 from kernelexec.config.refusals import source_refusal, system_refusal
 from kernelexec.config.settings import (
@@ -22,6 +23,7 @@ __all__ = [
     "SHORTEST_TIMEOUT",
     "Budgets",
     "Capacity",
+    "Change",
     "Config",
     "Container",
     "Environment",

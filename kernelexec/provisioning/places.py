@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +69,20 @@ class Place(Protocol):
         """Which path a path of the workspace as kernels see it is here; any other stays as it is."""
         ...
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """How much memory a new kernel gets; None where there is no limit."""
+        ...
+
+    @property
+    def cpus(self) -> float | None:
+        """How many processors' time a new kernel gets; None where there is no limit."""
+        ...
+
+    def limited(self, config: Config) -> Place | None:
+        """The same place with the limits of another configuration; None where kernels cannot be limited one by one."""
+        ...
+
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """The kernelspec of a new kernel with that private directory."""
         ...
@@ -104,6 +118,20 @@ class LocalPlace:
     def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """The same."""
         return path
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """No limit of its own."""
+        return None
+
+    @property
+    def cpus(self) -> float | None:
+        """No limit of its own."""
+        return None
+
+    def limited(self, config: Config) -> Place | None:  # noqa: ARG002 - of the protocol
+        """There are no limits of a kernel's memory and processors here."""
+        return None
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher in the chosen interpreter, or another kernel under our guard."""
@@ -161,6 +189,20 @@ class ContainerPlace:
         """The image's interpreter."""
         options = self.config.container
         return f"{options.python} in the image {options.image[0]}"
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of the container."""
+        return self.config.container.memory_bytes
+
+    @property
+    def cpus(self) -> float | None:
+        """Of the container."""
+        return self.config.container.cpus
+
+    def limited(self, config: Config) -> Place | None:
+        """The same with other limits."""
+        return replace(self, config=config)
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher, mounted into a container of the chosen image."""

@@ -11,7 +11,7 @@ import anyio
 from kernelexec import cells
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
-from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, nearest
 from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import InstalledSpec, Place, find_spec, installed
@@ -33,6 +33,7 @@ class Kernels:
         life: Life,
         tell: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
+        self._place = place
         self._make = partial(Keeper, config, session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)
         self._of = {"python": self.python}
@@ -81,6 +82,27 @@ class Kernels:
             raise InvalidRequest(message)
         return (self._of[found],)
 
+    async def limit(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
+        """Limit all kernels, living and to come, as the configuration says; what could not be, in sentences.
+
+        Raises:
+            LimitRefused, EngineFailed: one cannot; nothing changed.
+        """
+        place, before, changed = self._place.limited(config), self._place, list[Keeper]()
+        if place is None:
+            wanted = {"memory_bytes": memory_bytes, "cpus": cpus}
+            return tuple(_not_here(name, value) for name, value in wanted.items() if value is not None)
+        try:
+            for keeper in self._of.values():
+                await keeper.limit(place, memory_bytes, cpus)
+                changed.append(keeper)
+        except (LimitRefused, EngineFailed):
+            for keeper in changed:
+                await keeper.limit(before, before.memory_bytes, before.cpus)
+            raise
+        self._place, self._make = place, partial(self._make, place=place)
+        return ()
+
     def take_late(self) -> list[Execution]:
         """Executions that have ended, and of which output came since the last call."""
         return [execution for keeper in self._of.values() for execution in keeper.take_late()]
@@ -115,6 +137,10 @@ class Kernels:
         place = self._runtime / f"k{len(self._of)}"
         place.mkdir(mode=0o700)
         return self._make(runtime=place, installed=spec)
+
+
+def _not_here(name: str, value: float) -> str:
+    return f"{name}={value} is not in force: a kernel on this machine has no such limit of its own. Containers have."
 
 
 def _canonical(language: object) -> str:

@@ -36,6 +36,7 @@ from kernelexec.session.executions import Executions
 from kernelexec.session.inheritance import Left
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
+from kernelexec.session.limiting import Limiting
 from kernelexec.session.lookout import Lookout
 from kernelexec.session.queue import Queue
 from kernelexec.session.requests import Requests
@@ -48,7 +49,7 @@ from kernelexec.workspace import Workspace
 logger = logging.getLogger("kernelexec")
 
 
-class AsyncSession(Executions, Lookout, Snapshots):
+class AsyncSession(Executions, Lookout, Limiting, Snapshots):
     """One agent's persistent kernel. Made by ``AsyncExecutor.session``; cells sent at once run one after the other."""
 
     def __init__(

@@ -1,0 +1,61 @@
+"""Limits that change while a session lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from kernelexec.config.choice import profile, seconds
+from kernelexec.config.container import Container
+from kernelexec.config.explanation import explain
+from kernelexec.config.settings import Budgets, Config
+from kernelexec.errors import InvalidConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New limits, None being no change. What a profile says counts where nothing is said beside it."""
+
+    profile: str | None = None
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    timeout: float | None = None
+
+    def resolved(self, config: Config) -> Change:
+        """The same with the profile's figures in place of its name.
+
+        Raises:
+            InvalidConfig: there is no such profile.
+        """
+        if self.profile is None:
+            return self
+        chosen = profile(config, self.profile)
+        memory, cpus = self.memory_bytes, self.cpus
+        return Change(
+            memory_bytes=chosen.memory_bytes if memory is None else memory,
+            cpus=chosen.cpus if cpus is None else cpus,
+            timeout=chosen.timeout if self.timeout is None else self.timeout,
+        )
+
+    def applied(self, config: Config) -> Config:
+        """The configuration with these limits; swap that was given beside memory stays as much beside it.
+
+        Raises:
+            InvalidConfig, InvalidTimeout: one that could not be had in any container.
+        """
+        before = config.container
+        budgets, options = config.budgets.model_dump(exclude_unset=True), before.model_dump(exclude_unset=True)
+        if self.timeout is not None:
+            budgets["timeout"] = seconds(self.timeout, "timeout")
+        if self.memory_bytes is not None:
+            options["memory_bytes"] = self.memory_bytes
+            if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):
+                options["memory_swap_bytes"] = self.memory_bytes + before.memory_swap_bytes - (before.memory_bytes or 0)
+        if self.cpus is not None:
+            options["cpus"] = self.cpus
+        try:
+            container = Container.model_validate(options)
+        except ValidationError as exc:
+            raise InvalidConfig(explain(exc, Container, "Limits")) from exc
+        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets)})
