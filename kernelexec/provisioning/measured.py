@@ -86,8 +86,9 @@ class Measured:
         """
         news = self._news
         assert news is not None
-        used = (await self.stats()).memory_bytes or 0
-        now = size_text(self._memory_bytes) if self._memory_bytes else "none"
+        found = await self.stats()
+        used = found.memory_bytes or 0
+        now = size_text(found.memory_limit_bytes) if found.memory_limit_bytes else "none"
         if memory_bytes is not None and used >= memory_bytes:
             message = (
                 f"memory_bytes={memory_bytes}: the kernel uses {size_text(used)}, more than {size_text(memory_bytes)}. "
