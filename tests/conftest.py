@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, Session
+from tests.engine import IMAGE, needs_engine
 from tests.tight import MIB, Tight
 from tests.traces import RUN
 
-#: The image of the tests' containers; it needs ipykernel, numpy, pandas and matplotlib.
-IMAGE = os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science")
 #: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all.
 KINDS: dict[str, dict[str, object]] = {
     "local": {},
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
+EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,7 +53,7 @@ def short_path() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EVERY_KIND)
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     config = KINDS[request.param]
     with Executor(isolation=request.param, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
@@ -69,7 +69,7 @@ def session(executor: Executor, request: pytest.FixtureRequest) -> Iterator[Sess
     opened.close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 def tight(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tight]:
     """What opens sessions with little memory, in every way that a kernel can be had."""
     with ExitStack() as closing:

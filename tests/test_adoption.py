@@ -15,8 +15,10 @@ import pytest
 from kernelexec import AsyncExecutor
 from kernelexec.provisioning.engine import Engine, Labelled
 from kernelexec.provisioning.labels import WORKSPACE
-from tests.conftest import IMAGE
+from tests.engine import IMAGE, needs_engine
 from tests.traces import runtime_directories
+
+pytestmark = needs_engine
 
 SERVER = """
 import asyncio, json, sys

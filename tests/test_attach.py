@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
-from tests.conftest import KINDS
+from tests.conftest import EVERY_KIND, KINDS
 from tests.terminal import Terminal
 from tests.test_cli import kernelexec, refused
 
 BOUND = 60.0
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Any:
     """An executor that nobody shares the place for private directories with."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))

@@ -22,7 +22,10 @@ from kernelexec.kernel.visit import ask_kernel
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from tests.conftest import KINDS
+from tests.engine import needs_engine
 from tests.test_hostile import forget_peak, peak_bytes
+
+pytestmark = needs_engine
 
 IMAGE = dict(KINDS["container"]["container"])  # type: ignore[call-overload]
 MIB = 1024 * 1024

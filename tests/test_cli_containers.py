@@ -14,10 +14,13 @@ import pytest
 
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import OWNER
+from tests.engine import needs_engine
 from tests.terminal import Terminal
 from tests.test_cli import BOUND, COMMAND, SWALLOW, environment, script
 from tests.test_cli_doctor import CONTAINER
 from tests.test_cli_running import appears, started
+
+pytestmark = needs_engine
 
 READY = f"import time\nopen('ready', 'w').close()\n{SWALLOW}"
 REMOVING = re.compile(r"kernelexec: session '(\w+)': removing its container (kernelexec-[\w.-]+)\.")

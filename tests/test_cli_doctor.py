@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import KINDS
+from tests.engine import needs_engine
 from tests.test_cli import LOCAL, kernelexec, names, refused
 
 IMAGE: str = KINDS["container"]["container"]["image"]  # type: ignore[index]
@@ -34,6 +35,7 @@ def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@needs_engine
 def test_the_doctor_finds_that_containers_work(tmp_path: Path) -> None:
     status, found = findings(tmp_path, *CONTAINER)
     assert status == 0
@@ -65,6 +67,7 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
     assert found["optional: local kernel"]["ok"]
 
 
+@needs_engine
 @pytest.mark.parametrize(
     ("image", "mend"),
     [("kernelexec/missing:1", "`kernelexec image build missing` makes it."), ("no.such/image", "name another one by --image")],

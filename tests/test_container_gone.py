@@ -11,7 +11,9 @@ import pytest
 from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import ROOT
-from tests.conftest import IMAGE
+from tests.engine import IMAGE, needs_engine
+
+pytestmark = needs_engine
 
 OPTIONS = {"container": {"image": IMAGE}}
 

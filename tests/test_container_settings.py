@@ -19,6 +19,9 @@ from kernelexec.config import Container
 from kernelexec.provisioning.engine import Engine, Order
 from kernelexec.provisioning.roots import Owner
 from tests.conftest import KINDS
+from tests.engine import needs_engine
+
+pytestmark = needs_engine
 
 IMAGE = KINDS["container"]["container"]
 MIB = 1024 * 1024

@@ -16,8 +16,12 @@ from kernelexec import Executor, InvalidWorkDir, Session
 from kernelexec.kernel.visit import ask_kernel
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from tests.conftest import KINDS
+from tests.engine import needs_engine
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can start kernels of other users")
+pytestmark = [
+    needs_engine,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can start kernels of other users"),
+]
 
 UID, GID = 4321, 4322
 CONTAINER = {**dict(KINDS["container"]["container"]), "user": f"{UID}:{GID}"}  # type: ignore[call-overload]

@@ -15,7 +15,8 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, KernelStartFailed
 from kernelexec.provisioning.engine import Engine
-from tests.conftest import KINDS
+from tests.conftest import EVERY_KIND, KINDS
+from tests.engine import needs_engine
 from tests.test_containerlog import STAMP
 
 #: A program that runs a cell which says what it has been given and then hangs, until it is killed.
@@ -44,7 +45,7 @@ def without_ids(lines: list[str]) -> list[str]:
     return [re.sub(r" [0-9a-f]{8} ", " ", line) for line in lines]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_the_log_holds_what_ran_and_what_came_out(kind: str, tmp_path: Path) -> None:
     with Executor(isolation=kind, workspace=tmp_path / "ws", config=config(kind, tmp_path)) as executor:
         session = executor.session("a")
@@ -80,6 +81,7 @@ def test_the_log_holds_what_ran_and_what_came_out(kind: str, tmp_path: Path) -> 
         del found[: place + 1]
 
 
+@needs_engine
 def test_the_log_says_which_container_it_was(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     container: Any = KINDS["container"]["container"]
@@ -98,7 +100,7 @@ def test_the_log_says_which_container_it_was(tmp_path: Path) -> None:
     assert "not to be told" not in "".join(found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path) -> None:
     container: Any = KINDS[kind].get("container", {})
     given = config(kind, tmp_path, **({"container": container | {"adopt": False}} if container else {}))

@@ -13,8 +13,10 @@ from kernelexec import AsyncExecutor, ExecutionResult, IsolationUnavailable
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import OWNER
-from tests.conftest import IMAGE
+from tests.engine import IMAGE, needs_engine
 from tests.own_engine import OwnEngine, own_engine
+
+pytestmark = needs_engine
 
 OPTIONS = {"container": {"image": IMAGE}}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelexec import Executor
-from tests.conftest import IMAGE
+from tests.engine import IMAGE, needs_engine
+
+pytestmark = needs_engine
 
 
 def test_no_variable_lasts_and_the_workspace_does(tmp_path: Path) -> None:

@@ -19,9 +19,12 @@ from papermill.execute import execute_notebook
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.kernelspecs import install_spec
+from tests.engine import needs_engine
 from tests.jupyter_places import IMAGE, SPECS, containers, jupyter_place, kernel_of, text_of
 from tests.test_oracle import joined
 from tests.traces import marked_processes, runtime_directories
+
+pytestmark = needs_engine
 
 CELLS = [
     "import sys, os\nprint('a'); os.system('echo c'); print('b', file=sys.stderr)",

@@ -19,8 +19,11 @@ import pytest
 import websocket
 
 from kernelexec.provisioning.kernelspecs import install_spec
+from tests.engine import needs_engine
 from tests.jupyter_places import BOUND, SPECS, comes_true, containers, jupyter_place, kernel_of, text_of
 from tests.traces import marked_processes, runtime_directories
+
+pytestmark = needs_engine
 
 
 class Server:

@@ -9,7 +9,10 @@ import pytest
 from kernelexec import Executor, InvalidConfig, InvalidRequest, InvalidTimeout, LimitRefused, Session
 from kernelexec.config import Change, load
 from tests.conftest import KINDS
+from tests.engine import needs_engine
 from tests.tight import MIB
+
+pytestmark = needs_engine
 
 BAD: list[dict[str, object]] = [{"memory_bytes": 1}, {"memory_bytes": "64"}, {"memory_bytes": True}, {"cpus": 0}, {"cpus": "2"}]
 

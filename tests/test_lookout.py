@@ -8,7 +8,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelexec import Completion, Executor, InvalidCode, InvalidRequest, InvalidTimeout, KernelNotAnswering, Session, Variable
-from tests.conftest import KINDS
+from tests.conftest import EVERY_KIND, KINDS
 
 BOUND = 60.0
 #: A class whose instances, and which itself, hang whoever asks them anything.
@@ -231,7 +231,7 @@ def test_a_look_that_makes_no_sense_is_refused(session: Session) -> None:
         session.variables(wait=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: Path) -> None:
     with Executor(kind, workspace=tmp_path, config=KINDS[kind]) as executor:
         session = executor.session()

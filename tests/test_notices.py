@@ -14,6 +14,7 @@ from kernelexec import Executor
 from kernelexec.hooks import InContainer, KernelChanged, SessionClosing
 from kernelexec.notices import Notices
 from tests.conftest import KINDS
+from tests.engine import needs_engine
 
 WHERE = InContainer("kernelexec-a-1", "0123456789ab", "an/image", "none", (("/ws", "/ws", False), ("/data", "/data", True)))
 STARTED = KernelChanged("a", 1, "started", container=WHERE)
@@ -83,6 +84,7 @@ def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> Non
     assert b"went on" in done.stdout
 
 
+@needs_engine
 def test_a_real_session_says_where_it_runs_and_what_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = KINDS["container"]
     with Executor(isolation="container", workspace=tmp_path, config=config) as executor:
