@@ -21,6 +21,7 @@ import pytest
 import kernelexec
 from kernelexec import Config
 from kernelexec.cli.app import app
+from tests.engine import needs_engine
 from tests.kernelspecs import write_all
 from tests.test_cli import BOUND, COMMAND, environment
 from tests.test_mcp_fuzz import TOOLS
@@ -38,7 +39,9 @@ PYTHON = blocks("python")
 #: The words of every command, one list each, without what only makes the virtual environment.
 COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
 OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
-HELP: dict[str, str] = {}
+#: Commands that have commands of their own.
+GROUPS = {str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance}
+HELP: dict[tuple[str, ...], str] = {}
 
 
 def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -59,9 +62,9 @@ def claims(code: str) -> list[str]:
     return [found.split(";")[0].strip() for found in re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)]
 
 
-def help_of(command: str) -> str:
+def help_of(*command: str) -> str:
     if command not in HELP:
-        HELP[command] = run(ROOT, COMMAND, command, "--help").stdout
+        HELP[command] = run(ROOT, COMMAND, *command, "--help").stdout
     return HELP[command]
 
 
@@ -69,7 +72,7 @@ def test_the_first_example_prints_42(tmp_path: Path) -> None:
     assert printed(PYTHON[0], tmp_path) == ["42"]
 
 
-@pytest.mark.parametrize("code", PYTHON[1:])
+@pytest.mark.parametrize("code", [pytest.param(code, marks=needs_engine if "container" in code else ()) for code in PYTHON[1:]])
 def test_a_block_prints_what_its_comments_say(code: str, tmp_path: Path) -> None:
     assert claims(code) != []
     assert printed(code, tmp_path) == claims(code)
@@ -120,13 +123,14 @@ def test_the_command_for_the_tests_runs_them() -> None:
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
 def test_a_command_has_the_options_that_are_shown(words: list[str]) -> None:
     assert words[0] in re.findall(r"^\W*(\w+) ", run(ROOT, COMMAND, "--help").stdout, re.MULTILINE)
+    command = words[: 2 if words[0] in GROUPS else 1]
     for option in (word for word in words if word.startswith("-") and word != "-"):
-        assert option in help_of(words[0]).replace(",", " ").split()
+        assert option in help_of(*command).replace(",", " ").split()
 
 
 def test_every_command_is_shown() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    assert {words[0] for words in OURS} == commands
+    assert {words[0] for words in OURS} == commands | GROUPS
 
 
 def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options() -> None:
@@ -144,7 +148,7 @@ def test_every_tool_of_the_server_is_shown() -> None:
 
 
 def test_the_commands_of_the_command_line_do_what_is_said_beside_them(tmp_path: Path) -> None:
-    [words] = [words for words in OURS if words[0] == "exec"]
+    words = next(words for words in OURS if words[0] == "exec" and "local" in words)
     done = run(tmp_path, COMMAND, *words)
     assert kernelexec.ExecutionResult.from_json(done.stdout).text == "2\n"
 

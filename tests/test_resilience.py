@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import AsyncExecutor, ExecutionResult, Session
+from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
+from kernelexec.provisioning.engine import Engine
+from kernelexec.provisioning.labels import WORKSPACE
+from tests.conftest import KINDS
+from tests.engine import needs_engine
+from tests.test_adoption import killed_server
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 SWALLOWS = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
@@ -145,6 +150,36 @@ def test_too_much_of_something(session: Session, code: str, timeout: float, stat
     assert (result.status, result.state) == (status, "kept")
     assert len(result.stdout) < 2 * 1024 * 1024
     runs_in_step(session, kept=True)
+
+
+@row("the container is removed, the engine stops")
+@needs_engine
+def test_the_container_is_removed(tmp_path: Path) -> None:
+    with Executor("container", workspace=tmp_path, config=KINDS["container"]) as executor:
+        session = executor.session()
+        session.execute("x = 1")
+        session.execute("import time; print('before', flush=True); time.sleep(600)", wait=1)
+        with Engine() as engine:
+            (container,) = engine.labelled(f"{WORKSPACE}={tmp_path}")
+            engine.remove(container.id)
+        progress = session.wait_for(session.executions()[-1])
+        assert progress.result is not None
+        assert verdict(progress.result) == ("error", 137, "lost", None, "killed")
+        assert progress.result.stdout == "before\n"
+        runs_in_step(session, kept=False)
+
+
+@row("the server is killed (SIGKILL) mid-cell")
+@needs_engine
+def test_the_server_is_killed_mid_cell(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    with Executor("container", workspace=tmp_path, config=KINDS["container"]) as executor:
+        session = executor.session("a")
+        progress = session.wait_for(session.executions()[-1])
+        assert progress.result is not None
+        assert verdict(progress.result) == ("ok", 0, "kept", None, None)
+        assert progress.result.text == "".join(f"{n}\n" for n in range(40)) + "42\n"
+        runs_in_step(session, kept=True)
 
 
 @row("the client goes away mid-cell")

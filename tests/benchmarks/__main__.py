@@ -1,7 +1,8 @@
 """``python -m tests.benchmarks [--smoke] [--rounds N]``: kernelexec beside its peers, in one run, as medians and ratios.
 
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
-ratios; absolute figures are those of the machine. ``--ladder`` times how fast cells over their timeout are ended instead.
+ratios; absolute figures are those of the machine. ``--ladder`` times how fast cells over their timeout are ended
+instead, ``--containers`` where the time of a container's start goes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.containers import show_containers
 from tests.benchmarks.ladder import show_ladder
 from tests.benchmarks.peers import PEERS, missing
 
@@ -139,11 +141,14 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="one short round: shows that everything runs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ladder", action="store_true", help="how fast, and by which rung, overruns are ended")
+    parser.add_argument("--containers", action="store_true", help="how long a container's kernel takes, stage by stage")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    if chosen.containers or chosen.smoke:
+        show_containers(*((1, 20) if chosen.smoke else (max(10, chosen.rounds),)))
     if chosen.ladder or chosen.smoke:
         show_ladder(rounds=1 if chosen.smoke else chosen.rounds)
-    if not chosen.ladder:
+    if not chosen.ladder and not chosen.containers:
         show(run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20))
 
 
