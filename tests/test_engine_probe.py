@@ -1,0 +1,52 @@
+"""Whether an engine answers is found out at once, with its real cause, and asked again after a failure."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor, IsolationUnavailable
+from kernelexec.provisioning.engine import probe
+from tests.engine import needs_engine
+
+
+@pytest.fixture
+def listening(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket that takes connections and never says anything."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(short_path / "s"))
+        server.listen()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
+        yield server
+
+
+def test_an_engine_that_never_answers_is_not_waited_for(listening: socket.socket) -> None:
+    began = time.monotonic()
+    cause = probe()
+    assert cause is not None
+    assert "did not answer in time" in cause
+    assert time.monotonic() - began < 10
+
+
+def test_a_place_where_nobody_listens_is_named(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(short_path / "s"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
+    assert probe() == f"The container engine does not answer: nobody listens at unix://{short_path}/s. Is Docker started?"
+
+
+def test_what_is_no_address_of_an_engine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "gopher://here")
+    with pytest.raises(IsolationUnavailable, match="gopher://here"):
+        AsyncExecutor("container")
+
+
+@needs_engine
+def test_a_failure_is_not_remembered(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe() is not None
+    monkeypatch.delenv("DOCKER_HOST")
+    assert probe() is None
