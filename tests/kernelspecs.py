@@ -1,4 +1,4 @@
-"""Kernelspecs of other languages for tests, in a directory of their own: what is installed for the user does not count."""
+"""Kernelspecs of other languages for tests, in a directory or an image of their own: what the user has does not count."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import KINDS
+from tests.engine import IMAGE
+from tests.language_image import language_image
+
+#: A kernel that wants to be interrupted by a message.
+POLITE = "from ipykernel.kernelapp import launch_new_instance as run; run()"
 BASH = [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"]
 
 
@@ -32,3 +38,12 @@ def write_all(directory: Path) -> None:
     env = {"DENO_DIR": str(directory / "cache"), "DENO_NO_UPDATE_CHECK": "1"}
     write(directory, "deno", [deno(), "jupyter", "--kernel", "--conn", "{connection_file}"], "typescript", env=env)
     write(directory, "bash", BASH, "bash", env={"PS1": "$"})
+    polite = [sys.executable, "-c", POLITE, "-f", "{connection_file}"]
+    write(directory, "polite", polite, "python", interrupt_mode="message")
+
+
+def settings(kind: str) -> dict[str, Any]:
+    """Settings by which sessions of that kind have the kernels: those of the directory, or of the image."""
+    if kind == "local":
+        return dict(KINDS[kind])
+    return {"container": {"image": language_image(IMAGE), "memory_bytes": 4 * 2**30}}

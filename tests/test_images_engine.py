@@ -19,7 +19,7 @@ from kernelexec.provisioning.engine.authorities import own_authorities
 from kernelexec.provisioning.engine.building import BuildOrder
 from kernelexec.provisioning.engine.client import Engine
 from kernelexec.provisioning.engine.images import BuiltImage, build_image, built_images
-from kernelexec.provisioning.engine.probe import PROBE, probe_image
+from kernelexec.provisioning.engine.probing import PROBE, probe_image
 from kernelexec.provisioning.engine.recipes import Recipe, recipe, wheels_in
 from tests.engine import BASE, MINIMAL, containers, nameless, needs_engine, output_of, removed_after
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest
-from kernelexec.provisioning.installed import find_spec, installed
+from kernelexec.provisioning.installed import Installed
 from kernelexec.provisioning.spec import PROVISIONER, create_provisioner, guarded_spec
 from tests.kernelspecs import write
 
@@ -22,7 +22,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(wanted: str) -> tuple[str, str]:
-    spec = find_spec(wanted)
+    spec = Installed.here().find(wanted)
     assert spec is not None
     return spec.name, spec.label
 
@@ -37,7 +37,7 @@ def test_a_name_comes_before_a_language(specs: Path) -> None:
     assert found("a") == ("a", "a")
     assert found("q") == ("d", "q")
     assert found("e") == ("e", "e")
-    assert find_spec("x") is None
+    assert Installed.here().find("x") is None
 
 
 def test_a_label_finds_its_kernelspec_again(specs: Path) -> None:
@@ -62,13 +62,13 @@ def test_a_kernelspec_that_starts_nothing_is_refused_with_the_reason(
 ) -> None:
     write(specs, "broken", argv, "x", env=env)
     with pytest.raises(InvalidRequest, match=f"kernelspec 'broken' in {specs}.*{told}"):
-        find_spec("broken")
+        Installed.here().find("broken")
 
 
 def test_what_is_installed_is_listed_with_its_languages(specs: Path) -> None:
     write(specs, "deno", ["deno"], "typescript")
     write(specs, "bash", ["bash"], "bash")
-    assert installed()[:2] == ("bash", "deno (typescript)")
+    assert Installed.here().told()[:2] == ("bash", "deno (typescript)")
 
 
 def test_a_kernelspec_that_is_broken_harms_no_other(specs: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_kernelspec_that_is_broken_harms_no_other(specs: Path) -> None:
 
 def test_placeholders_are_filled_in(specs: Path) -> None:
     write(specs, "k", ["python", "{connection_file}", "{resource_dir}/x", "{kernel_name}", "{prefix}", "{other}"], "l")
-    spec = find_spec("k")
+    spec = Installed.here().find("k")
     assert spec is not None
     place = str(specs / "kernels" / "k")
     assert spec.argv(Path("/c")) == [sys.executable, "/c", f"{place}/x", "k", sys.prefix, "{other}"]
@@ -100,7 +100,7 @@ TRANSPORTS = {
 def test_the_transport_follows_from_the_kernelspec(specs: Path, case: tuple[list[str], dict[str, object], str]) -> None:
     argv, metadata, transport = case
     write(specs, "k", argv, "l", metadata=metadata)
-    spec = find_spec("k")
+    spec = Installed.here().find("k")
     assert spec is not None
     assert spec.transport == transport
 
@@ -108,7 +108,7 @@ def test_the_transport_follows_from_the_kernelspec(specs: Path, case: tuple[list
 def test_our_guard_and_provisioner_serve_every_kernelspec(specs: Path) -> None:
     stanza = {"kernel_provisioner": {"provisioner_name": "local-provisioner"}}
     write(specs, "k", ["k", "-f", "{connection_file}"], "l", env={"A": "1"}, interrupt_mode="message", metadata=stanza)
-    spec = find_spec("k")
+    spec = Installed.here().find("k")
     assert spec is not None
     guarded = guarded_spec(spec, Path("/c"))
     assert (guarded.argv[0], guarded.argv[-4:]) == (sys.executable, ["--guard", "k", "-f", "/c"])

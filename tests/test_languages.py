@@ -15,7 +15,9 @@ import pytest
 from kernelexec import DisplayData, Executor, InvalidCode, InvalidRequest, KernelChanged, KernelStartFailed, Session
 from kernelexec.hooks import Event
 from kernelexec.results import Stream
-from tests.kernelspecs import write, write_all
+from tests.conftest import EVERY_KIND
+from tests.engine import IMAGE, needs_engine
+from tests.kernelspecs import settings, write, write_all
 from tests.test_commands import gone
 from tests.traces import marked_processes, runtime_directories
 
@@ -33,10 +35,18 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield directory
 
 
-@pytest.fixture(scope="module")
-def executor(specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    with Executor(isolation="local", workspace=tmp_path_factory.mktemp("workspaces")) as opened:
+@pytest.fixture(scope="module", params=EVERY_KIND)
+def executor(request: pytest.FixtureRequest, specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    place, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
+    with Executor(isolation=request.param, workspace=place, config=config) as opened:
         yield opened
+
+
+@pytest.fixture
+def here(specs: Path, tmp_path: Path) -> Iterator[Session]:
+    """A session on this machine."""
+    with Executor(isolation="local", workspace=tmp_path) as opened:
+        yield opened.session("here")
 
 
 @pytest.fixture(scope="module")
@@ -108,25 +118,35 @@ def test_one_kernel_serves_all_names_of_a_language(shared: Session) -> None:
         assert (result.text, result.language) == ("5\n", "typescript")
 
 
-def test_that_a_kernel_listens_on_a_port_is_said_once(executor: Executor) -> None:
-    session = executor.session("port")
-    notes = [session.execute("1", language="typescript").notes for _ in range(2)]
+def test_that_a_kernel_listens_on_a_port_is_said_once(here: Session) -> None:
+    notes = [here.execute("1", language="typescript").notes for _ in range(2)]
     assert notes == [(PORT,), ()]
-    assert session.execute("echo 1", language="bash").notes == ()
-    session.close()
+    assert here.execute("echo 1", language="bash").notes == ()
+
+
+@needs_engine
+def test_the_ports_of_a_kernel_in_a_container_are_its_own(specs: Path, tmp_path: Path) -> None:
+    with Executor(isolation="container", workspace=tmp_path, config=settings("container")) as executor:
+        session = executor.session("port")
+        code = 'Deno.readTextFileSync("/proc/net/tcp").split("\\n").filter((line) => line.includes(" 0A ")).length'
+        result = session.execute(code, language="typescript")
+        assert (result.text, result.notes) == ("5\n", ())
+        interfaces = session.execute("Deno.networkInterfaces().map((one) => one.name).join()", language="typescript")
+        assert interfaces.text == '"lo"\n'
 
 
 def test_two_sessions_share_nothing(executor: Executor) -> None:
     first, second = executor.session("first"), executor.session("second")
     first.execute("globalThis.mine = 1", language="ts")
     assert second.execute("typeof globalThis.mine", language="ts").text == '"undefined"\n'
-    assert first.execute("Deno.pid", language="ts").text != second.execute("Deno.pid", language="ts").text
+    who = "`${Deno.hostname()} ${Deno.pid}`"
+    assert first.execute(who, language="ts").text != second.execute(who, language="ts").text
     first.close()
     second.close()
 
 
 def test_an_unknown_language_is_refused_with_what_is_installed(shared: Session) -> None:
-    with pytest.raises(InvalidRequest, match=r"did you mean 'typescript'.*bash, deno \(typescript\), python3 \(python\)"):
+    with pytest.raises(InvalidRequest, match=r"did you mean 'typescript'.*bash, deno \(typescript\),.* python3 \(python\)"):
         shared.execute("touch ran", language="typescrip")
     assert not (shared.workspace / "ran").exists()
 
@@ -161,21 +181,20 @@ def test_code_that_no_kernel_could_take_is_refused(shared: Session, language: st
         shared.execute(code, language=language)
 
 
-def test_javascript_runs_through_node_with_stdin(shared: Session) -> None:
+def test_javascript_runs_through_node_with_stdin(here: Session) -> None:
     code = "const found = JSON.parse(require('fs').readFileSync(0)); console.log(found.text, process.cwd())"
-    shared.execute_command("mkdir -p js && cd js")
+    here.execute_command("mkdir -p js && cd js")
     text = 'it\'s \u65e5 "$HOME" `id`'
-    result = shared.execute(code, language="js", stdin=json.dumps({"text": text}))
-    assert (result.stdout, result.exit_code, result.language) == (f"{text} {shared.workspace}/js\n", 0, "javascript")
-    assert shared.execute("process.exit(7)", language="node").exit_code == 7
-    assert shared.execute('-1; console.log(`a\'b` + "$HOME")', language="js").stdout == "a'b$HOME\n"
-    shared.execute_command("cd ..")
+    result = here.execute(code, language="js", stdin=json.dumps({"text": text}))
+    assert (result.stdout, result.exit_code, result.language) == (f"{text} {here.workspace}/js\n", 0, "javascript")
+    assert here.execute("process.exit(7)", language="node").exit_code == 7
+    assert here.execute('-1; console.log(`a\'b` + "$HOME")', language="js").stdout == "a'b$HOME\n"
 
 
-def test_javascript_that_is_too_long_for_node_is_refused(shared: Session) -> None:
-    assert shared.execute("//" + "x" * 99_000, language="js").ok
+def test_javascript_that_is_too_long_for_node_is_refused(here: Session) -> None:
+    assert here.execute("//" + "x" * 99_000, language="js").ok
     with pytest.raises(InvalidCode, match="put it into a file"):
-        shared.execute("//" + "x" * 100_000, language="js")
+        here.execute("//" + "x" * 100_000, language="js")
 
 
 def test_node_that_is_missing_is_said(specs: Path, tmp_path: Path) -> None:
@@ -186,6 +205,19 @@ def test_node_that_is_missing_is_said(specs: Path, tmp_path: Path) -> None:
         result = executor.session().execute("console.log(1)", language="js")
     assert (result.status, result.exit_code, result.stdout) == ("error", 127, "")
     assert result.stderr == "node is not installed: JavaScript needs Node.js on the PATH of the session\n"
+
+
+@needs_engine
+def test_an_image_without_node_and_without_a_kernel_for_bash_is_told_and_used_as_it_is(tmp_path: Path) -> None:
+    with Executor(isolation="container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+        session = executor.session()
+        result = session.execute("console.log(1)", language="js")
+        assert (result.status, result.exit_code) == ("error", 127)
+        assert result.stderr == "node is not installed: JavaScript needs Node.js on the PATH of the session\n"
+        session.execute("export A=1", language="bash")
+        assert session.execute("echo $A; cat", language="bash", stdin="in").stdout == "1\nin"
+        with pytest.raises(InvalidRequest, match=rf"kernelspecs in the image {IMAGE}: python3 \(python\)"):
+            session.execute("1", language="ts")
 
 
 def test_bash_without_a_kernelspec_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,9 +286,10 @@ def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> N
 
 
 def test_a_kernelspec_may_be_of_python_and_is_a_kernel_of_its_own(shared: Session) -> None:
-    shared.execute("mine = 1")
-    result = shared.execute("'mine' in globals(), __import__('sys').executable", language="python3")
-    assert (result.text, result.language) == (f"(False, '{sys.executable}')\n", "python3")
+    executable = shared.execute("mine = 1; import sys; sys.executable").text
+    assert shared.execute("'mine' in globals()", language="python3").text == "False\n"
+    result = shared.execute("import sys; sys.executable", language="python3")
+    assert (result.text, result.language) == (executable, "python3")
 
 
 BROKEN = {

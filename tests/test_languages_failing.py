@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, Session
-from tests.kernelspecs import BASH, write, write_all
+from kernelexec.provisioning import container
+from tests.conftest import EVERY_KIND
+from tests.engine import needs_engine
+from tests.kernelspecs import BASH, settings, write, write_all
 from tests.test_commands import gone
 from tests.test_executor_owners import until
 from tests.traces import marked_processes
@@ -23,16 +26,20 @@ HANGS = {"a loop": "while (true) {}", "an await": "await new Promise(() => {})"}
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     directory = tmp_path_factory.mktemp("jupyter")
     write_all(directory)
-    code = "from ipykernel.kernelapp import launch_new_instance as run; run()"
-    write(directory, "polite", [sys.executable, "-c", code, "-f", "{connection_file}"], "python", interrupt_mode="message")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(directory))
         patch.setenv("JUPYTER_DATA_DIR", str(directory / "user"))
-        with Executor(isolation="local", workspace=tmp_path_factory.mktemp("workspaces")) as opened:
-            yield opened
+        yield
+
+
+@pytest.fixture(scope="module", params=EVERY_KIND)
+def executor(request: pytest.FixtureRequest, specs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    place, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
+    with Executor(isolation=request.param, workspace=place, config=config) as opened:
+        yield opened
 
 
 def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(session: Session) -> None:
@@ -103,6 +110,16 @@ def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(session: Session
     assert (following.text, following.state) == ("none\n", "kept")
 
 
+@needs_engine
+def test_programs_that_cannot_be_seen_are_not_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container.Provisioner, "guard", None)
+    with Executor("container", workspace=tmp_path, config=settings("container")) as executor:
+        session = executor.session()
+        result = session.execute("echo 1", language="bash")
+        assert (result.text, result.status, result.state) == ("1\n", "ok", "unknown")
+        assert result.notes == ("The kernel answers; the programs that it runs cannot be seen from here.",)
+
+
 OWNER = """
 import sys
 import time
@@ -119,7 +136,7 @@ with Executor("local", workspace=sys.argv[1]) as executor:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_owner_leaves_no_kernel_of_another_language(executor: Executor, tmp_path: Path, signum: int) -> None:
+def test_a_killed_owner_leaves_no_kernel_of_another_language(specs: None, tmp_path: Path, signum: int) -> None:
     before = marked_processes()
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as owner:
@@ -136,7 +153,18 @@ def test_a_killed_owner_leaves_no_kernel_of_another_language(executor: Executor,
                 os.killpg(owner.pid, signal.SIGKILL)
 
 
-def test_a_guard_that_is_killed_takes_its_kernel_along(session: Session) -> None:
+def test_a_cell_that_kills_the_guard_ends_its_own_kernel(session: Session) -> None:
+    result = session.execute("Deno.kill(Deno.ppid, 'SIGKILL'); await new Promise(() => {})", language="ts")
+    assert (result.status, result.state, result.cause, result.exit_code) == ("error", "lost", "killed", 137)
+    assert session.execute("1", language="ts").kernel_epoch == 2
+
+
+def test_a_guard_that_is_killed_takes_its_kernel_along(specs: None, tmp_path: Path) -> None:
+    with Executor(isolation="local", workspace=tmp_path) as executor:
+        kill_guard(executor.session())
+
+
+def kill_guard(session: Session) -> None:
     pid = int(session.execute("Deno.pid", language="ts").text)
     guard = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(guard, signal.SIGKILL)

@@ -22,7 +22,7 @@ from kernelexec.provisioning.engine.building import BuildOrder
 from kernelexec.provisioning.engine.client import Engine
 from kernelexec.provisioning.engine.images import BuiltImage, build_image, built_images
 from kernelexec.provisioning.engine.judgement import Finding, judge
-from kernelexec.provisioning.engine.probe import probe_image
+from kernelexec.provisioning.engine.probing import probe_image
 from kernelexec.provisioning.engine.recipes import NAMES, how_to_get, recipe, write_template
 from kernelexec.provisioning.engine.wheels import fetch_wheels
 

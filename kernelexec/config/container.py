@@ -54,6 +54,12 @@ def _some_images(given: tuple[str, ...]) -> tuple[str, ...]:
     return given
 
 
+def _one_image(given: str) -> str:
+    if not is_image(given):
+        raise ValueError("it is the name of an image")
+    return given
+
+
 def _hostname(given: str | None) -> str | None:
     if given is not None and not _HOST.fullmatch(given):
         raise ValueError("it is letters, digits, dots and dashes, 63 at most")
@@ -128,6 +134,10 @@ class Container(Branch):
     """What is put behind the containers' names, to tell parallel runs apart."""
     python: str = "python3"
     """The interpreter inside the image; it needs ipykernel."""
+    runtime: Literal["auto", "image", "mounted"] = "auto"
+    """Whose Python runs kernels: the image's, a mounted one, or that one only where the image's cannot."""
+    runtime_image: Annotated[str, AfterValidator(_one_image)] = "kernelexec/minimal"
+    """The image that a mounted Python, with its packages, comes from."""
     user: Annotated[str | None, AfterValidator(_user)] = None
     """Who kernels run as: a user id, or user and group id; by default the caller's own."""
     memory_bytes: Count | None = Field(default=1024 * MIB, ge=6 * MIB)

@@ -1,6 +1,7 @@
 """``python <this directory> -f CONNECTION_FILE`` starts a kernel, also where the rest of kernelexec is not installed.
 
-``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner.
+``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner; with
+``--guard-alone`` instead, where signals are for the guard alone, it hands them on.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(here))]
-guards = sys.argv[1:2] == ["--guard"]
+guards = sys.argv[1:2] in (["--guard"], ["--guard-alone"])
 program = import_module(f"{here.name}.{'guard' if guards else 'app'}")
 sys.path.remove(str(here.parent))
 
-program.main(sys.argv[2:] if guards else sys.argv[1:])
+if guards:
+    program.main(sys.argv[2:], alone=sys.argv[1] == "--guard-alone")
+else:
+    program.main(sys.argv[1:])

@@ -17,13 +17,16 @@ _MISSING = 127
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-def main(arguments: list[str]) -> None:
-    """Run a kernel's command in this process group until it has ended, or until its owner dies."""
+def main(arguments: list[str], *, alone: bool = False) -> None:
+    """Run a kernel's command in this process group until it has ended, or until its owner dies.
+
+    ``alone`` says that a signal comes to this process only, and not to its group.
+    """
     order = Order.take()
     apply_limits(order.limits)
     adopt_orphans()
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _leave_to_the_kernel)
+        signal.signal(signum, _hand_on if alone else _leave_to_the_kernel)
     environ = {**os.environ, "JPY_PARENT_PID": str(os.getpid())}
     try:
         child = subprocess.Popen(arguments, env=environ, preexec_fn=_end_with_guard)  # noqa: PLW1509 - there is no thread yet
@@ -33,6 +36,10 @@ def main(arguments: list[str]) -> None:
         os._exit(_MISSING)
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
+    if order.bridge:
+        from .bridge import serve  # noqa: PLC0415 - asyncio costs as much as all the rest
+
+        serve(order.bridge)
     status = _wait_for(child.pid)
     kill_descendants()
     _end_as(status)
@@ -40,6 +47,15 @@ def main(arguments: list[str]) -> None:
 
 def _leave_to_the_kernel(_signum: int, _frame: Any) -> None:
     """Do nothing: the whole group got the signal. Unlike an ignored one, a handled one is not handed on to the kernel."""
+
+
+def _hand_on(signum: int, _frame: Any) -> None:
+    """Give the rest of the group what only this process got."""
+    signal.signal(signum, signal.SIG_IGN)
+    try:
+        os.killpg(0, signum)
+    finally:
+        signal.signal(signum, _hand_on)
 
 
 def _end_with_guard() -> None:

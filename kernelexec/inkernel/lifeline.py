@@ -39,6 +39,7 @@ class Order:
     words: str | None = None
     scratch: str | None = None
     token: str = ""
+    bridge: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     patience: float = 0.0
     """How long the kernel goes on without an owner, in seconds, for a new one that takes it over."""

@@ -57,8 +57,8 @@ class Beginning(Levers):
             KernelStartFailed: it did not come up in time or died; with the end of its stderr.
         """
         installed = self._installed
-        served = (installed.transport, installed.name) if installed else ()
-        connection = self._runtime.create(*served, user=self._place.user)
+        name = installed.name if installed else "kernelexec"
+        connection = self._runtime.create(self._place.reach(installed), name, user=self._place.user)
 
         async def begin() -> None:
             await self._launch(tasks)
@@ -170,9 +170,9 @@ class Beginning(Levers):
         dial = self._dialing = Dialing(connection, pid, said=self._installed is None, serves=serves)
         link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
         await self._or_death(lambda: link.connect(dial))
-        if self._installed is not None and pid is not None:
+        if self._installed is not None:
             await self._or_death(self._await_answer)  # its sockets, and a welcome on them, may come before it serves
-            self.programs = await Programs.of(pid)
+            self.programs = await Programs.of(pid or getattr(self._provisioner, "guard", None))
 
     async def _await_answer(self) -> None:
         if not await self.answers(self._config.budgets.start):

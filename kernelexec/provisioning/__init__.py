@@ -6,7 +6,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.handover import Handover
-from kernelexec.provisioning.installed import InstalledSpec, find_spec, installed
+from kernelexec.provisioning.installed import Installed, InstalledSpec
 from kernelexec.provisioning.places import LocalPlace, Place, place_of, unavailable
 from kernelexec.provisioning.processes import Mark
 from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root, stored_identity
@@ -15,6 +15,7 @@ from kernelexec.provisioning.spec import create_provisioner
 __all__ = [
     "Connection",
     "Handover",
+    "Installed",
     "InstalledSpec",
     "KernelProvisionerBase",
     "LocalPlace",
@@ -22,8 +23,6 @@ __all__ = [
     "Place",
     "RuntimeDirectory",
     "create_provisioner",
-    "find_spec",
-    "installed",
     "new_root",
     "place_of",
     "scrubbed",

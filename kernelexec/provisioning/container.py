@@ -21,7 +21,8 @@ from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME
 from kernelexec.provisioning.making import make, remove, remove_left
 from kernelexec.provisioning.measured import KILLED, Measured, in_thread
 from kernelexec.provisioning.orphans import remove_leftovers
-from kernelexec.provisioning.processes import descends, status_of
+from kernelexec.provisioning.processes import children_of, descends, status_of
+from kernelexec.provisioning.standin import INSIDE as RUNTIME_INSIDE
 
 #: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
@@ -59,10 +60,15 @@ class Provisioner(Measured, KernelProvisionerBase):
     @property
     def in_container(self) -> InContainer:
         """What people are told of the container; of its mounts, those that are theirs."""
-        ours = (LAUNCHER_INSIDE, self.labels.get(RUNTIME))
+        ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network = str(self.container.get("network", "none"))
         return InContainer(self.name, self._id[:12], self._image, network, shared)
+
+    @property
+    def guard(self) -> int | None:
+        """The parent of a kernel that is not ours, as this machine counts; None where it cannot be seen."""
+        return next(iter(children_of(self._pid)), None) if status_of(self._pid) else None
 
     def serves(self, pid: int) -> bool:
         """Whether a process, by the id that a unix socket tells, is one of the container's.

@@ -1,4 +1,4 @@
-"""The kernelspecs that are installed on this machine: found by name or language, and what their kernels are started with."""
+"""Installed kernelspecs, this machine's or an image's: found by name or language, and what their kernels are started with."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from kernelexec.errors import InvalidRequest
 
-Transport = Literal["ipc", "tcp"]
+Transport = Literal["ipc", "tcp", "bridged"]
+"""Unix sockets; ports of a loopback address; or such ports, with unix sockets before them that the guard serves."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]+)\}")
 _PYTHON = re.compile(r"python[0-9.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The Python beside which kernelspecs are installed."""
+
+    executable: str = sys.executable
+    prefix: str = sys.prefix
+    version: tuple[int, ...] = sys.version_info[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,7 @@ class InstalledSpec:
     label: str
     directory: str
     spec: KernelSpec
+    home: Home = Home()
 
     @property
     def interrupt_mode(self) -> str:
@@ -53,38 +64,49 @@ class InstalledSpec:
             "connection_file": str(connection_file),
             "resource_dir": self.directory,
             "kernel_name": self.name,
-            "prefix": sys.prefix,
+            "prefix": self.home.prefix,
         }
         words = [_PLACEHOLDER.sub(lambda found: known.get(found[1], found[0]), str(word)) for word in self.spec.argv]
-        if words and words[0] in {"python", f"python{sys.version_info[0]}", "python{}.{}".format(*sys.version_info[:2])}:
-            words[0] = sys.executable
+        names = {"python", *("python" + ".".join(map(str, self.home.version[:length])) for length in (1, 2))}
+        if words and words[0] in names:
+            words[0] = self.home.executable
         return words
 
 
-def find_spec(wanted: str) -> InstalledSpec | None:
-    """The kernelspec of that name, else the first one of that language; None where there is neither.
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """All kernelspecs that there are in one place, by their names."""
 
-    Raises:
-        InvalidRequest: it is there, but no program can be started by it.
-    """
-    specs = _specs()
-    name = _choice(wanted, specs)
-    if name is None:
-        return None
-    language = str(specs[name]["spec"].get("language") or name).lower()
-    label = language if _choice(language, specs) == name and language != "python" else name
-    spec = KernelSpec(**specs[name]["spec"])
-    _check(name, spec, specs[name]["resource_dir"])
-    return InstalledSpec(name, label, specs[name]["resource_dir"], spec)
+    specs: Mapping[str, Any]
+    home: Home = Home()
+
+    @classmethod
+    def here(cls) -> Installed:
+        """This machine's, as they are now."""
+        return cls(KernelSpecManager().get_all_specs())
+
+    def find(self, wanted: str) -> InstalledSpec | None:
+        """The kernelspec of that name, else the first one of that language; None where there is neither.
+
+        Raises:
+            InvalidRequest: it is there, but no program can be started by it.
+        """
+        name = _choice(wanted, self.specs)
+        if name is None:
+            return None
+        language = str(self.specs[name]["spec"].get("language") or name).lower()
+        label = language if _choice(language, self.specs) == name and language != "python" else name
+        directory = self.specs[name]["resource_dir"]
+        return InstalledSpec(name, label, directory, _checked(name, self.specs[name]["spec"], directory), self.home)
+
+    def told(self) -> tuple[str, ...]:
+        """What is installed, for a message: each kernelspec's name, with its language where that is another word."""
+        languages = {name: str(found["spec"].get("language") or name) for name, found in self.specs.items()}
+        return tuple(f"{name} ({said})" if said.lower() != name else name for name, said in sorted(languages.items()))
 
 
-def installed() -> tuple[str, ...]:
-    """What is installed, for a message: each kernelspec's name, with its language where that is another word."""
-    languages = {name: str(found["spec"].get("language") or name) for name, found in _specs().items()}
-    return tuple(f"{name} ({said})" if said.lower() != name else name for name, said in sorted(languages.items()))
-
-
-def _check(name: str, spec: KernelSpec, directory: str) -> None:
+def _checked(name: str, said: Mapping[str, Any], directory: str) -> KernelSpec:
+    spec = KernelSpec(**said)
     why = "" if spec.argv else "argv is empty"
     if any("\x00" in str(word) for word in spec.argv):
         why = "argv holds a NUL character"
@@ -93,6 +115,7 @@ def _check(name: str, spec: KernelSpec, directory: str) -> None:
     if why:
         message = f"The kernelspec {name!r} in {directory} cannot be used: {why}. Mend its kernel.json."
         raise InvalidRequest(message)
+    return spec
 
 
 def _choice(wanted: str, specs: Mapping[str, Any]) -> str | None:
@@ -103,8 +126,3 @@ def _choice(wanted: str, specs: Mapping[str, Any]) -> str | None:
 
 def _first(names: Iterable[str]) -> str | None:
     return next(iter(names), None)
-
-
-def _specs() -> dict[str, Any]:
-    found: dict[str, Any] = KernelSpecManager().get_all_specs()
-    return found

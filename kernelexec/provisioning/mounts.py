@@ -13,6 +13,7 @@ from kernelexec.config import Container
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.labels import LAUNCHER_INSIDE
 from kernelexec.provisioning.roots import NAME
+from kernelexec.provisioning.standin import INSIDE as RUNTIME_INSIDE
 from kernelexec.provisioning.trees import DIRECTORY
 
 #: Where it is on this machine, where it is in the container, and whether it can only be read.
@@ -39,7 +40,7 @@ _SYSTEM = ("/etc", "/usr", "/var", "/run", "/run/user", "/tmp", "/var/tmp")  # n
 #: What is below these can be read only.
 _PROGRAMS = ("/etc", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
 #: What a container has of its own; a mount there would hide it.
-_TAKEN = ("/proc", "/sys", "/dev", LAUNCHER_INSIDE)
+_TAKEN = ("/proc", "/sys", "/dev", LAUNCHER_INSIDE, RUNTIME_INSIDE)
 
 
 def binds(options: Container, *, workspace: Path, root: Path, journals: Path) -> list[Bind]:

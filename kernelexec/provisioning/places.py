@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Config
-from kernelexec.errors import InvalidConfig, KernelStartFailed
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.containers import ContainerPlace
 from kernelexec.provisioning.environment import scrubbed
-from kernelexec.provisioning.installed import InstalledSpec
-from kernelexec.provisioning.labels import LAUNCHER_INSIDE, container_name, labels_of
-from kernelexec.provisioning.mounts import WORKSPACE_INSIDE, Bind, binds, give
+from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.runtime import RuntimeDirectory
-from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
-
-#: What kernels are told that their user is called: an image need not know its number.
-_USER = "kernel"
-_CACHE = "/tmp/.home"  # noqa: S108 - the container's own
-
-#: Where programs keep what they like to write: not in the workspace, and not where only reading is possible.
-_CACHES = {
-    "IPYTHONDIR": f"{_CACHE}/ipython",
-    "JUPYTER_RUNTIME_DIR": f"{_CACHE}/jupyter",
-    "MPLCONFIGDIR": f"{_CACHE}/matplotlib",
-    "NUMBA_CACHE_DIR": f"{_CACHE}/numba",
-    "XDG_CACHE_HOME": f"{_CACHE}/cache",
-    "XDG_CONFIG_HOME": f"{_CACHE}/config",
-}
+from kernelexec.provisioning.spec import guarded_spec, kernel_spec
 
 
 class Place(Protocol):
@@ -83,6 +68,35 @@ class Place(Protocol):
         """The same place with the limits of another configuration; None where kernels cannot be limited one by one."""
         ...
 
+    @property
+    def specs_where(self) -> str:
+        """Where the kernelspecs of other kernels are, for a message."""
+        ...
+
+    async def installed(self) -> Installed:
+        """The kernelspecs of other kernels.
+
+        Raises:
+            KernelStartFailed: nobody says what there is.
+        """
+        ...
+
+    def reach(self, installed: InstalledSpec | None) -> Transport:
+        """How a kernel is reached."""
+        ...
+
+    async def prepare(self, failure: KernelStartFailed | None = None) -> None:
+        """Have what the next kernel needs, before its start or after a failure of the one before.
+
+        Raises:
+            KernelStartFailed: no kernel can start.
+        """
+        ...
+
+    def notices(self, installed: InstalledSpec | None) -> tuple[str, ...]:
+        """What the first result of a kernel says of it."""
+        ...
+
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """The kernelspec of a new kernel with that private directory."""
         ...
@@ -133,6 +147,28 @@ class LocalPlace:
         """There are no limits of a kernel's memory and processors here."""
         return None
 
+    @property
+    def specs_where(self) -> str:
+        """On this machine."""
+        return "that are installed here"
+
+    async def installed(self) -> Installed:
+        """This machine's."""
+        return Installed.here()
+
+    def reach(self, installed: InstalledSpec | None) -> Transport:
+        """By unix sockets, where the kernel can have them."""
+        return installed.transport if installed else "ipc"
+
+    async def prepare(self, failure: KernelStartFailed | None = None) -> None:
+        """There is nothing to prepare."""
+
+    def notices(self, installed: InstalledSpec | None) -> tuple[str, ...]:
+        """That a kernel can be reached by others too."""
+        if installed is None or installed.transport != "tcp":
+            return ()
+        return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
+
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher in the chosen interpreter, or another kernel under our guard."""
         file = runtime.connection_file
@@ -141,116 +177,6 @@ class LocalPlace:
     def environment(self) -> dict[str, str]:
         """This process's, without what looks like a secret."""
         return scrubbed(self.config.environment)
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerPlace:
-    """Containers, one for each kernel process, which see the session's workspace and what is mounted besides."""
-
-    config: Config
-    session: str
-    workspace: Path
-    root: Path
-
-    @property
-    def isolation(self) -> str:
-        """What results say."""
-        return "container"
-
-    @property
-    def cwd(self) -> str:
-        """The workspace as kernels see it."""
-        return str(self.workspace) if self.config.container.layout == "host" else WORKSPACE_INSIDE
-
-    @property
-    def user(self) -> tuple[int, int]:
-        """The caller's own, or what is chosen."""
-        return self.config.container.ids
-
-    def inside(self, path: str) -> str:
-        """Where kernels see a path of the workspace."""
-        within = Path(path)
-        return str(self.cwd / within.relative_to(self.workspace)) if within.is_relative_to(self.workspace) else path
-
-    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """Which path a path of the workspace as kernels see it is here."""
-        if isinstance(path, str | os.PathLike) and Path(path).is_relative_to(self.cwd):
-            return self.workspace / Path(path).relative_to(self.cwd)
-        return path
-
-    @property
-    def patience(self) -> float:
-        """For an executor of the same workspace, if one is to take them over."""
-        options = self.config.container
-        return options.orphan_seconds if options.adopt and options.mode == "persistent" else 0.0
-
-    @property
-    def python(self) -> str:
-        """The image's interpreter."""
-        options = self.config.container
-        return f"{options.python} in the image {options.image[0]}"
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Of the container."""
-        return self.config.container.memory_bytes
-
-    @property
-    def cpus(self) -> float | None:
-        """Of the container."""
-        return self.config.container.cpus
-
-    def limited(self, config: Config) -> Place | None:
-        """The same with other limits."""
-        return replace(self, config=config)
-
-    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
-        """Our launcher, mounted into a container of the chosen image."""
-        options, parent = self.config.container, self.config.workspace.expanduser().absolute()
-        spec = kernel_spec(options.python, runtime.connection_file, launcher=LAUNCHER_INSIDE)
-        settings = {
-            "container": options.model_dump(mode="json"),
-            "limits": self.config.limits.model_dump(mode="json"),
-            "mounts": [*self._binds(), (str(LAUNCHER), LAUNCHER_INSIDE, True), (str(runtime.path), str(runtime.path), False)],
-            "labels": labels_of(session=self.session, workspace=parent, root=self.root, runtime=runtime.path),
-            "name": options.name or container_name(self.session, token, options.instance),
-        }
-        spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}
-        return spec
-
-    def environment(self) -> dict[str, str]:
-        """Nothing of this process's but what is named; programs keep their caches where they can write."""
-        rules = self.config.environment
-        named = {name: os.environ[name] for name in rules.pass_names if name in os.environ}
-        fixed = {
-            "HOME": self.cwd,
-            "USER": _USER,
-            "LOGNAME": _USER,
-            **_CACHES,
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-            "LANG": "C.UTF-8",
-        }
-        return {**fixed, **named, **rules.set, **self.config.container.environment}
-
-    def check(self, *, own: bool) -> None:
-        """See to it that kernels could start here, and write; ``own`` says that the workspace was made for the session.
-
-        Raises:
-            InvalidConfig: a mount cannot be had, or is not given to containers.
-            InvalidWorkDir: kernels could not write in the workspace.
-        """
-        self._mounts()
-        give(self.workspace, self.user, own=own)
-
-    def _binds(self) -> list[Bind]:
-        try:
-            return self._mounts()
-        except InvalidConfig as exc:
-            raise KernelStartFailed(str(exc)) from exc
-
-    def _mounts(self) -> list[Bind]:
-        journals = self.config.workspace.expanduser().absolute() / ".journals"
-        return binds(self.config.container, workspace=self.workspace, root=self.root, journals=journals)
 
 
 def unavailable(config: Config) -> str | None:

@@ -11,7 +11,7 @@ import os
 import secrets
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,10 +85,16 @@ def descends(pid: int, ancestor: int) -> bool:
     return False
 
 
+def children_of(parent: int, table: Mapping[int, Status] | None = None) -> set[int]:
+    """The living processes whose parent it is."""
+    known = {pid: status for pid in _processes() if (status := status_of(pid))} if table is None else table
+    return {pid for pid, status in known.items() if status.parent == parent}
+
+
 def programs_of(guard: int) -> dict[int, int]:
     """The programs that a guarded kernel runs, children of the guard's only child: ids, and when they were born."""
     table = {pid: status for pid in _processes() if (status := status_of(pid))}
-    kernels = {pid for pid, status in table.items() if status.parent == guard}
+    kernels = children_of(guard, table)
     return {pid: status.born for pid, status in table.items() if status.parent in kernels}
 
 

@@ -98,6 +98,7 @@ class RuntimeDirectory:
         self.path = path
         self.connection_file = path / "connection.json"
         self.stderr_file = path / "stderr"
+        self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
         self._owner: int | None = None
 
@@ -114,6 +115,7 @@ class RuntimeDirectory:
 
         Messages are signed with a new key, or with one that is given. For a kernel that runs as another user it is shared with
         that user's group: it can make files there, and can neither replace nor change these.
+        For a ``bridged`` kernel the address is such that nobody has its ports, in whatever network the kernel is.
 
         Raises:
             KernelStartFailed: the path is too long for unix sockets, no port of a loopback address is free, or the directory
@@ -126,7 +128,7 @@ class RuntimeDirectory:
         self.path.mkdir(mode=0o700, parents=True)
         key = secrets.token_hex(32) if key is None else key
         address, ports = (None, PORTS) if transport == "ipc" else free_ports(tuple(PORTS))
-        place = {"transport": transport, "ip": address or str(prefix), **ports}
+        place = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports}
         uid, gid = user or (os.getuid(), os.getgid())
         content = {**place, "key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
         fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -138,7 +140,10 @@ class RuntimeDirectory:
             self._share(uid, gid)
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
         self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
-        return Connection(prefix, key.encode(), address, ports, uid)
+        if transport != "bridged":
+            return Connection(prefix, key.encode(), address, ports, uid)
+        self._bridge = {"address": address, "sockets": {f"{prefix}-{PORTS[name]}": port for name, port in ports.items()}}
+        return Connection(prefix, key.encode(), uid=uid)
 
     def _share(self, uid: int, gid: int) -> None:
         modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: 0o1770}
@@ -176,7 +181,7 @@ class RuntimeDirectory:
         ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` how much output it keeps for that one.
         """
         paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
-        order: dict[str, Any] = {**paths, "scratch": str(self.path), "token": token, "limits": limits}
+        order: dict[str, Any] = {**paths, "scratch": str(self.path), "token": token, "limits": limits, "bridge": self._bridge}
         order |= {"patience": patience, "tape_bytes": tape_bytes}
         return {"KERNELEXEC_LAUNCH": json.dumps(order)}
 

@@ -18,6 +18,8 @@ from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
 PROVISIONER = "kernelexec-local"
+#: How a Python runs the guard: by the standard library alone, whatever is in its environment.
+GUARD = ("-I", "-S")
 
 
 def kernel_spec(python: str, connection_file: Path, *, launcher: str = str(LAUNCHER)) -> KernelSpec:
@@ -31,10 +33,15 @@ def kernel_spec(python: str, connection_file: Path, *, launcher: str = str(LAUNC
     )
 
 
-def guarded_spec(installed: InstalledSpec, connection_file: Path) -> KernelSpec:
+def guarded_spec(
+    installed: InstalledSpec,
+    connection_file: Path,
+    *,
+    guard: tuple[str, ...] = (sys.executable, *GUARD, str(LAUNCHER), "--guard"),
+) -> KernelSpec:
     """The kernelspec of a kernel that is not ours: its own command under our guard and our provisioner, whatever it names."""
     return KernelSpec(
-        argv=[sys.executable, "-I", "-S", str(LAUNCHER), "--guard", *installed.argv(connection_file)],
+        argv=[*guard, *installed.argv(connection_file)],
         display_name=installed.spec.display_name,
         language=installed.spec.language,
         env={name: value for name, value in installed.spec.env.items() if not name.startswith("KERNELEXEC_")},

@@ -20,6 +20,7 @@ from kernelexec.session.ladder import end_cell
 from kernelexec.session.life import Life
 from kernelexec.session.loss import Loss
 from kernelexec.session.shortage import limit_of, say_memory
+from kernelexec.session.starting import begin
 from kernelexec.session.turn import Verdict
 
 logger = logging.getLogger("kernelexec")
@@ -59,7 +60,7 @@ class Keeper:
         self._renewing = False
         self._installed = installed
         self._place = place
-        self._told_port = False
+        self._noticed = False
         self._changing = anyio.Lock()
 
     @property
@@ -109,9 +110,8 @@ class Keeper:
         self._check_wanted()
         if self.kernel is None:
             self.epoch += 1
-            kernel = self._starting = self._new_kernel()
             try:
-                await kernel.start(self._life.tasks)
+                kernel = await begin(self._new_kernel, self._place, self._life.tasks, self._check_wanted)
             except KernelStartFailed as exc:
                 self._check_wanted()
                 self._say("failed", str(exc))
@@ -130,7 +130,7 @@ class Keeper:
         """Have a kernel that outlived its owner, as the first one; None where it cannot be had, and its loss is told."""
         self._check_wanted()
         self.epoch = handover.epoch
-        kernel = self._starting = self._new_kernel()
+        kernel = self._new_kernel()
         try:
             await kernel.take_over(self._life.tasks, handover)
         except KernelStartFailed:
@@ -148,17 +148,17 @@ class Keeper:
 
     def _new_kernel(self) -> Kernel:
         runtime = RuntimeDirectory(self._runtime / str(self.epoch))
-        return Kernel(
+        self._starting = Kernel(
             self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed, place=self._place
         )
+        return self._starting
 
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
         """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""
-        verdict = Verdict(notes=self.remarks)
-        self.remarks = []
-        if self._installed and self._installed.transport == "tcp" and not self._told_port:
-            self._told_port = True
-            verdict.notes.append(f"The kernel {self._installed.name!r} cannot use unix sockets: it listens on a loopback port.")
+        verdict, self.remarks = Verdict(notes=self.remarks), []
+        if self._place is not None and not self._noticed:
+            self._noticed = True
+            verdict.notes += self._place.notices(self._installed)
         with anyio.move_on_after(timeout):
             await execution.wait_for_turn()
         if not execution.ended.is_set():
@@ -169,7 +169,7 @@ class Keeper:
         await self._judge(kernel, execution, verdict)
         say_memory(verdict, kernel.usage, limit)
         execution.settle()
-        if self._ephemeral and verdict.state == "kept":
+        if self._ephemeral and verdict.state != "lost":
             loss = await self._bury(kernel, told=True)
             self._loss = None  # what is meant to be gone is no news to the next cell
             verdict.state, verdict.cause, verdict.lost_names = "lost", "culled", loss.names
@@ -188,9 +188,9 @@ class Keeper:
             lingers = not await kernel.exits(self._config.budgets.grace * 2)
         elif await self._survives(kernel, execution, verdict):
             verdict.state = "kept"
-            if kernel.programs is not None and await kernel.programs.lost():
+            if kernel.programs is not None and (doubt := await kernel.programs.doubt()):
                 verdict.state = "unknown"
-                verdict.notes.append("A program that the kernel had started before it served has ended: what it held is gone.")
+                verdict.notes.append(doubt)
             return
         ended_by_us = verdict.rung == "kill" or (verdict.rung == "signal" and kernel.death == _BY_INTERRUPT)
         died_by_itself = kernel.death is not None and self._killing is None and not ended_by_us

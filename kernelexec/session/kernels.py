@@ -14,7 +14,7 @@ from kernelexec.config import Config
 from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, nearest
 from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
-from kernelexec.provisioning import InstalledSpec, Place, find_spec, installed
+from kernelexec.provisioning import InstalledSpec, Place
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
 
@@ -34,21 +34,25 @@ class Kernels:
         tell: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
         self._place = place
-        self._make = partial(Keeper, config, session, cwd=place.cwd, life=life, tell=tell, place=place)
+        self._make = partial(Keeper, config=config, session=session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)
         self._of = {"python": self.python}
         self._names = {"python": "python"}
         self._runtime = runtime
+        self._place = place
+        self._order = anyio.Lock(fast_acquire=True)
         self._limit = config.capacity.code_bytes
 
-    def cell(self, code: str, language: object, stdin: str | None) -> Cell:
+    async def cell(self, code: str, language: object, stdin: str | None) -> Cell:
         """What a text is in a language: code of Python or of an installed kernel, a shell's command, or node's.
 
         Raises:
             InvalidCode: see ``cells.check``.
             InvalidRequest: a language that is not known here, or ``stdin`` for what is no command.
+            KernelStartFailed: nobody says what kernels the image has.
         """
-        known = self._label(language)
+        async with self._order:  # whoever asks what there is, no later cell overtakes it
+            known = await self._label(language)
         if known is None and _canonical(language) == "bash":
             return cells.command(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
         if known is None:
@@ -113,19 +117,21 @@ class Kernels:
             for keeper in self._of.values():
                 group.start_soon(keeper.stop, patience)
 
-    def _label(self, language: object) -> str | None:
+    async def _label(self, language: object) -> str | None:
         """What the kernel of a language is called; None for bash and JavaScript without a kernel, which are commands."""
         wanted = _canonical(language)
         if wanted in self._names:
             return self._names[wanted]
-        spec = find_spec(wanted)
+        installed = await self._place.installed()
+        spec = installed.find(wanted)
         if spec is None and wanted in ("bash", "javascript"):
             return None
         if spec is None:
-            here = ("python", "bash", "javascript", *(word.strip("()") for entry in installed() for word in entry.split()))
+            here = ("python", "bash", "javascript", *(word.strip("()") for entry in installed.told() for word in entry.split()))
             message = (
                 f"language={language!r} is not known here{nearest(wanted, here)}: there are python, bash and javascript, "
-                f"and the installed kernelspecs {', '.join(installed())}. `jupyter kernelspec list` shows where they are."
+                f"and the kernelspecs {self._place.specs_where}: {', '.join(installed.told()) or 'none'}. "
+                "`jupyter kernelspec list` there shows where they are."
             )
             raise InvalidRequest(message)
         if spec.label not in self._of:

@@ -177,7 +177,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         """
         with self._refusals_told("code", code, request_id):
             self.life.check_open()
-            cell = self._kernels.cell(code, language, stdin)
+            cell = await self._kernels.cell(code, language, stdin)
             sent = await self._submit(cell, timeout, wait, on_output, request_id)
         return await sent()
 

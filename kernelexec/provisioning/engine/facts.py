@@ -24,6 +24,7 @@ class ImageSpec:
     directory: str
     interrupt_mode: str = "signal"
     environment: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def _spec(said: object) -> ImageSpec | None:
         directory=_text(said.get("directory")) or "",
         interrupt_mode="message" if spec.get("interrupt_mode") == "message" else "signal",
         environment={name: value for name, value in _items(environment) if isinstance(value, str)},
+        metadata=dict(_items(spec.get("metadata"))),
     )
 
 

@@ -55,6 +55,11 @@ def judge(image: str, facts: ImageFacts) -> list[Finding]:
     ]
 
 
+def python_min() -> str:
+    """The oldest Python that our launcher works with."""
+    return _PYTHON_MIN
+
+
 def ipykernel_min() -> str:
     """The oldest ipykernel that our launcher works with, as this package requires it of its own machine too."""
     required = importlib.metadata.requires("kernelexec") or []

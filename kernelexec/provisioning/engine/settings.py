@@ -26,7 +26,7 @@ class Order:
     user: str
     cwd: str
     mounts: tuple[tuple[str, str, bool], ...]
-    """Where it is on this machine, where it is in the container, and whether it can only be read."""
+    """Where it is on this machine, or the name of a volume; where it is in the container, and whether it can only be read."""
     labels: Mapping[str, str]
     options: Container
     limits: Limits = field(default_factory=Limits)
@@ -65,10 +65,16 @@ class Order:
             "tmpfs": {path: _TMPFS.format(size) for path, size in {"/tmp": options.tmp_bytes, **options.tmpfs}.items()},  # noqa: S108 - its own
             "ulimits": self._ulimits(),
             "log_config": LogConfig(type="json-file", config=_DEAF),
-            "mounts": [Mount(target, source, type="bind", read_only=only) for source, target, only in self.mounts],
+            "mounts": [_mount(*mount) for mount in self.mounts],
         }
 
     def _ulimits(self) -> list[Ulimit]:
         limits = self.limits
         bounds = {"core": 0, "nofile": limits.nofile, "fsize": limits.fsize_bytes, "as": limits.as_bytes, "nproc": limits.nproc}
         return [Ulimit(name=name, soft=value, hard=value) for name, value in bounds.items() if value is not None]
+
+
+def _mount(source: str, target: str, read_only: bool) -> Mount:  # noqa: FBT001 - as it is written down
+    if source.startswith("/"):
+        return Mount(target, source, type="bind", read_only=read_only)
+    return Mount(target, source, type="volume", read_only=read_only, no_copy=True)

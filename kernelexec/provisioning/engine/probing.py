@@ -59,7 +59,7 @@ def _said(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: str) ->
 
 def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> str | None:
     """What the command writes to its output; None where there is no such command."""
-    container = engine.create(None, _settings(image, command, user), _host())
+    container = engine.create(None, settings_of(image, command, user), locked())
     try:
         try:
             engine.start(container)
@@ -88,7 +88,8 @@ def _output(engine: Engine, container: str) -> str:
     return written[:_OUTPUT_BYTES].decode("utf-8", "replace")
 
 
-def _settings(image: str, command: tuple[str, ...], user: str) -> dict[str, Any]:
+def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, Any]:
+    """What a container is that is asked something."""
     return {
         "image": image,
         "entrypoint": list(command[:1]),
@@ -101,7 +102,8 @@ def _settings(image: str, command: tuple[str, ...], user: str) -> dict[str, Any]
     }
 
 
-def _host() -> dict[str, Any]:
+def locked() -> dict[str, Any]:
+    """What the machine gives it: next to nothing."""
     return {
         "network_mode": "none",
         "read_only": True,

@@ -1,0 +1,117 @@
+"""Copies this image's Python, with all that it needs, to where any Linux image can run it. It goes there as text.
+
+Its loader and its libraries come along, and find each other by new paths that are written over the old ones. So the programs
+of the image that it runs in see nothing of them, as they would of a variable, and that image needs no C library at all.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+#: Short, since it has to fit over the old paths.
+HOME = Path("/opt/kernelexec/rt")
+LOADER = HOME / "ld"
+WHOLE = HOME / "whole"
+VERSION = "python{}.{}".format(*sys.version_info)
+#: What nobody needs at run time, or what is of no use without the rest of its image.
+STANDARD = ("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "dist-packages", "site-packages")
+PACKAGES = ("pip", "pip-*", "setuptools", "setuptools-*", "pkg_resources", "_distutils_hack", "distutils-precedence.pth")
+#: What the C library loads only when it needs it.
+LATER = ("libgcc_s.so.1", "libnss_dns.so.2", "libnss_files.so.2", "libresolv.so.2")
+INTERPRETER = 3  # PT_INTERP of elf(5)
+TRIAL = "import ssl, sqlite3, ctypes, zmq, ipykernel, sys; assert sys.executable == sys.argv[1], sys.executable"
+
+
+def loader_of(program: bytes) -> bytes:
+    """What a 64-bit program names as its loader."""
+    (table,) = struct.unpack_from("<Q", program, 32)
+    size, count = struct.unpack_from("<HH", program, 54)
+    for number in range(count):
+        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", program, table + number * size)
+        if kind == INTERPRETER:
+            return program[offset : offset + length].rstrip(b"\0")
+    sys.exit("its Python is no program that a loader starts")
+
+
+def written_over(program: bytes, old: bytes, new: bytes, fill: bytes) -> bytes:
+    """The program with a new path in the place of an old one, which takes as much room."""
+    if len(new) > len(old) or old not in program:
+        sys.exit(f"{new!r} cannot be written over {old!r}")
+    return program.replace(old, new + fill * (len(old) - len(new)))
+
+
+def libraries(loader: str, files: list[Path]) -> dict[str, Path]:
+    """The libraries that these files need, by their names; those of a package lie beside it, and are copied with it."""
+    found = {}
+    for file in files:
+        said = subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout
+        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", said, re.MULTILINE):
+            if "-packages/" not in path:
+                found[name] = Path(path)
+    for directory in {path.parent for path in found.values()}:
+        found |= {name: directory / name for name in LATER if (directory / name).exists()}
+    return found
+
+
+def copy_tree(source: Path, target: Path, left_out: tuple[str, ...]) -> None:
+    """Copy a directory, with what was compiled of it."""
+    ignored = shutil.ignore_patterns(*left_out)
+    shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a program."""
+    path.write_bytes(content)
+    path.chmod(0o755)
+
+
+def fill() -> None:
+    """Copy everything."""
+    program = Path(sys.executable).resolve().read_bytes()
+    loader = loader_of(program)
+    standard = Path(sysconfig.get_path("stdlib"))
+    packages = {Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))}
+    loaded = [path for place in (standard, *packages) for path in place.rglob("*.so*")]
+    found = libraries(loader.decode(), [Path(sys.executable).resolve(), *loaded])
+    for directory in ("bin", "base/bin", "base/lib"):
+        (HOME / directory).mkdir(parents=True)
+    copy_tree(standard, HOME / "base/lib" / VERSION, STANDARD)
+    for place in packages:
+        copy_tree(place, HOME / "lib" / VERSION / "site-packages", PACKAGES)
+    for name, path in found.items():
+        write(HOME / name, path.read_bytes())
+    searched = str(found["libc.so.6"].parent).removeprefix("/usr").encode() + b"/"
+    linker = written_over(Path(os.fsdecode(loader)).read_bytes(), searched, bytes(HOME) + b"/", b"/")
+    write(LOADER, written_over(linker, b"/etc/ld.so.", b"/-/./ld.so.", b""))
+    write(HOME / "base/bin" / VERSION, written_over(program, loader + b"\0", bytes(LOADER) + b"\0", b"\0"))
+    for name in ("python3", "python", VERSION):
+        (HOME / "bin" / name).symlink_to(f"../base/bin/{VERSION}")
+    (HOME / "pyvenv.cfg").write_text(f"home = {HOME}/base/bin\n")
+    subprocess.run([HOME / "bin/python3", "-c", TRIAL, HOME / "bin/python3"], check=True)
+
+
+def clear() -> None:
+    """Remove what was not finished."""
+    for path in HOME.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
+
+
+if __name__ == "__main__":
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not WHOLE.exists():
+            clear()
+            fill()
+            WHOLE.touch()
+    sys.stdout.write("\nkernelexec=" + json.dumps({"python": platform.python_version()}) + "\n")
