@@ -49,7 +49,8 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_nothing_said_is_containers_as_they_are() -> None:
+def test_nothing_said_is_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
     assert Place().config().model_dump(exclude_unset=True) == {"isolation": "container"}
 
 
@@ -96,7 +97,8 @@ def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ..
         (("--isolation", "jail"), "isolation='jail' is not known"),
     ],
 )
-def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
     assert why in refused(kernelexec(tmp_path, "exec", "1", *args))
 
 

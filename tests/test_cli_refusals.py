@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
     "an interpreter that is none": ("given.py", RAN, ("--python", "/bin/false"), "The kernel ended while it started"),
     "an interpreter that is a directory": ("given.py", RAN, ("--python", "/"), "/ cannot be started: Permission denied"),
     "an unknown isolation": ("given.py", RAN, ("--isolation", "lokal"), "did you mean 'local'"),
-    "an empty isolation": ("given.py", RAN, ("--isolation", ""), "isolation='' is not known"),
+    "an empty isolation": ("given.py", RAN, ("--isolation", ""), "'--isolation': it is empty"),
     "a second cell with a NUL": ("given.py", RAN + b"\n# %%\n'\0'", (), "NUL"),
     "an empty output": ("given.py", RAN, ("--output", ""), "'-o': it is empty"),
     "an output without a directory": (

@@ -59,6 +59,7 @@ def test_the_connection_file_says_what_the_connection_is(runtime: RuntimeDirecto
         "key": connection.key.decode(),
         "signature_scheme": "hmac-sha256",
         "kernel_name": "kernelexec",
+        "kernelexec_uid": os.getuid(),
         **{f"{channel}_port": port for channel, port in PORTS.items()},
     }
     for channel, port in PORTS.items():

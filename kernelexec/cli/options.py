@@ -108,15 +108,15 @@ class Place:
         if container or inside:
             options["container"] = container | inside
         isolation = _one(self.isolation, self.execution_mode, "--isolation and --execution-mode")
-        config = load(_ALSO.get(isolation or "", isolation), workspace=workspace, config=options)
-        if container and config.isolation != "container":
+        isolation = _ALSO.get(isolation or "", isolation)
+        if container and (there := load(isolation).isolation) != "container":
             named = " ".join(f"--{_NAMES[name]}" for name in container)
             message = (
-                f"{named}: this is about containers, and code is to run on this machine (isolation {config.isolation}): "
+                f"{named}: this is about containers, and code is to run on this machine (isolation {there}): "
                 "leave it out, or choose --isolation container."
             )
             raise InvalidConfig(message)
-        return config
+        return load(isolation, workspace=workspace, config=options)
 
     def _container(self) -> dict[str, Any]:
         """What was said of the container, by the names of its settings."""
