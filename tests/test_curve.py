@@ -12,6 +12,7 @@ import pytest
 import zmq
 import zmq.asyncio
 import zmq.utils.z85
+from nacl.bindings import crypto_box_easy_afternm
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel import curve, zmtp
@@ -294,6 +295,49 @@ def test_a_message_that_is_repeated_ends_the_connection() -> None:
             await server.wait_closed()
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+BOX = b"k" * 32
+
+
+def shaken() -> curve.Decoder:
+    """A decoder whose handshake is done."""
+    decoder = curve.Decoder(400, KEY, b"")
+    decoder.greeted = decoder._ready = True
+    decoder._box = BOX
+    return decoder
+
+
+def sealed(number: int, flags: int, body: bytes) -> bytes:
+    """A frame as a server sends it."""
+    count = number.to_bytes(8, "big")
+    box = crypto_box_easy_afternm(bytes((flags,)) + body, b"CurveZMQMESSAGES" + count, BOX)
+    return zmtp.frame(b"\x07MESSAGE" + count + box, 0)
+
+
+STREAM = b"".join((sealed(1, 1, b"a"), sealed(2, 0, b"x" * 500), sealed(5, 2, b"\x04PING"), sealed(6, 0, b"y" * 400)))
+
+
+def test_random_bytes_raise_nothing_but_protocol_errors_and_stay_bounded() -> None:
+    rng = random.Random(4)  # noqa: S311 - a reproducible test, no secret
+    whole = [Multipart((b"a", None), 500), Multipart((b"y" * 400,))]
+    assert list(shaken().feed(STREAM)) == whole
+    for _ in range(2000):
+        stream, decoder, at = bytearray(STREAM), shaken(), 0
+        for _ in range(rng.randrange(4)):
+            stream[rng.randrange(len(stream))] = rng.randrange(256)
+        while at < len(stream):
+            size = rng.randrange(1, 65)
+            try:
+                for event in decoder.feed(bytes(stream[at : at + size])):
+                    assert isinstance(event, Multipart)
+                    assert all(body in (None, b"a", b"y" * 400) for body in event.frames)
+            except ProtocolError:
+                break
+            finally:
+                held = len(decoder._buffer) + sum(len(body or b"") for body in decoder._frames)
+                assert held <= 400 + curve.OVERHEAD_BYTES + 64 + 9
+            at += size
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])

@@ -13,7 +13,7 @@ from traitlets.config import Config
 from . import streams
 from .family import adopt_orphans, kill_descendants
 from .kernel import Kernel
-from .lifeline import Order, apply_limits, end_with_owner, write_stacks_to
+from .lifeline import Lease, Order, apply_limits, connection_arguments, end_with_owner, write_stacks_to
 from .shell import Shell
 from .threads import inherit_context
 
@@ -37,8 +37,8 @@ class App(IPKernelApp):
     outstream_class = f"{streams.__name__}.Stream"
 
     def init_poller(self) -> None:
-        """The owner's pipe tells of its death; the parent's process id is polled only where there is no pipe."""
-        if Kernel.order.owner is None:
+        """The owner's pipe or lease tells of its death; the parent's process id is polled only where there is neither."""
+        if Kernel.order.owner is None and Kernel.lease is None:
             super().init_poller()
 
     def init_control(self, context: zmq.Context[Any]) -> None:
@@ -85,10 +85,13 @@ def main(arguments: list[str]) -> None:
         write_stacks_to(order.stacks)
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
+    if order.lease_seconds is not None:
+        Kernel.lease = Lease(order.lease_seconds, kill_descendants)
     Kernel.order = order
     Shell.scratch = order.scratch
     app = App.instance(config=settings(colours=not order.token))
-    app.initialize(arguments)
+    with connection_arguments(order, arguments) as found:
+        app.initialize(found)
     inherit_context(app.kernel)
     try:
         app.start()

@@ -18,7 +18,7 @@ from traitlets import Type
 
 from . import family, streams, variables
 from .gauge import Gauge, own_group
-from .lifeline import Order, say_ready
+from .lifeline import Lease, Order, say_ready
 from .shell import Shell, bounded, bounded_traceback
 from .streams import Publisher, Stream
 from .tape import Tape
@@ -39,6 +39,7 @@ class Kernel(IPythonKernel):
 
     shell_class = Type(Shell)
     order = Order()
+    lease: Lease | None = None
     _execute_sleep = 0
     _supports_kernel_subshells = False
 
@@ -48,6 +49,7 @@ class Kernel(IPythonKernel):
         self.control_handlers["kernelexec_kill_request"] = self.kill_request
         self.control_handlers["kernelexec_variables_request"] = self.variables_request
         self.control_handlers["kernelexec_resume_request"] = self.resume_request
+        self.control_handlers["kernelexec_lease_request"] = self.lease_request
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
         self._known_names: set[str] = self._names()
         self._cpu_before = 0.0
@@ -208,6 +210,12 @@ class Kernel(IPythonKernel):
         self.session.send(stream, "kernelexec_resume_reply", content, parent, ident)
         if tape is not None:
             self.iopub_thread.schedule(partial(self.iopub_thread.replay, tape, parent))
+
+    def lease_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
+        """The owner lives, and says how long that may be believed. There is no reply: nobody waits for one."""
+        seconds = parent["content"].get("seconds")
+        if self.lease is not None and isinstance(seconds, int | float):
+            self.lease.renew(seconds)
 
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
         """Complete a name; what the user's own classes do about it is ended after a while, or by an interrupt."""

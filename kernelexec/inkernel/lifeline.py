@@ -9,10 +9,11 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,18 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Order:
-    """What the owner asked for; everything is optional, so that the launcher serves any Jupyter client."""
+    """What the owner asked for; everything is optional, so that the launcher serves any Jupyter client.
+
+    An owner whose files cannot be seen from here gives the ``connection`` itself and, for its pipes, a lease.
+    """
 
     ready: str | None = None
     owner: str | None = None
     stacks: str | None = None
     words: str | None = None
     scratch: str | None = None
+    connection: dict[str, Any] | None = None
+    lease_seconds: float | None = None
     token: str = ""
     bridge: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
@@ -51,6 +57,18 @@ class Order:
         """Read the order from the environment and remove it: user code has no use for it."""
         said: dict[str, Any] = json.loads(os.environ.pop(ORDER, "{}"))
         return cls(**{name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None})
+
+
+@contextmanager
+def connection_arguments(order: Order, arguments: list[str]) -> Iterator[list[str]]:
+    """The arguments by which the kernel finds its connection file. One that is made of the order is gone afterwards."""
+    if order.connection is None:
+        yield arguments
+        return
+    with tempfile.TemporaryDirectory(prefix="connection-") as place:
+        path = Path(place) / "connection.json"
+        path.write_text(json.dumps(order.connection), encoding="utf-8")
+        yield ["-f", str(path)]
 
 
 def apply_limits(limits: dict[str, int]) -> None:
@@ -98,11 +116,7 @@ def end_with_owner(path: str, before: Callable[[], None], *, patience: float = 0
         with suppress(OSError):
             while os.read(fd, 1) or _owned_again(fd, patience):
                 pass
-        with suppress(Exception):
-            before()
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
-        os._exit(1)
+        _end(before)
 
     threading.Thread(target=watch, name="owner", daemon=True).start()
 
@@ -117,3 +131,36 @@ def _owned_again(fd: int, patience: float) -> bool:
             return True
         time.sleep(min(_LOOK_SECONDS, left))
     return False
+
+
+class Lease:
+    """How long this process may go on without a word of its owner, for one whose pipe cannot be seen from here.
+
+    A thread counts its own steps, not a clock: time in which nothing could be heard, because this process was stopped, the
+    machine asleep or the interpreter's lock held in C code, does not count.
+    """
+
+    def __init__(self, seconds: float, before: Callable[[], None]) -> None:
+        self._left = seconds
+        self._step = min(1.0, seconds / 20)
+        self._before = before
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
+
+    def renew(self, seconds: float) -> None:
+        """Begin a new one of that length."""
+        self._step = min(1.0, seconds / 20)
+        self._left = seconds
+
+    def _watch(self) -> None:
+        while self._left > 0:
+            time.sleep(self._step)
+            self._left -= self._step
+        _end(self._before)
+
+
+def _end(before: Callable[[], None]) -> None:
+    with suppress(Exception):
+        before()
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)

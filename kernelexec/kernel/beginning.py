@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.hooks import InContainer
+from kernelexec.kernel import lease
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.levers import Levers
@@ -23,7 +24,7 @@ from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
 from kernelexec.kernel.racing import until_death
 from kernelexec.kernel.usage import Usage
-from kernelexec.provisioning import Connection, Handover, KernelProvisionerBase, Place, create_provisioner
+from kernelexec.provisioning import Connection, Handover, KernelProvisionerBase, Place, Transport, create_provisioner
 from kernelexec.provisioning.spec import complaint, start_failure
 
 _STDERR_BYTES = 4096
@@ -42,6 +43,7 @@ class Beginning(Levers):
     names: Names
     programs: Programs | None
     token: str
+    transport: Transport
     usage: Usage
     _called: str
     _config: Config
@@ -58,13 +60,16 @@ class Beginning(Levers):
         """
         installed = self._installed
         name = installed.name if installed else "kernelexec"
-        connection = self._runtime.create(self._place.reach(installed), name, user=self._place.user)
+        self.transport = self._place.reach(installed)
+        connection = self._runtime.create(self.transport, name, user=self._place.user)
 
         async def begin() -> None:
-            await self._launch(tasks)
-            if installed is None:
+            served = self._runtime.publish(connection, await self._launch(tasks))
+            if self._says_ready:
                 await self._or_death(self._await_ready)
-            await self._connect(connection)
+            await self._connect(served)
+            if served.server_key is not None and self._link is not None:
+                tasks.start_soon(lease.keep, self._link, self.died)
             self.usage.begin()
             await self._note()
 
@@ -108,22 +113,18 @@ class Beginning(Levers):
         await self.kill()
         return message
 
-    async def _launch(self, tasks: TaskGroup) -> None:
+    async def _launch(self, tasks: TaskGroup) -> Mapping[str, Any]:
         if self._unwanted:
             raise KernelStartFailed("The kernel was stopped before it started.")
         spec = self._place.spec(self._runtime, self.token, self._installed)
-        limits = self._config.limits.model_dump(exclude_none=True)
-        patience = self._patience
-        tape_bytes = _TAPE_BUDGETS * self._config.output.stream_bytes if patience else 0
-        order = self._runtime.launch_environment(self.token, limits, patience=patience, tape_bytes=tape_bytes)
-        env = self._place.environment() | order
+        env = self._place.environment() | self._order()
         provisioner = create_provisioner(self.token, spec)
         kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
         with self._runtime.stderr_file.open("ab") as stderr:
             try:
                 self._provisioner = provisioner
-                silent = subprocess.DEVNULL
-                await provisioner.launch_kernel(kwargs.pop("cmd"), stdin=silent, stdout=silent, stderr=stderr, **kwargs)
+                kwargs |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
+                where: Mapping[str, Any] = await provisioner.launch_kernel(kwargs.pop("cmd"), **kwargs)
             except OSError as exc:
                 if not provisioner.has_process:
                     self._set_death(Death("exited", 127))
@@ -131,6 +132,18 @@ class Beginning(Levers):
         await provisioner.post_launch()
         self.container = getattr(provisioner, "in_container", None)
         tasks.start_soon(self._watch, provisioner)
+        return where
+
+    def _order(self) -> dict[str, str]:
+        """What the launcher is told."""
+        limits, patience = self._config.limits.model_dump(exclude_none=True), self._patience
+        return self._runtime.launch_environment(
+            self.token,
+            limits,
+            lease_seconds=self._config.budgets.start + lease.SECONDS,
+            patience=patience,
+            tape_bytes=_TAPE_BUDGETS * self._config.output.stream_bytes if patience else 0,
+        )
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
         """Have a provisioner care for a process that another one started."""
@@ -149,9 +162,14 @@ class Beginning(Levers):
         tasks.start_soon(self._watch, provisioner)
 
     @property
+    def _says_ready(self) -> bool:
+        """Whether its launcher is ours and has pipes to its owner."""
+        return self._installed is None and self.transport == "ipc"
+
+    @property
     def _patience(self) -> float:
-        """How long it waits for a new owner when its own has died, in seconds."""
-        return self._place.patience if self._installed is None else 0.0
+        """How long it waits for a new owner when its own has died, in seconds; one that has a lease waits for none."""
+        return self._place.patience if self._says_ready else 0.0
 
     async def _note(self) -> None:
         """Write down what a new owner would need."""
@@ -167,11 +185,12 @@ class Beginning(Levers):
     async def _connect(self, connection: Connection) -> None:
         pid = getattr(self._provisioner, "pid", None)
         serves = getattr(self._provisioner, "serves", None)
-        dial = self._dialing = Dialing(connection, pid, said=self._installed is None, serves=serves)
+        dial = self._dialing = Dialing(connection, pid, said=self._says_ready, serves=serves)
         link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
         await self._or_death(lambda: link.connect(dial))
-        if self._installed is not None:
+        if not self._says_ready:
             await self._or_death(self._await_answer)  # its sockets, and a welcome on them, may come before it serves
+        if self._installed is not None:
             self.programs = await Programs.of(pid or getattr(self._provisioner, "guard", None))
 
     async def _await_answer(self) -> None:

@@ -1,25 +1,27 @@
-"""How a kernel's channels are reached: unix sockets or loopback ports, which are served by its own processes only."""
+"""How a kernel's channels are reached: unix sockets or loopback ports, which are served by its own processes only.
+
+Of an encrypted kernel the key is the proof, not the process: what listens may be a relay to wherever it runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import anyio
 import anyio.to_thread
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.channels import open_pinned
+from kernelexec.kernel.channels import Channel, open_pinned
 from kernelexec.provisioning import Connection
 from kernelexec.provisioning.loopback import strangers
 from kernelexec.provisioning.processes import descends
 
-#: Opens a channel by its name.
-Dial = Callable[[str], Awaitable[socket.socket]]
-
 _SOONEST, _LATEST = 0.005, 0.1
+#: How long a relay may hold a connection to a kernel that does not serve yet, before another one is tried.
+_HANDSHAKE_SECONDS = 5.0
 
 
 class Dialing:
@@ -40,14 +42,14 @@ class Dialing:
         Raises:
             KernelConnectionFailed: it is not what it should be, or not there though the kernel said that it serves.
         """
-        if self._said:
+        if self._said and self._connection.address is None:
             return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._serves)
         pause = _SOONEST
         while True:
             try:
                 sock = await self._open(channel)
             except KernelConnectionFailed as exc:
-                if not isinstance(exc.__cause__, OSError):
+                if self._said or not isinstance(exc.__cause__, OSError):
                     raise
                 self.failure = exc
             else:
@@ -55,6 +57,41 @@ class Dialing:
                 return sock
             await anyio.sleep(pause)
             pause = min(_LATEST, pause * 2)
+
+    async def connect(self, channel: str, make: Callable[..., Channel]) -> Channel:
+        """A channel that ``make`` makes, its handshake done. Of an encrypted kernel that says nothing it is tried again.
+
+        Raises:
+            KernelConnectionFailed: the peer is not the kernel.
+        """
+        patient = self._connection.server_key is not None and not self._said
+        pause = _SOONEST
+        while True:
+            opened = make(server_key=self._connection.server_key)
+            try:
+                await self._shake_hands(opened, await self(channel), _HANDSHAKE_SECONDS if patient else None)
+            except KernelConnectionFailed as exc:
+                if opened.greeted or not patient:
+                    raise
+                self.failure = exc
+            else:
+                self.failure = None
+                if opened.closed.is_set():
+                    raise KernelConnectionFailed("the kernel closed the connection")
+                return opened
+            await anyio.sleep(pause)
+            pause = min(_LATEST, pause * 2)
+
+    async def _shake_hands(self, opened: Channel, sock: socket.socket, patience: float | None) -> None:
+        try:
+            with anyio.fail_after(patience):
+                await opened.connect(sock)
+        except TimeoutError as exc:
+            opened.abort()
+            raise KernelConnectionFailed(f"no handshake within {patience} s") from exc
+        except BaseException:
+            opened.abort()
+            raise
 
     async def _open(self, channel: str) -> socket.socket:
         if self._connection.address is not None:
@@ -69,7 +106,8 @@ class Dialing:
                 await asyncio.get_running_loop().sock_connect(sock, (address, port))
             except OSError as exc:
                 raise KernelConnectionFailed(f"{address}:{port}: {exc.strerror or exc}") from exc
-            if await anyio.to_thread.run_sync(strangers, address, port, self._pid or 0):
+            encrypted = self._connection.server_key is not None
+            if not encrypted and await anyio.to_thread.run_sync(strangers, address, port, self._pid or 0):
                 raise KernelConnectionFailed(f"{address}:{port} is served by another process than the kernel.")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             unless_done.pop_all()

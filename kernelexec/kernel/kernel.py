@@ -31,6 +31,7 @@ from kernelexec.provisioning import (
     LocalPlace,
     Place,
     RuntimeDirectory,
+    Transport,
 )
 from kernelexec.provisioning.handover import forget
 
@@ -68,6 +69,7 @@ class Kernel(Beginning):
         self._link: Link | None = None
         self._unwanted = False
         self._installed = installed
+        self.transport: Transport = "ipc"
         self._called = f"The kernel {installed.name!r}" if installed else "The kernel"
         self._dialing: Dialing | None = None
 

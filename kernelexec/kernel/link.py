@@ -7,6 +7,7 @@ import math
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,18 +15,16 @@ import anyio
 from kernelexec.collector import Collector
 from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
 from kernelexec.kernel.channels import Channel
-from kernelexec.kernel.dialing import Dial
+from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.execution import End, Execution
 from kernelexec.kernel.messages import Malformed, Message, Wire
 from kernelexec.kernel.zmtp import Multipart
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
-#: So many executions are remembered for what comes late.
-_REMEMBERED = 200
+_REMEMBERED = 200  # so many executions, for what comes late
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
-_WELCOME_SECONDS = 0.05
-_DRAIN_SECONDS = 0.5
+_WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
 #: How long after a reply what was published before it may take to come on the other channel.
 _QUIET_SECONDS = 0.2
 #: So many answers without output between them mean that a cell has said all; how long that may take at most.
@@ -52,7 +51,7 @@ class Link:
         self._quiet = asyncio.Event()
         self._closing = False
 
-    async def connect(self, dial: Dial, *, only: str | None = None) -> None:
+    async def connect(self, dialing: Dialing, *, only: str | None = None) -> None:
         """Open the channels (``only`` one of them) and wait until iopub reaches us. The caller bounds the wait.
 
         Raises:
@@ -60,12 +59,11 @@ class Link:
         """
         deliver = {"iopub": self._on_iopub, "shell": self._on_shell, "control": self._on_control}
         for name, kind in _CHANNELS.items():
-            if only is not None and name != only:
-                continue
-            sock = await dial(name)
-            identity = b"" if kind == b"SUB" else self._identity
-            channel = self._channels[name] = Channel(kind, identity, self._limit, deliver[name], self._on_lost)
-            await channel.connect(sock)
+            if only is None or name == only:
+                make = partial(
+                    Channel, kind, b"" if kind == b"SUB" else self._identity, self._limit, deliver[name], self._on_lost
+                )
+                self._channels[name] = await dialing.connect(name, make)
         if "iopub" in self._channels:
             self._channels["iopub"].send(_SUBSCRIBE_ALL)
             await self._await_welcome()
@@ -190,9 +188,12 @@ class Link:
     def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
         self.control_answered.clear()
-        _, frames = self._wire.pack(msg_type, content)
+        self.tell(msg_type, **content)
+
+    def tell(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
+        """Send a message on the control channel that nobody waits for."""
         with suppress(KernelConnectionFailed, KeyError):
-            self._channels["control"].send(frames)
+            self._channels["control"].send(self._wire.pack(msg_type, content)[1])
 
     def hear_last_words(self, content: bytes) -> None:
         """Give what a dead kernel had left to say to the executions that had not ended."""
@@ -206,9 +207,8 @@ class Link:
 
     def finish(self, end: End) -> None:
         """End every execution that has not ended, and the waiting for every answer."""
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_result(None)
+        for answer in filter(lambda waiting: not waiting.done(), self._answers.values()):
+            answer.set_result(None)
         for execution in self._executions.values():
             execution.finish(end)
 
@@ -294,7 +294,7 @@ class Link:
             answer.set_result(message.content)
         return answer is not None
 
-    def _on_lost(self, _channel: Channel, _reason: str) -> None:
-        if not self._closing and not self.hung_up:
+    def _on_lost(self, channel: Channel, _reason: str) -> None:
+        if channel in self._channels.values() and not self._closing and not self.hung_up:
             self.hung_up = True
             asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish, "disconnected")

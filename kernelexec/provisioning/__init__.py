@@ -6,7 +6,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.handover import Handover
-from kernelexec.provisioning.installed import Installed, InstalledSpec
+from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.places import LocalPlace, Place, place_of, unavailable
 from kernelexec.provisioning.processes import Mark
 from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root, stored_identity
@@ -22,6 +22,7 @@ __all__ = [
     "Mark",
     "Place",
     "RuntimeDirectory",
+    "Transport",
     "create_provisioner",
     "new_root",
     "place_of",

@@ -13,8 +13,9 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from kernelexec.errors import InvalidRequest
 
-Transport = Literal["ipc", "tcp", "bridged"]
-"""Unix sockets; ports of a loopback address; or such ports, with unix sockets before them that the guard serves."""
+Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
+"""Unix sockets; ports of a loopback address; such ports, with unix sockets before them that the guard serves; such ports,
+encrypted; or encrypted ones of a network of its own, that somebody publishes on this machine once the kernel runs."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]+)\}")
 _PYTHON = re.compile(r"python[0-9.]*")

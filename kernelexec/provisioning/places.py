@@ -114,6 +114,7 @@ class LocalPlace:
     cwd: str
     patience: float = 0.0
     user: None = None
+    reached_by: Transport = "ipc"
 
     @property
     def isolation(self) -> str:
@@ -158,7 +159,7 @@ class LocalPlace:
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
         """By unix sockets, where the kernel can have them."""
-        return installed.transport if installed else "ipc"
+        return installed.transport if installed else self.reached_by
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
         """There is nothing to prepare."""

@@ -14,9 +14,12 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import zmq
+from zmq.utils import z85
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.installed import Transport
@@ -28,6 +31,8 @@ from kernelexec.provisioning.trees import remove_tree
 SOCKET_PATH_BYTES = 107
 #: What stands for the channels' ports in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
+#: Where a kernel in a network of its own listens there; nobody else does, and an ordinary user may.
+PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
 _LINE_BYTES = 4096
 
 
@@ -35,13 +40,15 @@ _LINE_BYTES = 4096
 class Connection:
     """Where a kernel's sockets are and the key that signs its messages.
 
-    Unix sockets beside ``prefix``; or, for a kernel that cannot have them, ports of a loopback ``address``.
+    Unix sockets beside ``prefix``; or, for a kernel that cannot have them, ports of a loopback ``address``. Where there is a
+    ``server_key``, the connection is encrypted, and only who has the secret to this key is the kernel.
     """
 
     prefix: Path
     key: bytes
     address: str | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
+    server_key: bytes | None = None
     uid: int = field(default_factory=os.getuid)
     """Who the kernel runs as."""
 
@@ -91,6 +98,12 @@ def _is_fit(base: Path) -> bool:
     return room and base.is_absolute() and base.is_dir() and os.access(base, os.W_OK | os.X_OK)
 
 
+def _new_keys() -> dict[str, str]:
+    """A key pair for the kernel's side of encrypted connections, under the names of connection files."""
+    public, secret = zmq.curve_keypair()
+    return {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
+
+
 class RuntimeDirectory:
     """The private directory of one kernel process."""
 
@@ -101,6 +114,7 @@ class RuntimeDirectory:
         self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
         self._owner: int | None = None
+        self._told: dict[str, Any] = {}
 
     def create(
         self,
@@ -116,6 +130,8 @@ class RuntimeDirectory:
         Messages are signed with a new key, or with one that is given. For a kernel that runs as another user it is shared with
         that user's group: it can make files there, and can neither replace nor change these.
         For a ``bridged`` kernel the address is such that nobody has its ports, in whatever network the kernel is.
+        An encrypted kernel may not see the directory: it is told all in its order, has no pipes but a lease, and the file is
+        for other clients. Where its ports are published, these are known, and the file is there, after ``publish``.
 
         Raises:
             KernelStartFailed: the path is too long for unix sockets, no port of a loopback address is free, or the directory
@@ -127,13 +143,18 @@ class RuntimeDirectory:
             raise KernelStartFailed(message)
         self.path.mkdir(mode=0o700, parents=True)
         key = secrets.token_hex(32) if key is None else key
-        address, ports = (None, PORTS) if transport == "ipc" else free_ports(tuple(PORTS))
-        place = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports}
         uid, gid = user or (os.getuid(), os.getgid())
-        content = {**place, "key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
-        fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(content, file)
+        said = {"key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
+        if transport == "published":
+            self._told = {"transport": "tcp", "ip": "0.0.0.0", **PUBLISHED_PORTS, **said, **_new_keys()}  # noqa: S104 - its own
+            return self._encrypted(prefix, None, {})
+        address, ports = (None, PORTS) if transport == "ipc" else free_ports(tuple(PORTS))
+        content = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports, **said}
+        if transport == "curve":
+            self._told = content | _new_keys()
+            self._write(self._told)
+            return self._encrypted(prefix, address, ports)
+        self._write(content)
         for pipe in ("ready", "owner"):
             os.mkfifo(self.path / pipe, 0o600)
         if uid != os.getuid():
@@ -141,7 +162,7 @@ class RuntimeDirectory:
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
         self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
         if transport != "bridged":
-            return Connection(prefix, key.encode(), address, ports, uid)
+            return Connection(prefix, key.encode(), address, ports, uid=uid)
         self._bridge = {"address": address, "sockets": {f"{prefix}-{PORTS[name]}": port for name, port in ports.items()}}
         return Connection(prefix, key.encode(), uid=uid)
 
@@ -164,25 +185,52 @@ class RuntimeDirectory:
         self._owner = hold(fd)
         return self.connection() if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
 
+    def publish(self, connection: Connection, where: Mapping[str, Any]) -> Connection:
+        """Where a kernel is reached now that it runs: its ports may be published, as ``where`` says by their names and ``ip``.
+
+        Raises:
+            KernelStartFailed: a port was not published.
+        """
+        if connection.server_key is None or connection.address is not None:
+            return connection
+        place = {name: where.get(name) for name in ("ip", *PORTS)}
+        if missing := [name for name, found in place.items() if found is None]:
+            message = f"The kernel cannot be reached: {', '.join(missing)} was not published on this machine."
+            raise KernelStartFailed(message)
+        self._write(self._told | place)
+        return replace(connection, address=str(place.pop("ip")), ports={name: int(port or 0) for name, port in place.items()})
+
     def connection(self) -> Connection | None:
         """Where the sockets of a kernel are that another process started; None where that cannot be read."""
         with suppress(ValueError, RecursionError, TypeError, LookupError, OverflowError):
             said = json.loads(self.read(self.connection_file.name, _LINE_BYTES))
-            key, uid = said["key"], said.get("kernelexec_uid", os.getuid())
-            if isinstance(key, str) and isinstance(uid, int):
-                return Connection(self.path / "s", key.encode(), uid=uid)
+            key, uid = str.encode(said["key"]), said.get("kernelexec_uid", os.getuid())
+            if "curve_publickey" in said:
+                ports = {name: int(said[name]) for name in PORTS}
+                return Connection(self.path / "s", key, str(said["ip"]), ports, z85.decode(said["curve_publickey"]))
+            if isinstance(uid, int):
+                return Connection(self.path / "s", key, uid=uid)
         return None
 
     def launch_environment(
-        self, token: str, limits: dict[str, int], *, patience: float = 0.0, tape_bytes: int = 0
+        self,
+        token: str,
+        limits: dict[str, int],
+        *,
+        lease_seconds: float | None = None,
+        patience: float = 0.0,
+        tape_bytes: int = 0,
     ) -> dict[str, str]:
-        """What the launcher inside the kernel's process is told.
+        """What the launcher inside the kernel's process is told; an encrypted one's first lease among it.
 
         ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` how much output it keeps for that one.
         """
-        paths = {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
-        order: dict[str, Any] = {**paths, "scratch": str(self.path), "token": token, "limits": limits, "bridge": self._bridge}
-        order |= {"patience": patience, "tape_bytes": tape_bytes}
+        order: dict[str, Any] = {"token": token, "limits": limits}
+        if self._told:
+            order |= {"connection": self._told, "lease_seconds": lease_seconds}
+        else:
+            order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
+            order |= {"scratch": str(self.path), "bridge": self._bridge, "patience": patience, "tape_bytes": tape_bytes}
         return {"KERNELEXEC_LAUNCH": json.dumps(order)}
 
     async def wait_ready(self) -> dict[str, Any]:
@@ -209,6 +257,15 @@ class RuntimeDirectory:
             value = json.loads(bytes(line))
             return value if isinstance(value, dict) else {}
         return {}
+
+    def _encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:
+        server_key = z85.decode(self._told["curve_publickey"])
+        return Connection(prefix, self._told["key"].encode(), address, ports, server_key)
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(content, file)
 
     def read(self, name: str, limit_bytes: int) -> bytes:
         """The tail of a small file that the kernel may have made; empty where it is not a plain file."""
