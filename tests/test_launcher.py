@@ -155,6 +155,12 @@ def test_displays_and_prints_keep_their_order(session: Session) -> None:
     assert session.execute(code).text == expected
 
 
+def test_displays_and_prints_keep_their_order_however_often_text_is_published(session: Session) -> None:
+    code = "import sys; sys.stdout.flush_interval = 0\n"
+    code += "for n in range(1000):\n    print(n)\n    display({'text/plain': f'd{n}'}, raw=True)\n"
+    assert session.execute(code).text == "".join(f"{n}\nd{n}\n" for n in range(1000))
+
+
 def test_stdout_and_stderr_keep_their_order(session: Session) -> None:
     result = session.execute("import sys\nfor n in range(100): print(n, file=(sys.stdout, sys.stderr)[n % 2])")
     assert result.text == "".join(f"{n}\n" for n in range(100))

@@ -72,13 +72,12 @@ class Publisher(IOPubThread):
     def __init__(self, socket: Any, pipe: bool = False, session: Any = False) -> None:  # noqa: FBT001, FBT002 - ipykernel's
         self.lock = threading.RLock()  # a signal handler may print while its thread holds it
         self.room = threading.Condition(self.lock)
-        self.pieces: list[tuple[Stream, Any, list[str]]] = []
+        self.pieces: list[tuple[Stream | None, Any, list[str]]] = []  # text, and calls that send other messages
         self.last_stream: Stream | None = None
         self.last_parent: Any = None
         self.last_texts: list[str] = []
         self.pending_chars = 0
-        self.flushing = False
-        self.publishing = False
+        self.flushing = self.publishing = False
         self.words = LastWords(None)
         self.tape: Tape | None = None
         self.text_bytes = 0
@@ -106,10 +105,6 @@ class Publisher(IOPubThread):
             self._mind_subscriptions()
             return
         size = _MESSAGE_BYTES + sum(len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes for frame in msg)
-        with self.room:
-            while self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES and self.may_block:
-                self.room.wait()
-            self._queued_bytes += size
 
         def send() -> None:
             try:
@@ -120,7 +115,13 @@ class Publisher(IOPubThread):
                     self.room.notify_all()
             self._mind_subscriptions()
 
-        self.schedule(send)
+        with self.room:
+            while self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES and self.may_block:
+                self.room.wait()
+            self._queued_bytes += size
+            self.last_stream = self.last_parent = None
+            self.pieces.append((None, send, []))
+        self.schedule(self.flush_text)
 
     def _really_send(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         if self.tape is not None:
@@ -166,14 +167,15 @@ class Publisher(IOPubThread):
         self.pieces.append((stream, parent, self.last_texts))
 
     def flush_text(self) -> None:
-        """Publish pending text, in the order of its writing whatever its stream. Runs in this thread."""
+        """Publish what is pending in one order: text of both streams, and messages between. Runs in this thread."""
         with self.room:
             pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
             self.last_stream = self.last_parent = None
             self.publishing = bool(pieces)
             self.room.notify_all()
         for stream, parent, texts in pieces:
-            stream.publish("".join(texts), parent)
+            with suppress(Exception):  # one message's fault must not cost the others
+                parent() if stream is None else stream.publish("".join(texts), parent)
         self.publishing = False
 
 
