@@ -75,3 +75,17 @@ def test_a_process_that_nobody_owns_says_so(short_path: Path) -> None:
         guard.wait(BOUND)
         with pytest.raises(OSError, match="No such device or address"):
             os.open(short_path / "owner", os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_a_process_whose_owner_was_gone_before_it_looked_ends_after_its_patience(short_path: Path) -> None:
+    os.mkfifo(short_path / "owner", 0o600)
+    order = json.dumps({"owner": str(short_path / "owner"), "patience": PATIENCE})
+    command = [sys.executable, "-I", "-S", str(LAUNCHER), "--guard", sys.executable, "-c", "import time; time.sleep(600)"]
+    environ = os.environ | {"KERNELEXEC_LAUNCH": order}
+    begun = time.monotonic()
+    with subprocess.Popen(command, env=environ, start_new_session=True) as guard:
+        try:
+            guard.wait(BOUND)
+        finally:
+            guard.kill()
+    assert time.monotonic() - begun >= PATIENCE

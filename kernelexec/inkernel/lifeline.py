@@ -6,7 +6,6 @@ import faulthandler
 import json
 import os
 import resource
-import select
 import signal
 import sys
 import tempfile
@@ -122,14 +121,21 @@ def end_with_owner(path: str, before: Callable[[], None], *, patience: float = 0
 
 
 def _owned_again(fd: int, patience: float) -> bool:
-    """Whether somebody opens a pipe for writing, that nobody has open, within ``patience`` seconds."""
+    """Whether somebody opens a pipe for writing, that nobody has open, within ``patience`` seconds.
+
+    It is read, not polled: of a pipe that nobody has had open for writing since it was opened here, no hangup is told.
+    """
     deadline = time.monotonic() + patience
-    pipe = select.poll()
-    pipe.register(fd, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0:
-        if not any(events & select.POLLHUP for _, events in pipe.poll(0)):
-            return True
-        time.sleep(min(_LOOK_SECONDS, left))
+    os.set_blocking(fd, False)
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            if os.read(fd, 1):
+                return True
+            time.sleep(min(_LOOK_SECONDS, left))
+    except BlockingIOError:
+        return True
+    finally:
+        os.set_blocking(fd, True)
     return False
 
 
