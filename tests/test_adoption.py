@@ -14,7 +14,8 @@ import pytest
 
 from kernelexec import AsyncExecutor
 from kernelexec.provisioning.engine import Engine, Labelled
-from kernelexec.provisioning.labels import WORKSPACE
+from kernelexec.provisioning.handover import NAME
+from kernelexec.provisioning.labels import RUNTIME, SESSION, WORKSPACE
 from tests.engine import IMAGE, needs_engine
 from tests.traces import runtime_directories
 
@@ -146,6 +147,20 @@ def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
             assert await asyncio.to_thread(swept, tmp_path)
 
     asyncio.run(run())
+
+
+def test_a_container_that_was_never_ready_is_removed_by_who_takes_the_others_over(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    [unready] = [found for found in labelled(tmp_path) if found.labels[SESSION] == "b"]
+    Path(unready.labels[RUNTIME]).parent.joinpath(NAME).unlink()
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ("a",)
+            assert [found.labels[SESSION] for found in labelled(tmp_path)] == ["a"]
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
 
 
 def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:

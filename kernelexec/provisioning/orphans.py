@@ -37,15 +37,25 @@ def inherit(config: Config) -> list[Estate]:
     """
     workspace = str(config.workspace.expanduser().absolute())
     with Engine() as engine:
-        waiting = [found for found in engine.labelled(f"{WORKSPACE}={workspace}") if found.running]
-    estates = []
-    for path in dict.fromkeys(found.labels.get(ROOT, "") for found in waiting):
-        root = Root.take_over(Path(path)) if path else None
-        if root is not None:
-            lives = {found.id for found in waiting if found.labels.get(ROOT) == path}
-            sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
-            estates.append(Estate(root, sessions))
+        there = engine.labelled(f"{WORKSPACE}={workspace}")
+        estates = []
+        for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if found.running):
+            root = Root.take_over(Path(path)) if path else None
+            if root is not None:
+                its = [found for found in there if found.labels.get(ROOT) == path]
+                estates.append(Estate(root, _going_on(engine, root, its)))
     return estates
+
+
+def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSession, ...]:
+    """The sessions whose containers wait. What else is there waits in vain: it belongs to none, or was never ready."""
+    lives = {found.id for found in there if found.running}
+    sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
+    wanted = {left.handover.provisioner.get("container") for left in sessions}
+    for found in there:
+        if found.id not in wanted:
+            _remove(engine, found)
+    return sessions
 
 
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
