@@ -58,6 +58,12 @@ class Estates:
         self._roots += [estate.root for estate in estates]
         return [(estate.root.path, left) for estate in estates for left in estate.sessions]
 
+    async def give_up(self, left: LeftSession) -> None:
+        """Leave nothing of a session that was inherited, and with which nobody can go on: its directory ends with this life."""
+        from kernelexec.provisioning.orphans import give_up  # noqa: PLC0415 - as above
+
+        await anyio.to_thread.run_sync(give_up, left)
+
     async def sweep(self) -> None:
         """Remove what dead owners left; a failure is no matter of those who live."""
         try:

@@ -85,6 +85,7 @@ class Roster:
                 logger.exception("kernelexec.session_not_adopted", extra={"session": left.name})
                 if session is not None:
                     await session.close()
+                await self._estates.give_up(left)
 
     def forget(self) -> None:
         """Called when all sessions have ended, or never began."""

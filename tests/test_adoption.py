@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,19 @@ def test_a_container_that_was_never_ready_is_removed_by_who_takes_the_others_ove
     killed_server(tmp_path)
     [unready] = [found for found in labelled(tmp_path) if found.labels[SESSION] == "b"]
     Path(unready.labels[RUNTIME]).parent.joinpath(NAME).unlink()
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ("a",)
+            assert [found.labels[SESSION] for found in labelled(tmp_path)] == ["a"]
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+
+
+def test_the_container_of_a_session_whose_workspace_is_gone_is_removed_by_who_cannot_take_it_over(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    shutil.rmtree(tmp_path / "b")
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:

@@ -58,6 +58,15 @@ def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSe
     return sessions
 
 
+def give_up(left: LeftSession) -> None:
+    """Remove the container of a session with which nobody can go on, as far as the engine does it. For a thread."""
+    container = left.handover.provisioner.get("container")
+    with suppress(EngineFailed), Engine() as engine:
+        for found in engine.labelled(OWNER):
+            if found.id == container:
+                _remove(engine, found)
+
+
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
     """Remove the containers of dead owners, but for those that wait for a new one; the directories of these. For a thread.
 
