@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor
+from kernelexec.hooks import Event, SessionAdopted
 from kernelexec.provisioning.engine import Engine, Labelled
 from kernelexec.provisioning.handover import NAME
 from kernelexec.provisioning.labels import RUNTIME, SESSION, WORKSPACE
@@ -175,6 +176,25 @@ def test_the_container_of_a_session_whose_workspace_is_gone_is_removed_by_who_ca
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
+
+
+def test_what_is_told_of_an_adopted_container_is_what_it_has_not_what_its_new_owner_would_give(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    killed_server(tmp_path, network="bridge", mounts=[{"source": str(tmp_path / "shared")}])
+    names = {found.labels[SESSION]: found.id[:12] for found in labelled(tmp_path)}
+    events: list[Event] = []
+
+    async def run() -> None:
+        async with AsyncExecutor(
+            "container", workspace=tmp_path, config=options_of(name="box"), hooks=[events.append]
+        ) as executor:
+            [adopted, *_] = [event.container for event in events if isinstance(event, SessionAdopted)]
+            assert adopted is not None
+            assert (adopted.id, adopted.network) == (names["a"], "bridge")
+            assert [target for _, target, _ in adopted.mounts] == [str(tmp_path / "a"), str(tmp_path / "shared")]
+            assert adopted.name == (await (await executor.session("a")).stats()).container_name
+
+    asyncio.run(run())
 
 
 def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:

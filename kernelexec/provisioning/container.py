@@ -26,6 +26,8 @@ from kernelexec.provisioning.standin import INSIDE as RUNTIME_INSIDE
 
 #: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
+#: Options that a container keeps for its life, whatever who takes it over is configured with.
+_AS_MADE = ("network", "layout")
 logger = logging.getLogger("kernelexec")
 
 
@@ -222,15 +224,19 @@ class Provisioner(Measured, KernelProvisionerBase):
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """What another process needs to take the kernel over."""
-        return {**await super().get_provisioner_info(), "container": self._id}
+        options = {name: self.container[name] for name in _AS_MADE if name in self.container}
+        made = {"name": self.name, "mounts": self.mounts, "options": options}
+        return {**await super().get_provisioner_info(), "container": self._id, "made": made}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Care for a container that another process made.
+        """Care for a container that another process made, with settings of its own: what is told of it is what it has.
 
         Raises:
             OSError: it is gone, or nobody can say.
         """
         await super().load_provisioner_info(provisioner_info)
+        if (made := provisioner_info.get("made")) is not None:
+            self.name, self.mounts, self.container = made["name"], made["mounts"], self.container | made["options"]
         try:
             await self._hold(str(provisioner_info["container"]))
         except EngineFailed as exc:
