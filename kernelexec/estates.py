@@ -97,6 +97,15 @@ class Estates:
             self._roots.pop().remove()
 
 
+def as_left(left: LeftSession, config: Config) -> Config:
+    """The settings under which a session goes on: its paths stay as its container, and what was done in it, know them."""
+    made = left.handover.provisioner.get("made")
+    if made is None:
+        return config
+    container = config.container.model_copy(update={"layout": made["options"].get("layout", config.container.layout)})
+    return config.model_copy(update={"container": container})
+
+
 def heritage(left: LeftSession, root: Path, config: Config) -> tuple[Belongings, Left]:
     """What a session of a dead owner had, and what ran in it. For a thread.
 

@@ -13,7 +13,7 @@ import anyio.to_thread
 from kernelexec.belongings import Belongings
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, KernelexecError
-from kernelexec.estates import Estates, heritage
+from kernelexec.estates import Estates, as_left, heritage
 from kernelexec.hooks import Hook
 from kernelexec.notices import Notices
 from kernelexec.session import AsyncSession
@@ -62,7 +62,7 @@ class Roster:
             found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._estates.own, self._config)
             life.check_open()
             if not made.cancelled():
-                made.set_result(self._begin(name, found, life))
+                made.set_result(self._begin(name, found, life, self._config))
                 found = None
         except Exception as exc:  # noqa: BLE001 - given to who asked
             if not made.cancelled():
@@ -76,10 +76,10 @@ class Roster:
     async def adopt(self, life: Life) -> None:
         """Go on with the sessions of an owner in this workspace that died, whose kernels live. One that fails is given up."""
         for root, left in await self._estates.inherit():
-            session = None
+            session, config = None, as_left(left, self._config)
             try:
-                found, was = await anyio.to_thread.run_sync(heritage, left, root, self._config)
-                session = self._begin(left.name, found, life)
+                found, was = await anyio.to_thread.run_sync(heritage, left, root, config)
+                session = self._begin(left.name, found, life, config)
                 await session.open(left=was)
             except KernelexecError:
                 logger.exception("kernelexec.session_not_adopted", extra={"session": left.name})
@@ -93,13 +93,13 @@ class Roster:
             session.life.never_lived()
             self._closed(session)
 
-    def _begin(self, name: str, found: Belongings, life: Life) -> AsyncSession:
-        own = (Notices(quiet=self._config.quiet), *((found.log,) if found.log else ()))
+    def _begin(self, name: str, found: Belongings, life: Life, config: Config) -> AsyncSession:
+        own = (Notices(quiet=config.quiet), *((found.log,) if found.log else ()))
         session = AsyncSession(
             name,
             found.workspace,
             found.runtime,
-            self._config,
+            config,
             (*own, *self._hooks),
             record=found.recorder,
             ledger=found.journal,

@@ -197,6 +197,22 @@ def test_what_is_told_of_an_adopted_container_is_what_it_has_not_what_its_new_ow
     asyncio.run(run())
 
 
+def test_an_adopted_session_keeps_the_paths_that_its_container_has(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(layout="classic")) as executor:
+            b = await executor.session("b")
+            assert (await b.execute_command("pwd", work_dir=".")).text == f"{tmp_path / 'b'}\n"
+            await b.set_limits(cpus=0.5)
+            await b.restart()
+            assert (await b.execute_command("pwd")).text == f"{tmp_path / 'b'}\n"
+            fresh = await executor.session("c")
+            assert (await fresh.execute_command("pwd")).text == "/workspace\n"
+
+    asyncio.run(run())
+
+
 def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     killed_server(one)
