@@ -13,7 +13,7 @@ from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.journal import in_flight, journal_path
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.register import LeftSession, left_sessions
+from kernelexec.provisioning.register import LeftSession, ended_beside, left_sessions
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import bases
 from kernelexec.session.inheritance import Left
@@ -113,4 +113,5 @@ def heritage(left: LeftSession, root: Path, config: Config) -> tuple[Belongings,
         InvalidWorkDir: its workspace is gone.
     """
     flight = in_flight(journal_path(config.workspace, left.name)) if config.journal else None
-    return Belongings.take_over(left, root, config), Left(left.handover, flight)
+    ended = ended_beside(left.directory)
+    return Belongings.take_over(left, root, config), Left(left.handover, flight, ended)

@@ -19,6 +19,7 @@ from kernelexec.provisioning.engine import Engine, Labelled
 from kernelexec.provisioning.handover import NAME
 from kernelexec.provisioning.labels import RUNTIME, SESSION, WORKSPACE
 from tests.engine import IMAGE, needs_engine
+from tests.language_image import language_image
 from tests.traces import runtime_directories
 
 pytestmark = needs_engine
@@ -38,6 +39,18 @@ async def serve():
         await a.execute(cell, request_id="once", on_output=lambda output: print("output", flush=True))
 
 asyncio.run(serve())
+"""
+
+
+BILINGUAL = """
+import os, signal, sys
+from kernelexec import Executor
+
+executor = Executor("container", workspace=sys.argv[1], config={"container": {"image": sys.argv[2]}}).__enter__()
+session = executor.session("a")
+session.execute("x = 41")
+session.execute("y=42", language="bash")
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -209,6 +222,24 @@ def test_an_adopted_session_keeps_the_paths_that_its_container_has(tmp_path: Pat
             assert (await b.execute_command("pwd")).text == f"{tmp_path / 'b'}\n"
             fresh = await executor.session("c")
             assert (await fresh.execute_command("pwd")).text == "/workspace\n"
+
+    asyncio.run(run())
+
+
+def test_a_kernel_of_another_language_that_ended_with_its_owner_is_said_to_be_lost(tmp_path: Path) -> None:
+    image = language_image(IMAGE)
+    killed = subprocess.run([sys.executable, "-c", BILINGUAL, str(tmp_path), image], check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": image}}) as executor:
+            session = await executor.session("a")
+            assert (await session.execute("x")).text == "41\n"
+            told = await session.execute("echo [$y]", language="bash")
+            assert (told.text, told.state, told.cause, told.kernel_epoch) == ("[]\n", "lost", "killed", 2)
+            assert told.notes[0] == "Ran in a new kernel (epoch 2): the one before ended (killed)."
+            after = await session.execute("echo [$y]", language="bash")
+            assert (after.state, after.notes) == ("kept", ())
 
     asyncio.run(run())
 

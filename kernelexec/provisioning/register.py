@@ -20,7 +20,7 @@ from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.trees import DIRECTORY
 from kernelexec.workspace.directory import check_name
 
-_NOTE, _NOTE_BYTES = "session.json", 16 * 1024
+_NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 #: What is a session's own in its private directory, beside the directories of its kernels.
 KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
@@ -71,6 +71,28 @@ def note(directory: Path, name: str, workspace: Path, notebook: Path | None = No
     (directory / _NOTE).unlink(missing_ok=True)
     with os.fdopen(os.open(directory / _NOTE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid(), "notebook": notebook and str(notebook)}, file)
+
+
+def note_language(directory: Path, language: str) -> None:
+    """Write into the private directory of another language's kernels which language that is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    (directory / _LANGUAGE).write_text(language, encoding="utf-8")
+
+
+def ended_beside(directory: Path) -> dict[str, int]:
+    """The languages of a session whose kernels ended with its owner, each with the number of the newest kernel."""
+    found = {}
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError, UnicodeDecodeError):
+                language = RuntimeDirectory(Path(entry.path)).read(_LANGUAGE, _NOTE_BYTES).decode()
+                epochs = [int(name) for name in os.listdir(entry.path) if name.isdecimal() and len(name) < 10]  # noqa: PLR2004, PTH208
+                if language and epochs:
+                    found[language] = max(epochs)
+    return found
 
 
 def live_sessions(bases: Iterable[Path]) -> list[LiveSession]:

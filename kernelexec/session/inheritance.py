@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kernelexec.journal import Flight
 from kernelexec.provisioning import Handover
@@ -15,6 +16,8 @@ class Left:
 
     handover: Handover
     flight: Flight | None
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """The languages whose kernels ended with the owner, and how many of them there had been."""
 
     def turn(self, isolation: str) -> Turn | None:
         """A turn that takes the cell up; None where none runs in that kernel: those of other kernels ended with their owner."""

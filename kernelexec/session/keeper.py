@@ -53,7 +53,7 @@ class Keeper:
         self._life = life
         self._tell = tell
         self._identity = stored_identity(runtime)
-        self._loss: Loss | None = None
+        self.loss: Loss | None = None
         self._killing: Cause | None = None
         self._starting: Kernel | None = None
         self._stopped = False
@@ -71,7 +71,7 @@ class Keeper:
     async def ready(self) -> tuple[Kernel, Loss | None]:
         """A living kernel, as ``start`` gives it, and what was lost since the last call."""
         kernel = await self.start()
-        loss, self._loss = self._loss, None
+        loss, self.loss = self.loss, None
         return kernel, loss
 
     @property
@@ -171,7 +171,7 @@ class Keeper:
         execution.settle()
         if self._ephemeral and verdict.state != "lost":
             loss = await self._bury(kernel, told=True)
-            self._loss = None  # what is meant to be gone is no news to the next cell
+            self.loss = None  # what is meant to be gone is no news to the next cell
             verdict.state, verdict.cause, verdict.lost_names = "lost", "culled", loss.names
             verdict.notes.append("Every cell has a container of its own (container.mode is ephemeral): no variable lasts.")
         return verdict
@@ -206,7 +206,7 @@ class Keeper:
             loss = replace(loss, cause="exited", exit_code=1)
         elif not died_by_itself:
             loss = replace(loss, cause=self._blame(verdict.interrupted))
-        self._loss, verdict.cause = loss, loss.cause
+        self.loss, verdict.cause = loss, loss.cause
         if verdict.interrupted is None:
             verdict.exit_code = loss.exit_code
         self._killing = None
@@ -249,7 +249,7 @@ class Keeper:
     async def _forget(self, cause: Cause) -> None:
         if self.kernel is not None:
             loss = await self._bury(self.kernel, told=False)
-            self._loss = replace(loss, cause=cause)
+            self.loss = replace(loss, cause=cause)
 
     async def stop(self, patience: float) -> None:
         """End the kernel for good, politely for ``patience`` seconds, also one that is just starting."""
@@ -271,9 +271,9 @@ class Keeper:
         await kernel.kill()
         death = kernel.death or Death("killed", 137)
         names = tuple(sorted(kernel.names.known))
-        self._loss = Loss(self._killing or death.cause, death.exit_code, names, kernel.names.count, told)
+        self.loss = Loss(self._killing or death.cause, death.exit_code, names, kernel.names.count, told)
         self.kernel = None
-        return self._loss
+        return self.loss
 
     def _blame(self, interrupted: Interrupted | None) -> Cause:
         return self._killing or interrupted or "crashed"

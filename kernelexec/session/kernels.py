@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, neares
 from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import InstalledSpec, Place
+from kernelexec.provisioning.register import note_language
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
+from kernelexec.session.loss import Loss
 
 _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
 
@@ -36,6 +39,8 @@ class Kernels:
         self._place = place
         self._make = partial(Keeper, config=config, session=session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)
+        self.ended: Mapping[str, int] = {}
+        """Kernels of other languages that ended with the session's owner before: the newest one's epoch of each."""
         self._of = {"python": self.python}
         self._names = {"python": "python"}
         self._runtime = runtime
@@ -142,7 +147,12 @@ class Kernels:
     def _keeper(self, spec: InstalledSpec) -> Keeper:
         place = self._runtime / f"k{len(self._of)}"
         place.mkdir(mode=0o700)
-        return self._make(runtime=place, installed=spec)
+        with suppress(OSError):  # a full disk costs a later owner the news of its loss only
+            note_language(place, spec.label)
+        keeper = self._make(runtime=place, installed=spec)
+        if (epoch := self.ended.get(spec.label)) is not None:
+            keeper.epoch, keeper.loss = epoch, Loss("killed", 137, (), 0, told=False)
+        return keeper
 
 
 def _not_here(name: str, value: float) -> str:

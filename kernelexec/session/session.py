@@ -128,6 +128,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         except OSError:
             logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
         async with self._queue.order:
+            self._kernels.ended = {} if left is None else left.ended
             if left is not None and (kernel := await self._keeper.take_over(left.handover)) is not None:
                 self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch, kernel.container))
                 if (turn := left.turn(self.isolation)) is not None:
