@@ -76,6 +76,12 @@ def test_a_way_out_through_several_steps_is_refused(place: Workspace, work_dir: 
         place.directory(work_dir)
 
 
+@pytest.mark.parametrize("work_dir", ["/context/data", "../nothing", "inner/../../nothing"])
+def test_what_is_outside_is_said_to_be_so_though_it_is_not_here(place: Workspace, work_dir: str) -> None:
+    with pytest.raises(InvalidWorkDir, match="is outside of the workspace"):
+        place.directory(work_dir)
+
+
 @pytest.mark.parametrize("work_dir", ["file.txt", "to_file"])
 def test_a_file_is_no_directory(place: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match=f"^work_dir '{work_dir}' is not a directory"):

@@ -63,7 +63,12 @@ class Workspace:
         _check_path(work_dir)
         if not self.path.exists():
             raise InvalidWorkDir(gone(self.path))
-        found = _existing(self.path / work_dir, str(work_dir))
+        try:
+            found = _existing(self.path / work_dir, str(work_dir))
+        except InvalidWorkDir:
+            found = Path(os.path.normpath(self.path / work_dir))  # it may be there where only kernels see it
+            if found.is_relative_to(self.path):
+                raise
         if not found.is_relative_to(self.path):
             message = f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}: give a directory inside of it."
             raise InvalidWorkDir(message)
