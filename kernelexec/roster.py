@@ -81,8 +81,8 @@ class Roster:
                 found, was = await anyio.to_thread.run_sync(heritage, left, root, config)
                 session = self._begin(left.name, found, life, config)
                 await session.open(left=was)
-            except KernelexecError:
-                logger.exception("kernelexec.session_not_adopted", extra={"session": left.name})
+            except KernelexecError as exc:
+                logger.error("kernelexec.session_not_adopted", extra={"session": left.name, "why": str(exc)})  # noqa: TRY400
                 if session is not None:
                     await session.close()
                 await self._estates.give_up(left)

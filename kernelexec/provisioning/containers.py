@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 #: What kernels are told that their user is called: an image need not know its number.
 _USER = "kernel"
-_CACHE = "/tmp/.home"  # noqa: S108 - the container's own
+_TMP = "/tmp"  # noqa: S108 - the container's own
 
 #: Where programs keep what they like to write: not in the workspace, and not where only reading is possible.
 _CACHES = {
-    "IPYTHONDIR": f"{_CACHE}/ipython",
-    "JUPYTER_RUNTIME_DIR": f"{_CACHE}/jupyter",
-    "MPLCONFIGDIR": f"{_CACHE}/matplotlib",
-    "NUMBA_CACHE_DIR": f"{_CACHE}/numba",
-    "XDG_CACHE_HOME": f"{_CACHE}/cache",
-    "XDG_CONFIG_HOME": f"{_CACHE}/config",
+    "IPYTHONDIR": f"{_TMP}/.ipython",
+    "JUPYTER_RUNTIME_DIR": f"{_TMP}/.jupyter",
+    "MPLCONFIGDIR": f"{_TMP}/.matplotlib",
+    "NUMBA_CACHE_DIR": f"{_TMP}/.numba",
+    "XDG_CACHE_HOME": f"{_TMP}/.cache",
+    "XDG_CONFIG_HOME": f"{_TMP}/.config",
 }
 
 

@@ -64,7 +64,7 @@ def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
         try:
             engine.pull(image)
         except EngineRefused as exc:
-            raise ImageMissing(str(exc)) from exc
+            raise ImageMissing(f"{str(exc).rstrip('.')}.") from exc
     return _named(engine, name, settings, host)
 
 
