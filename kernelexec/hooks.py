@@ -34,6 +34,13 @@ class InContainer:
     network: str
     mounts: tuple[tuple[str, str, bool], ...]
     """Of each directory that kernels see of this machine: where it is here, where it is there, whether it can only be read."""
+    ports: tuple[int, ...] = ()
+    """Where it is reached on 127.0.0.1, if unix sockets do not reach it."""
+
+    @property
+    def connected(self) -> str:
+        """Its network, and whether ports lead in, for a message."""
+        return f"{self.network}, with {len(self.ports)} ports open on 127.0.0.1" if self.ports else self.network
 
 
 @dataclass(frozen=True, slots=True)

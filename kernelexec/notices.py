@@ -60,7 +60,7 @@ class Notices:
         if not self._quiet:
             _say_once(
                 "container",
-                f"isolation=container: code runs in containers of the image {container.image}; network: {container.network}; "
+                f"isolation=container: code runs in containers of the image {container.image}; network: {container.connected}; "
                 f"of this machine it sees {_directories(written)} for reading and writing, {read} for reading only. "
                 f"The first is {container.name}.",
             )

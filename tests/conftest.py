@@ -23,7 +23,12 @@ KINDS: dict[str, dict[str, object]] = {
     "local": {},
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
+#: A further one, for the modules that say what holds for a kernel: how it is reached makes no difference to the others.
+OVER_TCP: dict[str, dict[str, object]] = {
+    "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
+}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
+EVERY_WAY = [*EVERY_KIND, *(pytest.param(kind, marks=needs_engine) for kind in OVER_TCP)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,9 +59,15 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module", params=EVERY_KIND)
-def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    config = KINDS[request.param]
-    with Executor(isolation=request.param, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
+def kind(request: pytest.FixtureRequest) -> str:
+    """How the kernels of a module's executor are had; a module may say in which other ways too."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    config, (isolation, *_) = (KINDS | OVER_TCP)[kind], kind.split()
+    with Executor(isolation=isolation, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
         yield opened
 
 

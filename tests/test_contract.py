@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidCode, InvalidRequest, InvalidTimeout, Session
+from tests.conftest import EVERY_WAY
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 async def nothing_to_tell(_event: object) -> None:

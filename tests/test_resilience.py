@@ -13,13 +13,18 @@ import pytest
 from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import WORKSPACE
-from tests.conftest import KINDS
+from tests.conftest import EVERY_WAY, KINDS
 from tests.engine import needs_engine
 from tests.test_adoption import killed_server
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 SWALLOWS = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
 covered: set[str] = set()
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def row(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

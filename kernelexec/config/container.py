@@ -173,15 +173,28 @@ class Container(Branch):
     layout: Literal["host", "classic"] = "host"
     """``host``: workspace and mounts have the paths that they have here. ``classic``: ``/workspace``, ``/context/<name>``."""
     transport: Literal["auto", "ipc", "tcp"] = "auto"
-    """How kernels are reached: by unix sockets, or, where those cannot cross, by tcp on 127.0.0.1 with CurveZMQ."""
+    """How kernels are reached: by unix sockets, or, where those cannot cross, by tcp on 127.0.0.1 with CurveZMQ.
+
+    Ports need a network: with ``tcp`` the network ``none`` becomes one that leads nowhere, but to what listens on all addresses
+    of the engine's machine.
+    """
     mode: Literal["persistent", "ephemeral"] = "persistent"
     """``ephemeral``: every cell gets a container of its own, and no variable lasts."""
     adopt: bool = True
-    """Whether containers outlive an owner that is killed, for the next executor in the same workspace."""
+    """Whether containers outlive an owner that is killed, for the next executor in the same workspace.
+
+    Kernels that are reached by tcp never do: they end a minute after their owner.
+    """
     orphan_seconds: Seconds = 300.0
     """How long a container waits for a new owner before it ends itself."""
     environment: Variables = Field(default_factory=dict)
     """Variables of kernels in containers only, over ``environment.set``."""
+
+    @model_validator(mode="after")
+    def _ports_are_its_own(self) -> Self:
+        if self.transport == "tcp" and self.network == "host":
+            raise ValueError("network='host' and transport='tcp': the ports of kernels would be this machine's own")
+        return self
 
     @model_validator(mode="after")
     def _swap_fits(self) -> Self:

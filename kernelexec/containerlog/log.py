@@ -206,7 +206,7 @@ def _where(container: InContainer | None) -> str:
     if container is None:
         return "on this machine"
     mounts = [f"{source} -> {target} ({'ro' if only else 'rw'})" for source, target, only in container.mounts]
-    told = f"container {container.name} ({container.id}), image {container.image}, network {container.network}"
+    told = f"container {container.name} ({container.id}), image {container.image}, network {container.connected}"
     return plain(f"{told}, mounts {', '.join(mounts) or 'none'}")
 
 

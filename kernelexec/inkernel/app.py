@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
     order = Order.take()
     apply_limits(order.limits)
     adopt_orphans()
-    if order.stacks is not None:
+    if order.stacks is not None or order.connection is not None:
         write_stacks_to(order.stacks)
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)

@@ -82,9 +82,12 @@ def apply_limits(limits: dict[str, int]) -> None:
             resource.setrlimit(kind, (bound, bound))
 
 
-def write_stacks_to(path: str) -> None:
-    """Have every thread's stack written on a signal, and on a crash: from C, so also while the interpreter's lock is held."""
-    file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler needs it for the process's life
+def write_stacks_to(path: str | None) -> None:
+    """Have every thread's stack written on a signal, and on a crash: from C, so also while the interpreter's lock is held.
+
+    Without a ``path`` they go to what is this process's stderr now: cells get another one.
+    """
+    file = os.fdopen(os.dup(2), "w") if path is None else Path(path).open("a")  # noqa: SIM115 - for the process's life
     faulthandler.enable(file=file)
     faulthandler.register(signal.SIGRTMIN + 3, file=file, all_threads=True, chain=False)
 

@@ -25,9 +25,8 @@ from kernelexec.kernel.programs import Programs
 from kernelexec.kernel.racing import until_death
 from kernelexec.kernel.usage import Usage
 from kernelexec.provisioning import Connection, Handover, KernelProvisionerBase, Place, Transport, create_provisioner
-from kernelexec.provisioning.spec import complaint, start_failure
+from kernelexec.provisioning.spec import KernelNotHeard, complaint, start_failure
 
-_STDERR_BYTES = 4096
 #: How much text of the newest cell the launcher keeps for a new owner, in ``stream_bytes``: those of stdout and stderr.
 _TAPE_BUDGETS = 2
 
@@ -101,7 +100,8 @@ class Beginning(Levers):
                 await begin()
         except TimeoutError as exc:
             last = f" ({self._dialing.failure})" if self._dialing and self._dialing.failure else ""
-            raise KernelStartFailed(await self._give_up(f"{self._called} did not serve within {budget} s{last}.")) from exc
+            unheard = KernelNotHeard if self._says_ready and self._link is None else KernelStartFailed
+            raise unheard(await self._give_up(f"{self._called} did not serve within {budget} s{last}.")) from exc
         except KernelConnectionFailed as exc:
             raise KernelStartFailed(await self._give_up(f"{self._called}'s sockets cannot be used: {exc}.")) from exc
         except BaseException:
@@ -219,10 +219,7 @@ class Beginning(Levers):
             raise failure
 
     async def _complaint(self) -> str:
-        text = self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace").strip()
-        if (asked := getattr(self._provisioner, "complaint", None)) is not None:
-            text = (await asked()).strip()
-        return complaint(text, None if self._installed else self._place.python)
+        return complaint((await self.stderr()).strip(), None if self._installed else self._place.python)
 
     async def kill(self) -> None:
         """Kill the process and all its descendants, and wait until it is gone."""

@@ -12,7 +12,7 @@ from kernelexec.kernel.link import Link
 from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, RuntimeDirectory
 from kernelexec.results import Rung
 
-_STACKS_BYTES = 64 * 1024
+_STACKS_BYTES, _STDERR_BYTES = 64 * 1024, 4096
 #: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
 
@@ -63,9 +63,17 @@ class Levers:
 
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher listens for it (else the signal would kill)."""
-        if (self._runtime.path / "stacks").exists():
+        if self._runtime.leased or (self._runtime.path / "stacks").exists():
             await self.signal(STACKS_SIGNAL)
 
-    def stacks(self) -> str:
-        """What the launcher wrote of its threads' stacks so far."""
+    async def stacks(self) -> str:
+        """What the launcher wrote of its threads' stacks so far: to a file, or to stderr where it sees none of ours."""
+        if self._runtime.leased:
+            return await self.stderr()
         return self._runtime.read("stacks", _STACKS_BYTES).decode("utf-8", "replace")
+
+    async def stderr(self) -> str:
+        """The end of what the process wrote to its own stderr."""
+        if (asked := getattr(self._provisioner, "complaint", None)) is not None:
+            return str(await asked())
+        return self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace")

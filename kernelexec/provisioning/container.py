@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -15,7 +17,7 @@ from traitlets import Bool, Dict, List, Unicode
 from kernelexec.config import Container, Limits
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.hooks import InContainer
-from kernelexec.provisioning.engine import Engine, News, Order, Seen
+from kernelexec.provisioning.engine import LOOPBACK, News, Order, Seen, network_of, networks
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME
 from kernelexec.provisioning.making import make, remove, remove_left
@@ -42,8 +44,11 @@ class Provisioner(Measured, KernelProvisionerBase):
     labels = Dict(help="Labels of the container.").tag(config=True)
     name = Unicode(help="What the container is called.").tag(config=True)
     share_home = Bool(help="Whether a notebook in the user's own directory may see all of that.").tag(config=True)
+    ports: Any = Dict(help="Names of ports, and the ports of the container that are published on 127.0.0.1.").tag(config=True)
 
     _image = ""
+    _published: Mapping[int, int] = MappingProxyType({})
+    """Ports of the container, and where they are reached."""
     _pid = 0
     unseen = False
     """Whether the engine did not answer when it was asked last."""
@@ -64,8 +69,9 @@ class Provisioner(Measured, KernelProvisionerBase):
         """What people are told of the container; of its mounts, those that are theirs."""
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
-        network = str(self.container.get("network", "none"))
-        return InContainer(self.name, self._id[:12], self._image, network, shared)
+        network = network_of(str(self.container.get("network", "none")), self.ports)
+        published = tuple(sorted(self._published.values()))
+        return InContainer(self.name, self._id[:12], self._image, network, shared, published)
 
     @property
     def guard(self) -> int | None:
@@ -96,6 +102,8 @@ class Provisioner(Measured, KernelProvisionerBase):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Make the container and start the kernel in it. Called by the kernel driver once, by a KernelManager after each end.
 
+        What it returns says where published ports are reached.
+
         Raises:
             KernelStartFailed: there is no image, the engine refuses, or it does not answer.
         """
@@ -118,19 +126,25 @@ class Provisioner(Measured, KernelProvisionerBase):
             await in_thread(remove_left, self._news.engine)
             if self._guest is not None:
                 await in_thread(remove_leftovers, self._news.engine)
-            self._id = await in_thread(self._make, self._news.engine, cmd, kwargs)
+            order = self._order(cmd, kwargs)
+            self._id = await in_thread(make, self._news.engine, order, self.name)
             self._look = self._stack.enter_context(self._news.of(self._id))
-            await in_thread(self._news.engine.start, self._id)
+            await in_thread(networks.start, self._news.engine, self._id, order)
             self._take(await in_thread(self._news.engine.see, self._id))
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
-        return self.connection_info
+        if not self.ports:
+            return self.connection_info
+        if self._status is not None:  # then it has no ports any more, which is not why it is not reached
+            said = (await self.complaint()).strip()
+            raise KernelStartFailed(f"The kernel ended while it started (exit code {self._status}). {said}".rstrip())
+        return {"ip": LOOPBACK, **{name: self._published.get(port) for name, port in self.ports.items()}}
 
-    def _make(self, engine: Engine, cmd: list[str], kwargs: dict[str, Any]) -> str:
+    def _order(self, cmd: list[str], kwargs: dict[str, Any]) -> Order:
         options = Container.model_validate(self.container)
         self._memory_bytes = options.memory_bytes
         self._swap_bytes = (options.memory_swap_bytes or 0) - (options.memory_bytes or 0) if options.memory_swap_bytes else 0
-        order = Order(
+        return Order(
             image="",
             command=tuple(cmd),
             environment=kwargs["env"],
@@ -140,8 +154,8 @@ class Provisioner(Measured, KernelProvisionerBase):
             labels=self.labels,
             options=options,
             limits=Limits.model_validate(self.limits),
+            ports=tuple(self.ports.values()),
         )
-        return make(engine, order, self.name)
 
     async def poll(self) -> int | None:
         """The exit status, or None while the kernel lives."""
@@ -217,6 +231,8 @@ class Provisioner(Measured, KernelProvisionerBase):
         try:
             if self._id:
                 await in_thread(remove, news.engine, self._id)
+                if self.ports:
+                    await in_thread(networks.remove_unused, news.engine)
                 self._end(KILLED if self._status is None else self._status)
         finally:
             await in_thread(self._stack.close)
@@ -249,7 +265,7 @@ class Provisioner(Measured, KernelProvisionerBase):
         self._take(await in_thread(news.engine.see, container))
 
     def _take(self, seen: Seen) -> None:
-        self._pid, self._image = seen.pid, seen.image
+        self._pid, self._image, self._published = seen.pid, seen.image, seen.ports
         self._read(seen)
 
     async def complaint(self) -> str:

@@ -15,8 +15,8 @@ from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.provisioning.installed import Home, Installed, InstalledSpec, Transport
 from kernelexec.provisioning.labels import LAUNCHER_INSIDE, container_name, labels_of
 from kernelexec.provisioning.mounts import WORKSPACE_INSIDE, Bind, binds, give
-from kernelexec.provisioning.runtime import RuntimeDirectory
-from kernelexec.provisioning.spec import GUARD, LAUNCHER, guarded_spec, kernel_spec
+from kernelexec.provisioning.runtime import PUBLISHED_PORTS, RuntimeDirectory
+from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.standin import INSIDE, find_stand_in, notice, stand_in
 from kernelexec.provisioning.standin import PYTHON as STAND_IN
 
@@ -36,6 +36,14 @@ _CACHES = {
     "XDG_CACHE_HOME": f"{_TMP}/.cache",
     "XDG_CONFIG_HOME": f"{_TMP}/.config",
 }
+
+_NO_TCP = (
+    "Kernels with container.network='host' are not reached by tcp: their ports would be this machine's. Choose another network."
+)
+_NOT_NONE = (
+    "The network is not 'none': kernels of this engine are reached by ports, and those need a network. It leads nowhere and to"
+    " no other container, but what listens on all addresses of the engine's machine can be reached."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +128,101 @@ class ContainerPlace:
             raise KernelStartFailed(str(exc)) from exc
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
-        """By unix sockets always: those that a kernel cannot have are its guard's. The container's ports are its own."""
-        return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
+        """By unix sockets, which may be its guard's; where they do not cross, by ports that are published.
+
+        Raises:
+            KernelStartFailed: they do not cross, and the kernel is not ours.
+        """
+        if self._crosses:
+            return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
+        if installed is None:
+            return "published"
+        message = (
+            f"The kernel {installed.name!r} cannot be reached: this engine's containers are reached by tcp, and in them only"
+            f" the session's own Python. Run {installed.label} by execute_command, or leave container.transport='auto' and run"
+            " kernelexec where unix sockets of containers can be reached."
+        )
+        raise KernelStartFailed(message)
+
+    @property
+    def _crosses(self) -> bool:
+        """Whether kernels are reached by unix sockets, as far as is known."""
+        if self.config.container.transport != "auto":
+            return self.config.container.transport == "ipc"
+        from kernelexec.provisioning.crossing import known_to_cross  # noqa: PLC0415 - docker, as above
+
+        return known_to_cross()
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
         """Have a Python mounted where the image's own is not wanted, or where a start failed that it could not have served.
 
+        And know whether unix sockets cross. Where a kernel was not heard, that is to be tried the next time.
+
         Raises:
-            KernelStartFailed: none can be had.
+            KernelStartFailed: there is no Python, or no way to the kernel.
         """
         await find_stand_in(self.config.container, failure)
+        if isinstance(failure, KernelNotHeard):
+            from kernelexec.provisioning.crossing import doubt  # noqa: PLC0415 - docker, as above
 
-    def notices(self, installed: InstalledSpec | None) -> tuple[str, ...]:
-        """Whose Python it is, where it is not the image's."""
-        return notice(self.config.container) if installed is None else ()
+            doubt()
+        elif failure is None:
+            await self._find_way()
+
+    async def _find_way(self) -> None:
+        options = self.config.container
+        if options.transport == "auto":
+            mounted = stand_in(options)
+            try:
+                await self._try_sockets()
+            except EngineFailed as exc:  # the image may have no Python for a trial either
+                failure = KernelStartFailed(str(exc))
+                await find_stand_in(options, failure)
+                if stand_in(options) is mounted:
+                    raise failure from exc
+                await self._find_way()
+        if options.network == "host" and not self._crosses:
+            raise KernelStartFailed(_NO_TCP)
+
+    async def _try_sockets(self) -> None:
+        from kernelexec.provisioning.crossing import sockets_cross  # noqa: PLC0415 - docker, as above
+
+        mounted = stand_in(self.config.container)
+        python = (STAND_IN, ((mounted.volume, INSIDE, True),)) if mounted else (self.config.container.python, ())
+        await anyio.to_thread.run_sync(sockets_cross, self.config, self.root, *python)
+
+    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
+        """Whose Python it is, where it is not the image's; that there is a network where there was to be none."""
+        if installed is not None:
+            return ()
+        networked = transport == "published" and self.config.container.network == "none"
+        return (*notice(self.config.container), *([_NOT_NONE] if networked else []))
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
-        """Our launcher, or another kernel under our guard, mounted into a container of the chosen image."""
+        """Our launcher, or another kernel under our guard, mounted into a container of the chosen image.
+
+        The private directory is there too, but for a kernel that is reached by ports.
+        """
         options, parent = self.config.container, self.config.workspace.expanduser().absolute()
         python = STAND_IN if stand_in(options) else options.python
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, "--guard-alone")
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         else:
-            spec = kernel_spec(python, runtime.connection_file, launcher=LAUNCHER_INSIDE)
+            spec = kernel_spec(python, None if runtime.leased else runtime.connection_file, launcher=LAUNCHER_INSIDE)
         name = options.name and (f"{options.name}-{installed.label}" if installed else options.name)
         settings = {
             "container": options.model_dump(mode="json"),
             "limits": self.config.limits.model_dump(mode="json"),
-            "mounts": [*self._binds(), *self._ours(runtime.path)],
-            "labels": labels_of(session=self.session, workspace=parent, root=self.root, runtime=runtime.path),
+            "mounts": [*self._binds(), *self._ours(runtime)],
+            "labels": labels_of(
+                session=self.session,
+                workspace=parent,
+                root=self.root,
+                runtime=runtime.path,
+                held_by="lease" if runtime.leased else "pipe",
+            ),
+            "ports": PUBLISHED_PORTS if runtime.leased else {},
             "name": name or container_name(self.session, token, options.instance),
         }
         spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}
@@ -179,10 +252,11 @@ class ContainerPlace:
         self._mounts()
         give(self.workspace, self.user, own=own)
 
-    def _ours(self, runtime: Path) -> list[Bind]:
+    def _ours(self, runtime: RuntimeDirectory) -> list[Bind]:
         mounted = stand_in(self.config.container)
         found = [(mounted.volume, INSIDE, True)] if mounted else []
-        return [*found, (str(LAUNCHER), LAUNCHER_INSIDE, True), (str(runtime), str(runtime), False)]
+        private = [] if runtime.leased else [(str(runtime.path), str(runtime.path), False)]
+        return [*found, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
 
     def _binds(self) -> list[Bind]:
         try:

@@ -20,7 +20,7 @@ import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Budgets, Config, load
-from kernelexec.errors import InvalidWorkDir, KernelexecError, KernelStartFailed
+from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, KernelStartFailed
 from kernelexec.provisioning.places import place_of
 from kernelexec.provisioning.roots import Root, sweep
 from kernelexec.provisioning.runtime import PORTS, RuntimeDirectory, bases, new_root
@@ -58,7 +58,7 @@ class Guest:
         The kernel learns nothing of this process's environment but which notebook it is for, and what the kernelspec names.
 
         Raises:
-            InvalidConfig: the kernelspec holds what is no option.
+            InvalidConfig: the kernelspec holds what is no option, or asks for a way that such kernels cannot be reached.
             InvalidWorkDir: the kernel would see all of the user's own directory.
             KernelStartFailed: there is no place for its sockets.
         """
@@ -188,4 +188,8 @@ def _config(isolation: str, options: Mapping[str, Any], cwd: object, *, share_ho
         message = f"The kernel would see all of {workspace}, with what is private in {home}: put the notebook into a directory"
         message += " of its own, or install the kernelspec with --share-home." if workspace == home else " of its own."
         raise InvalidWorkDir(message)
-    return load(isolation, workspace=workspace, config=options)
+    config = load(isolation, workspace=workspace, config=options)
+    if isolation == "container" and config.container.transport == "tcp":
+        message = "container.transport='tcp': kernels of other programs are reached by unix sockets only. Leave the option out."
+        raise InvalidConfig(message)
+    return config

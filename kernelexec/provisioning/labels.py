@@ -16,12 +16,14 @@ OWNER = "kernelexec.owner"
 SESSION, WORKSPACE, ROOT, RUNTIME = "kernelexec.session", "kernelexec.workspace", "kernelexec.root", "kernelexec.runtime"
 #: On the containers of kernels that are not an executor's: whose they are.
 CLIENT = "kernelexec.client"
+#: What holds the kernel: a pipe, which a new owner can take up, or a lease.
+HELD_BY = "kernelexec.held-by"
 #: Where the launcher is mounted in every container of ours.
 LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
-def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path) -> dict[str, str]:
+def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path, held_by: str = "pipe") -> dict[str, str]:
     """The labels of a kernel's container."""
     return {
         OWNER: json.dumps(asdict(Owner.this(locked=True))),
@@ -29,6 +31,7 @@ def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path) -> di
         WORKSPACE: str(workspace),
         ROOT: str(root),
         RUNTIME: str(runtime),
+        HELD_BY: held_by,
     }
 
 

@@ -15,7 +15,19 @@ from kernelexec.provisioning.orphans import abandoned
 _OURS = "kernelexec/"
 #: Containers that could not be removed while the engine was away.
 _left: set[str] = set()
+_NO_SOURCE = "bind source path does not exist"
 logger = logging.getLogger("kernelexec")
+
+
+class NotShared(KernelStartFailed):
+    """The engine does not see a directory of this machine."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"The container engine does not see {path} of this machine, so no kernel there can have it. Share that directory"
+            " with the engine, run kernelexec on the engine's machine, or name another engine by DOCKER_HOST. With"
+            " isolation='local' code runs here, with your rights."
+        )
 
 
 def make(engine: Engine, order: Order, name: str) -> str:
@@ -23,7 +35,7 @@ def make(engine: Engine, order: Order, name: str) -> str:
 
     Raises:
         ImageMissing: none can be had; each is named.
-        KernelStartFailed: another container has the name.
+        KernelStartFailed: another container has the name, or the engine does not see a directory (``NotShared``).
         EngineRefused, EngineAway: see there.
     """
     refused = []
@@ -32,6 +44,10 @@ def make(engine: Engine, order: Order, name: str) -> str:
             return _from_image(engine, order, name, image)
         except ImageMissing as exc:
             refused.append(str(exc))
+        except EngineRefused as exc:
+            if _NO_SOURCE in str(exc):
+                raise NotShared(str(exc).partition(_NO_SOURCE)[2].strip(": ")) from exc
+            raise
     raise ImageMissing(f"{' '.join(refused)} {how_to_get(order.options.image[0])}")
 
 

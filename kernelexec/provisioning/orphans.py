@@ -12,8 +12,8 @@ from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
-from kernelexec.provisioning.engine import Engine, Labelled
-from kernelexec.provisioning.labels import CLIENT, OWNER, ROOT, SESSION, WORKSPACE, owner_of
+from kernelexec.provisioning.engine import Engine, Labelled, networks
+from kernelexec.provisioning.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
 from kernelexec.provisioning.register import LeftSession, left_sessions
 from kernelexec.provisioning.roots import RECORD, Owner, Root, is_held
 from kernelexec.provisioning.trees import DIRECTORY
@@ -39,7 +39,7 @@ def inherit(config: Config) -> list[Estate]:
     with Engine() as engine:
         there = engine.labelled(f"{WORKSPACE}={workspace}")
         estates = []
-        for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if found.running):
+        for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if _waits(found)):
             root = Root.take_over(Path(path)) if path else None
             if root is not None:
                 its = [found for found in there if found.labels.get(ROOT) == path]
@@ -85,10 +85,11 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
                 continue
             root = found.labels.get(ROOT, "")
             wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
-            if found.running and wanted and CLIENT not in found.labels and Path(root, RECORD).exists():
+            if _waits(found) and wanted and Path(root, RECORD).exists():
                 waiting.add(root)
             else:
                 _remove(engine, found)
+        networks.remove_unused(engine)
     return frozenset(waiting)
 
 
@@ -107,6 +108,11 @@ def _remove(engine: Engine, found: Labelled) -> None:
         logger.warning("kernelexec.container_left", extra={"container": found.id})
         return
     logger.info("kernelexec.container_swept", extra={"container": found.id, "session": found.labels.get(SESSION)})
+
+
+def _waits(found: Labelled) -> bool:
+    """Whether its kernel waits for a new owner when its own has died: one that has a lease ends with that."""
+    return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
 
 
 def abandoned(labels: Mapping[str, str]) -> bool:

@@ -82,7 +82,11 @@ class Place(Protocol):
         ...
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
-        """How a kernel is reached."""
+        """How a kernel is reached, of which ``prepare`` found that it can be.
+
+        Raises:
+            KernelStartFailed: it cannot.
+        """
         ...
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
@@ -93,8 +97,8 @@ class Place(Protocol):
         """
         ...
 
-    def notices(self, installed: InstalledSpec | None) -> tuple[str, ...]:
-        """What the first result of a kernel says of it."""
+    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
+        """What the first result of a kernel says of it, and of the way in which it is reached."""
         ...
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
@@ -164,9 +168,9 @@ class LocalPlace:
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
         """There is nothing to prepare."""
 
-    def notices(self, installed: InstalledSpec | None) -> tuple[str, ...]:
+    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """That a kernel can be reached by others too."""
-        if installed is None or installed.transport != "tcp":
+        if installed is None or transport != "tcp":
             return ()
         return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
 

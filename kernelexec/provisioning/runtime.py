@@ -185,6 +185,11 @@ class RuntimeDirectory:
         self._owner = hold(fd)
         return self.connection() if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
 
+    @property
+    def leased(self) -> bool:
+        """Whether the kernel may not see the directory."""
+        return bool(self._told)
+
     def publish(self, connection: Connection, where: Mapping[str, Any]) -> Connection:
         """Where a kernel is reached now that it runs: its ports may be published, as ``where`` says by their names and ``ip``.
 

@@ -18,14 +18,23 @@ from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
 PROVISIONER = "kernelexec-local"
+
+
+class KernelNotHeard(KernelStartFailed):
+    """A kernel did not say in time that it serves: it may, where nobody here hears it."""
+
+
 #: How a Python runs the guard: by the standard library alone, whatever is in its environment.
 GUARD = ("-I", "-S")
 
 
-def kernel_spec(python: str, connection_file: Path, *, launcher: str = str(LAUNCHER)) -> KernelSpec:
-    """The kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner."""
+def kernel_spec(python: str, connection_file: Path | None, *, launcher: str = str(LAUNCHER)) -> KernelSpec:
+    """The kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner.
+
+    Without a ``connection_file`` the launcher's order says all.
+    """
     return KernelSpec(
-        argv=[python, launcher, "-f", str(connection_file)],
+        argv=[python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
         display_name="Python (kernelexec)",
         language="python",
         interrupt_mode="message",

@@ -158,7 +158,7 @@ class Keeper:
         verdict, self.remarks = Verdict(notes=self.remarks), []
         if self._place is not None and not self._noticed:
             self._noticed = True
-            verdict.notes += self._place.notices(self._installed)
+            verdict.notes += self._place.notices(self._installed, kernel.transport)
         with anyio.move_on_after(timeout):
             await execution.wait_for_turn()
         if not execution.ended.is_set():

@@ -65,7 +65,7 @@ async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Cli
             await execution.ended.wait()
         if execution.ended.is_set():
             return Climbed(rung)
-    stacks = kernel.stacks()
+    stacks = await kernel.stacks()
     await kernel.kill()
     execution.finish("died")
     return Climbed("kill", stacks)

@@ -18,6 +18,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
 from kernelexec.errors import ContainerGone, EngineAway, EngineRefused, ImageMissing
+from kernelexec.provisioning.engine.settings import LOOPBACK
 
 #: How long one call may take, in seconds; how long the engine may take to say that it is there.
 CALL_SECONDS = 60
@@ -41,6 +42,8 @@ class Seen:
     out_of_memory: bool
     pid: int
     labels: Mapping[str, str]
+    ports: Mapping[int, int]
+    """Its tcp ports that are published at this machine's own address, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Engine:
             out_of_memory=bool(state["OOMKilled"]),
             pid=int(state["Pid"]),
             labels=said["Config"]["Labels"] or {},
+            ports=dict(_published(said["NetworkSettings"].get("Ports") or {})),
         )
 
     def signal(self, container: str, signum: int) -> None:
@@ -217,6 +221,13 @@ class Engine:
             hang_up()
 
 
+def _published(ports: Mapping[str, list[dict[str, str]] | None]) -> Iterator[tuple[int, int]]:
+    for name, places in ports.items():
+        for place in places or []:
+            if place["HostIp"] == LOOPBACK:
+                yield int(name.removesuffix("/tcp")), int(place["HostPort"])
+
+
 def _told(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
     with mapped("tell what happens"):
         for event in stream:
@@ -259,27 +270,28 @@ def mapped(what: str, *, image: str = "") -> Iterator[None]:
 
 def _knock() -> None:
     """Fail as the engine's unix socket does, if it does: docker leaves a socket open that cannot be connected."""
-    host = _host()
-    if host.startswith("unix://"):
+    address = host()
+    if address.startswith("unix://"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(PROBE_SECONDS)
-            sock.connect("/" + host.removeprefix("unix://").lstrip("/"))
+            sock.connect("/" + address.removeprefix("unix://").lstrip("/"))
 
 
-def _host() -> str:
+def host() -> str:
+    """Where the engine is asked for."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def _cause(exc: BaseException) -> str:
     """The reason, as a sentence."""
-    host = _host()
+    address = host()
     match exc:
         case FileNotFoundError():
-            return f"there is no socket at {host}. Is Docker installed and started?"
+            return f"there is no socket at {address}. Is Docker installed and started?"
         case PermissionError():
-            return f"{host} cannot be opened: permission denied. Is this user in the group docker?"
+            return f"{address} cannot be opened: permission denied. Is this user in the group docker?"
         case ConnectionRefusedError():
-            return f"nobody listens at {host}. Is Docker started?"
+            return f"nobody listens at {address}. Is Docker started?"
     if isinstance(exc, TimeoutError) or "timed out" in str(exc).lower():
-        return f"{host} did not answer in time."
-    return f"{host}: {exc}"
+        return f"{address} did not answer in time."
+    return f"{address}: {exc}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,13 @@ from kernelexec.config import Container, Limits
 _DEAF = {"max-size": "1m", "max-file": "1"}
 _TMPFS = "rw,noexec,nosuid,nodev,size={},mode=1777"
 _BILLION = 1_000_000_000
+#: The one address at which ports are published.
+LOOPBACK = "127.0.0.1"
+#: The network of containers that are to have none, and have published ports.
+NETWORK = "kernelexec"
+#: Nobody answers there: names are not looked up by the engine either, which asks the servers that a container would.
+_NO_DNS = [LOOPBACK]
+_SOON = ["timeout:1", "attempts:1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,13 @@ class Order:
     labels: Mapping[str, str]
     options: Container
     limits: Limits = field(default_factory=Limits)
+    ports: tuple[int, ...] = ()
+    """Ports of the container that are published on this machine's own address, each at one that is free."""
+
+    @property
+    def network(self) -> str:
+        """Which one it is in."""
+        return network_of(self.options.network, self.ports)
 
     def settings(self) -> dict[str, Any]:
         """What the container is."""
@@ -41,6 +55,7 @@ class Order:
             "user": self.user,
             "working_dir": self.cwd,
             "labels": {**self.options.labels, **self.labels},
+            "ports": list(self.ports),
             "hostname": self.options.hostname,
             "use_config_proxy": False,
         }
@@ -50,7 +65,10 @@ class Order:
         options = self.options
         memory = options.memory_bytes
         return {
-            "network_mode": options.network,
+            "network_mode": self.network,
+            "port_bindings": dict.fromkeys(self.ports, (LOOPBACK,)) or None,
+            "dns": _NO_DNS if self.network == NETWORK else None,
+            "dns_opt": _SOON if self.network == NETWORK else None,
             "read_only": options.read_only_root,
             "cap_drop": ["ALL"],
             "cap_add": list(options.cap_add) or None,
@@ -72,6 +90,11 @@ class Order:
         limits = self.limits
         bounds = {"core": 0, "nofile": limits.nofile, "fsize": limits.fsize_bytes, "as": limits.as_bytes, "nproc": limits.nproc}
         return [Ulimit(name=name, soft=value, hard=value) for name, value in bounds.items() if value is not None]
+
+
+def network_of(wanted: str, ports: Collection[object]) -> str:
+    """The network of a container with such ports. Nothing can be published in ``none``: then nothing leads out of it."""
+    return NETWORK if ports and wanted == "none" else wanted
 
 
 def _mount(source: str, target: str, read_only: bool) -> Mount:  # noqa: FBT001 - as it is written down
