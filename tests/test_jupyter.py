@@ -181,7 +181,7 @@ def test_two_kernels_live_beside_each_other_and_one_death_is_seen(name: str, tmp
 
 
 FAILURES = {
-    "no image": ({"image": "kernelexec/none-such", "pull": False}, "kernelexec image build none-such"),
+    "no image": ({"image": "kernelexec/none-such", "pull": False}, "`kernelexec image list` shows which can"),
     "no interpreter": ({"image": IMAGE, "python": "/none"}, "/none"),
     "no ipykernel": ({"image": IMAGE, "python": "/usr/bin/python3"}, "has no ipykernel: install it there"),
 }
@@ -201,7 +201,7 @@ def test_a_kernel_that_cannot_start_is_told_with_its_reason(
 
 def test_an_engine_that_is_away_is_told(tmp_path: Path) -> None:
     code = "from jupyter_client.manager import KernelManager\nKernelManager(kernel_name='boxed').start_kernel()"
-    env = os.environ | {"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    env = os.environ | {"DOCKER_HOST": "unix:///no/such.sock"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert "KernelNotStarted: The container engine does not answer: there is no socket at" in done.stderr
     assert runtime_directories() == set()

@@ -170,6 +170,8 @@ class Container(Branch):
     """Labels of the containers, besides those by which they are found again."""
     mounts: tuple[Mount, ...] = ()
     """What kernels see of this machine besides their workspace."""
+    share_home: bool = False
+    """Whether the caller's home directory, with its keys and what its programs start from, may be a workspace or a mount."""
     layout: Literal["host", "classic"] = "host"
     """``host``: workspace and mounts have the paths that they have here. ``classic``: ``/workspace``, ``/context/<name>``."""
     transport: Literal["auto", "ipc", "tcp"] = "auto"

@@ -188,6 +188,8 @@ def _config(isolation: str, options: Mapping[str, Any], cwd: object, *, share_ho
         message = f"The kernel would see all of {workspace}, with what is private in {home}: put the notebook into a directory"
         message += " of its own, or install the kernelspec with --share-home." if workspace == home else " of its own."
         raise InvalidWorkDir(message)
+    if share_home and isolation == "container":
+        options = {**options, "container": {**options.get("container", {}), "share_home": True}}
     config = load(isolation, workspace=workspace, config=options)
     if isolation == "container" and config.container.transport == "tcp":
         message = "container.transport='tcp': kernels of other programs are reached by unix sockets only. Leave the option out."

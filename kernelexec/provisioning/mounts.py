@@ -52,11 +52,12 @@ def binds(options: Container, *, workspace: Path, root: Path, journals: Path) ->
         InvalidConfig: one is missing, is not given to containers, or has another one's place.
     """
     inside = str(workspace) if options.layout == "host" else WORKSPACE_INSIDE
-    found: list[Bind] = [(_checked(workspace, root, read_only=False), inside, False)]
+    found: list[Bind] = [(_checked(workspace, root, read_only=False, share_home=options.share_home), inside, False)]
     for mount in options.mounts:
         source = mount.source.expanduser().resolve()
         own = str(source) if options.layout == "host" else f"{CONTEXT_INSIDE}/{source.name}"
-        found.append((_checked(source, root, read_only=mount.read_only), _target(mount.target or own), mount.read_only))
+        given = _checked(source, root, read_only=mount.read_only, share_home=options.share_home)
+        found.append((given, _target(mount.target or own), mount.read_only))
     _check_apart(found)
     return [*found, *_kept(found, (*_own_code(), journals))]
 
@@ -121,14 +122,14 @@ def give(workspace: Path, user: tuple[int, int], *, own: bool) -> None:
     raise InvalidWorkDir(message)
 
 
-def _checked(source: Path, root: Path, *, read_only: bool) -> str:
+def _checked(source: Path, root: Path, *, read_only: bool, share_home: bool) -> str:
     try:
         found = source.stat()
     except OSError as exc:
         message = f"The mount {source} cannot be had: {exc.strerror}. Make it, or leave it out."
         raise InvalidConfig(message) from exc
     roots = (root, *(path for path in (source, *source.parents) if NAME.fullmatch(path.name)))
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
+    home = None if share_home else Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
     why = refusal(source, read_only=read_only, sockets=_engine_sockets(), roots=roots, home=home, code=_own_code())
     if why is None and not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
         why = "it is neither a directory nor a plain file"
