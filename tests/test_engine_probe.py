@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, IsolationUnavailable
-from kernelexec.provisioning.engine import probe
+from kernelexec.errors import EngineAway
+from kernelexec.provisioning.engine import Engine, probe
 from tests.engine import needs_engine
 
 
@@ -50,3 +51,19 @@ def test_a_failure_is_not_remembered(listening: socket.socket, monkeypatch: pyte
     assert probe() is not None
     monkeypatch.delenv("DOCKER_HOST")
     assert probe() is None
+
+
+@needs_engine
+def test_the_connection_that_is_shared_is_to_the_engine_that_is_named(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    with Engine.shared() as one:
+        with Engine.shared() as same:
+            assert same is one
+        monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+        with pytest.raises(EngineAway):
+            Engine.shared()
+        monkeypatch.delenv("DOCKER_HOST")
+        with Engine.shared() as same:
+            assert same is one

@@ -68,7 +68,7 @@ class Engine:
             EngineAway: it does not answer.
         """
         self.holders = 1
-        self.pid = os.getpid()
+        self.whose = (os.getpid(), host())
         with mapped("answer"):
             settings = kwargs_from_env()
             with closing(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings)) as asking:
@@ -85,7 +85,7 @@ class Engine:
         """
         with cls._guard:
             shared = cls._shared
-            if shared is None or shared.pid != os.getpid():
+            if shared is None or shared.whose != (os.getpid(), host()):
                 shared = cls._shared = cls()
             else:
                 shared.holders += 1
