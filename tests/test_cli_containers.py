@@ -68,8 +68,8 @@ def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None
         process.communicate(timeout=BOUND)
         assert process.returncode == 128 + signal.SIGTERM
     with Engine.shared() as engine:
-        labelled = [engine.api.inspect_container(found)["Config"]["Labels"] for found in engine.labelled(OWNER)]
-    assert not any(json.loads(labels[OWNER]).get("pid") == process.pid for labels in labelled)
+        labelled = engine.labelled(OWNER)
+    assert not any(json.loads(found.labels[OWNER]).get("pid") == process.pid for found in labelled)
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, None])
@@ -109,6 +109,7 @@ def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: p
         terminal.expect(r"In \[1\]: ")
         terminal.send("40 + 2\r")
         terminal.expect("42")
+        terminal.expect(r"In \[2\]: ")
         terminal.send("\x04")
         assert terminal.end() == 0
         name = removed(terminal.text)

@@ -58,7 +58,7 @@ def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Pat
 
 
 def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
-    status, found = findings(tmp_path, DOCKER_HOST=NO_ENGINE)
+    status, found = findings(tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
     assert status == 1
     assert found["choice"]["found"] == "container, nothing else was chosen"
     assert "there is no socket" in found["container engine"]["found"]

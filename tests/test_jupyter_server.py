@@ -138,10 +138,8 @@ def test_the_answer_says_why_a_kernel_did_not_start(start: Callable[[], Server],
     server = start()
     for path, body in {"kernels": {"name": "broken"}, "sessions": _session("broken")}.items():
         status, said = server.ask("POST", f"api/{path}", body)
-        assert (status, said["message"]) == (
-            500,
-            "The image kernelexec/none-such is not here. `kernelexec image build none-such` makes it.",
-        )
+        assert status == 500
+        assert "The image kernelexec/none-such is not here." in said["message"]
     assert server.ask("GET", "api/kernels") == (200, [])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Session
+from kernelexec.collector import Collector, Displays
+from kernelexec.config import OutputLimits
 from kernelexec.inkernel.words import HALF_BYTES, LastWords
+from kernelexec.kernel import Execution
 from kernelexec.kernel.lastwords import unsent
+from kernelexec.results import Stream
 
 OUT, ERR = False, True
 ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "\n"]
@@ -37,6 +42,22 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
     assert unsent(content, "m_1", 6) == [(0, "stderr", "o "), (0, "stdout", "\u65e5")]
     assert unsent(content, "m_1", 11) == []
     assert unsent(content, "m_1", 99) == []
+
+
+def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_the_connection(path: Path) -> None:
+    words = LastWords(str(path))
+    words.begin({"msg_id": "m_1"})
+    words.add(OUT, b"one")
+    content = path.read_bytes()
+
+    async def run() -> str:
+        collector = Collector(OutputLimits(), displays=Displays())
+        execution = Execution("m_1", collector, Collector(OutputLimits(), displays=Displays()))
+        execution.finish("disconnected")
+        execution.saw_last_words(content)
+        return "".join(output.text for output in collector.outputs() if isinstance(output, Stream))
+
+    assert asyncio.run(run()) == "one"
 
 
 def test_what_nobody_can_know_any_more_is_counted(path: Path) -> None:

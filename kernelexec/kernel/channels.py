@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel import curve, zmtp
+from kernelexec.kernel import zmtp
 
 _UCRED = struct.Struct("3i")
 
@@ -87,6 +87,8 @@ class Channel(asyncio.Protocol):
             self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
             self._decoder, self._message = zmtp.Decoder(limit_bytes), zmtp.message
         else:
+            from kernelexec.kernel import curve  # noqa: PLC0415 - its library takes time to load, and most kernels need none
+
             boxes = curve.Decoder(limit_bytes, server_key, zmtp.properties(socket_type, identity))
             self._hello, self._decoder, self._message = zmtp.greeting(boxes.mechanism), boxes, boxes.message
         self._deliver = deliver

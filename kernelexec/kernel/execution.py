@@ -33,7 +33,7 @@ class Execution:
     def __init__(self, msg_id: str, collector: Collector, late: Collector) -> None:
         self.msg_id = msg_id
         self.late = late
-        self._collector = collector
+        self._collector = self._own = collector
         self.end: End | None = None
         self.reply: dict[str, Any] | None = None
         self.reply_metadata: dict[str, Any] = {}
@@ -67,12 +67,13 @@ class Execution:
 
     def saw_last_words(self, content: bytes) -> None:
         """Take what the launcher had written down before its process died, as far as it did not arrive."""
-        if self.end is None:
-            for lost, name, text in unsent(content, self.msg_id, self._collector.stream_bytes + self._left_out_bytes):
+        if self.end in (None, "disconnected"):  # of a container's death the news may come after the end of its connection
+            own = self._own
+            for lost, name, text in unsent(content, self.msg_id, own.stream_bytes + self._left_out_bytes):
                 if lost:
-                    self._collector.drop(lost, outputs=0)
+                    own.drop(lost, outputs=0)
                     text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
-                self._collector.feed("stream", {"name": name, "text": text})
+                own.feed("stream", {"name": name, "text": text})
 
     def saw_gap(self, said: dict[str, Any]) -> None:
         """Take note of output that the launcher could not keep for a new owner."""
