@@ -110,6 +110,7 @@ def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: p
         terminal.send("40 + 2\r")
         terminal.expect("42")
         terminal.expect(r"In \[2\]: ")
+        terminal.idle()  # the prompt is drawn before it reads
         terminal.send("\x04")
         assert terminal.end() == 0
         name = removed(terminal.text)
