@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from kernelexec.config.images import NAMES, with_sudo
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning.engine.judgement import at_least, ipykernel_min
 from kernelexec.provisioning.engine.recipes import (
-    NAMES,
     how_to_get,
     packed,
     recipe,
     unpinned,
     wheels_in,
-    with_sudo,
     write_template,
 )
 

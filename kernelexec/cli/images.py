@@ -17,13 +17,14 @@ from rich.text import Text
 
 from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
 from kernelexec.cli.surroundings import say, write_any, writing
+from kernelexec.config.images import NAMES
 from kernelexec.errors import ImageMissing, KernelexecError
 from kernelexec.provisioning.engine.building import BuildOrder
 from kernelexec.provisioning.engine.client import Engine
 from kernelexec.provisioning.engine.images import BuiltImage, build_image, built_images
 from kernelexec.provisioning.engine.judgement import Finding, judge
 from kernelexec.provisioning.engine.probing import probe_image
-from kernelexec.provisioning.engine.recipes import NAMES, how_to_get, recipe, write_template
+from kernelexec.provisioning.engine.recipes import how_to_get, recipe, write_template
 from kernelexec.provisioning.engine.wheels import fetch_wheels
 
 _MEGA = 1_000_000  # sizes as the engine's own client says them

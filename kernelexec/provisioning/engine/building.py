@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernelexec.provisioning.engine.recipes import Files, Recipe, with_sudo
+from kernelexec.config.images import with_sudo
+from kernelexec.provisioning.engine.recipes import Files, Recipe
 
 #: Every image of ours says by it which one it is; with ``RECIPE``, of which state of its files.
 IMAGE, RECIPE = "kernelexec.image", "kernelexec.recipe"

@@ -10,11 +10,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from kernelexec.config.images import NAMES
 from kernelexec.errors import EngineFailed, EngineRefused, ImageBuildFailed, ImageMissing
 from kernelexec.provisioning.engine.building import IMAGE, RECIPE, BuildOrder
 from kernelexec.provisioning.engine.client import Engine, mapped
 from kernelexec.provisioning.engine.progress import BuildLog
-from kernelexec.provisioning.engine.recipes import NAMES, packed, recipe
+from kernelexec.provisioning.engine.recipes import packed, recipe
 
 #: How long a build that was broken off is given to let go of what it made, in seconds.
 _LETTING_GO_SECONDS = 10.0

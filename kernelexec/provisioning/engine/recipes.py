@@ -12,17 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from kernelexec.config.images import NAMES, OWNER, REFERENCE
 from kernelexec.errors import InvalidRequest, nearest
 
-#: What can be built by name, the smallest first.
-NAMES = ("minimal", "data-science", "web", "ml", "agent")
-#: Whose images ours are: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
-OWNER = "kernelexec"
-_SUDO = "-sudo"
 _PURPOSE = re.compile(r"# kernelexec/\S+: (?P<purpose>.+)")
 _BASE = re.compile(r"^ARG BASE_IMAGE=(?P<base>\S+)", re.MULTILINE)
 _BARE = re.compile(r"setup/system\.sh\s*$", re.MULTILINE)
-_REFERENCE = re.compile(rf"{OWNER}/(?P<name>[a-z-]+?)(?P<sudo>{_SUDO})?(?P<tag>:[\w.-]+)?")
 _SHARED = ("pins.txt", "setup/python.sh", "setup/system.sh", "extra-ca/README.md", "wheels/README.md")
 _OWN = ("Dockerfile", "requirements.txt")
 
@@ -87,17 +82,9 @@ def recipe(name: str) -> Recipe:
     return Recipe(f"{OWNER}/{directory.resolve().name.lower()}", files)
 
 
-def with_sudo(image: str) -> str:
-    """The image that has sudo in the place of one of ours; any other image is kept as it was named."""
-    found = _REFERENCE.fullmatch(image)
-    if not found or found["sudo"] or found["name"] not in NAMES:
-        return image
-    return f"{OWNER}/{found['name']}{_SUDO}{found['tag'] or ''}"
-
-
 def how_to_get(image: str) -> str:
     """What to do about an image that is not there, in a sentence."""
-    found = _REFERENCE.fullmatch(image)
+    found = REFERENCE.fullmatch(image)
     if found and found["name"] in NAMES:
         tag = f" --tag {image}" if found["tag"] not in (None, ":latest") else ""
         sudo = " --sudo" if found["sudo"] else ""

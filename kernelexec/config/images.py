@@ -1,0 +1,22 @@
+"""What the images that are built here are called."""
+
+from __future__ import annotations
+
+import re
+
+#: What can be built by name, the smallest first.
+NAMES = ("minimal", "data-science", "web", "ml", "agent")
+#: Whose images ours are: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
+OWNER = "kernelexec"
+_SUDO = "-sudo"
+REFERENCE = re.compile(rf"{OWNER}/(?P<name>[a-z-]+?)(?P<sudo>{_SUDO})?(?P<tag>:[\w.-]+)?")
+#: The image that ``kernelexec image build agent`` makes.
+DEFAULT_IMAGE = f"{OWNER}/agent"
+
+
+def with_sudo(image: str) -> str:
+    """The image that has sudo in the place of one of ours; any other image is kept as it was named."""
+    found = REFERENCE.fullmatch(image)
+    if not found or found["sudo"] or found["name"] not in NAMES:
+        return image
+    return f"{OWNER}/{found['name']}{_SUDO}{found['tag'] or ''}"
