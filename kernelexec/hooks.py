@@ -36,6 +36,8 @@ class InContainer:
     """Of each directory that kernels see of this machine: where it is here, where it is there, whether it can only be read."""
     ports: tuple[int, ...] = ()
     """Where it is reached on 127.0.0.1, if unix sockets do not reach it."""
+    sudo: bool = False
+    """Whether code becomes root in it by ``sudo``."""
 
     @property
     def connected(self) -> str:

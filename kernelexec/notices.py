@@ -56,11 +56,14 @@ class Notices:
         written = sum(not only for *_, only in container.mounts)
         read = len(container.mounts) - written
         extra = {"session": session, "container": container.name, "image": container.image, "network": container.network}
-        logger.info("kernelexec.container_started", extra={**extra, "mounts_written": written, "mounts_read": read})
+        given = {"mounts_written": written, "mounts_read": read, "sudo": container.sudo}
+        logger.info("kernelexec.container_started", extra={**extra, **given})
         if not self._quiet:
+            sudo = ", with sudo: it can become root in them" if container.sudo else ""
             _say_once(
                 "container",
-                f"isolation=container: code runs in containers of the image {container.image}; network: {container.connected}; "
+                f"isolation=container: code runs in containers of the image {container.image}{sudo}; "
+                f"network: {container.connected}; "
                 f"of this machine it sees {_directories(written)} for reading and writing, {read} for reading only. "
                 f"The first is {container.name}.",
             )

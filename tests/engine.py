@@ -4,8 +4,9 @@ KERNELEXEC_TEST_ENGINE=0   skips them, with that as the reason, for machines wit
 KERNELEXEC_TEST_BASE       a Debian with Python that is here, for images to build upon: ``debian-python:bookworm``.
 KERNELEXEC_TEST_IMAGE      an image with the data stack that kernels run in: ``kernelexec/data-science``.
 KERNELEXEC_TEST_MINIMAL    an image with ipykernel and little else: ``kernelexec/minimal``.
+KERNELEXEC_TEST_SUDO       the same with sudo: ``kernelexec/minimal-sudo``.
 
-``.ci/engine`` starts an engine and makes all three.
+``.ci/engine`` starts an engine and makes all four.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kernelexec.provisioning.engine.client import Engine, mapped
 BASE = os.environ.get("KERNELEXEC_TEST_BASE", "debian-python:bookworm")
 IMAGE = os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science")
 MINIMAL = os.environ.get("KERNELEXEC_TEST_MINIMAL", "kernelexec/minimal")
+SUDO = os.environ.get("KERNELEXEC_TEST_SUDO", "kernelexec/minimal-sudo")
 
 needs_engine = pytest.mark.skipif(
     os.environ.get("KERNELEXEC_TEST_ENGINE") == "0", reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"

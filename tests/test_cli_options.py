@@ -10,12 +10,13 @@ import pytest
 from kernelexec.cli.options import Place
 from kernelexec.config import MIB
 from kernelexec.errors import InvalidConfig
+from tests.engine import MINIMAL, SUDO
 from tests.test_cli import LOCAL, kernelexec, refused
 from tests.test_cli_doctor import CONTAINER
 
 COMMANDS = ("run", "exec", "repl", "mcp")
 OPTIONS = (
-    "--isolation", "--image", "--network", "--memory", "--cpus", "--context", "--instance-id", "--log-dir",
+    "--isolation", "--image", "--sudo", "--network", "--memory", "--cpus", "--context", "--instance-id", "--log-dir",
     "--python", "--timeout",
 )  # fmt: skip
 
@@ -30,7 +31,7 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path) -> None:
     shown = kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout
     assert all(option in shown for option in OPTIONS)
-    assert not any(option in shown for option in ("--execution-mode", "--docker-image", "--mode"))
+    assert not any(option in shown for option in ("--execution-mode", "--docker-image", "--enable-sudo", "--mode"))
 
 
 def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
@@ -47,6 +48,13 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     assert [(mount.source, mount.read_only) for mount in container.mounts] == [
         (tmp_path, False), (tmp_path / "a:rw", True), (tmp_path, True)
     ]  # fmt: skip
+
+
+def test_sudo_has_two_names_and_is_off_unless_said() -> None:
+    assert not Place(isolation="container").config().container.sudo
+    for place in (Place(isolation="container", sudo=True), Place(isolation="container", enable_sudo=True)):
+        assert place.config().container.sudo
+        assert place.config().container.image == ("kernelexec/agent-sudo",)
 
 
 def test_nothing_said_is_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +85,8 @@ def test_two_names_of_one_thing_must_agree() -> None:
         (("--docker-image", "x", "--memory", "1g"), "--image --memory: this is about containers"),
         (("--network", "none"), "--network: this is about containers"),
         (("--context", "/"), "--context: this is about containers"),
+        (("--sudo",), "--sudo: this is about containers"),
+        (("--enable-sudo",), "--sudo: this is about containers"),
         (("--cpus", "1"), "choose --isolation container"),
     ],
 )
@@ -100,6 +110,15 @@ def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ..
 def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
     assert why in refused(kernelexec(tmp_path, "exec", "1", *args))
+
+
+def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    args = ("--isolation", "container", "--image", MINIMAL, "--sudo", "--work-dir", "ws", "--log-dir", "logs")
+    done = kernelexec(tmp_path, "exec", "!sudo -n touch /etc/x && sudo -n id -u", *args)
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
+    assert f"of the image {SUDO}, with sudo: it can become root in them; network: none; " in done.stderr
+    assert ", with sudo, mounts " in (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
 
 
 def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None:

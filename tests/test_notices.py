@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,14 @@ def test_the_first_container_of_a_process_is_told_of(
     facts = {"session": "a", "container": "kernelexec-a-1", "image": "an/image", "network": "none"}
     for record in caplog.records:
         assert record.message == "kernelexec.container_started"
-        assert record.__dict__.items() >= (facts | {"mounts_written": 1, "mounts_read": 1}).items()
+        assert record.__dict__.items() >= (facts | {"mounts_written": 1, "mounts_read": 1, "sudo": False}).items()
     assert len(caplog.records) == 2
+
+
+def test_a_container_with_sudo_is_told_of_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    Notices(quiet=False)(replace(STARTED, container=replace(WHERE, sudo=True)))
+    with_sudo = FIRST.replace("an/image;", "an/image, with sudo: it can become root in them;")
+    assert capsys.readouterr().err == with_sudo
 
 
 def test_a_container_that_goes_with_its_session_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:

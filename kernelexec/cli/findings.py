@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelexec.config import Config
+from kernelexec.config.images import REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import unavailable
@@ -116,6 +117,6 @@ _KERNEL_CHECKS: tuple[Callable[[AsyncSession, str], Awaitable[Finding]], ...] = 
 
 
 def _how_to_get(image: str) -> str:
-    if image.startswith(_OURS):
-        return f"`kernelexec image build {image.removeprefix(_OURS).partition(':')[0]}` makes it."
+    if (found := REFERENCE.fullmatch(image)) is not None:
+        return f"`kernelexec image build {found['name']}{' --sudo' if found['sudo'] else ''}` makes it."
     return "Build or pull it, or name another one by --image."

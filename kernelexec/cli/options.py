@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -65,6 +65,10 @@ class Place:
         str | None,
         typer.Option("--network", metavar="none|bridge|host", callback=filled, help="The container's network. Default: none."),
     ] = None
+    sudo: Annotated[
+        bool, typer.Option("--sudo", help="Let code become root in the container by sudo. The image is the one with -sudo.")
+    ] = False
+    enable_sudo: Annotated[bool, typer.Option("--enable-sudo", hidden=True)] = False
     memory: Annotated[
         str | None,
         typer.Option("--memory", metavar="SIZE", callback=filled, help="The container's memory, as 512m or 1.5g. Default: 1g."),
@@ -123,6 +127,7 @@ class Place:
         said = {
             "image": _one(self.image, self.docker_image, "--image and --docker-image"),
             "network": self.network,
+            "sudo": self.sudo or self.enable_sudo or None,
             "memory_bytes": None if self.memory is None else size(self.memory, "--memory"),
             "cpus": self.cpus,
             "mounts": [_mount(given) for given in self.context] or None,
@@ -134,6 +139,7 @@ class Place:
 _NAMES = {
     "image": "image",
     "network": "network",
+    "sudo": "sudo",
     "memory_bytes": "memory",
     "cpus": "cpus",
     "mounts": "context",
@@ -145,7 +151,7 @@ def placed(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command, in the place of its parameter ``place``, the options that say where its code runs."""
     kind, hints = inspect.Parameter.KEYWORD_ONLY, get_type_hints(Place, include_extras=True)
     own = [found for name, found in inspect.signature(command, eval_str=True).parameters.items() if name != "place"]
-    defaults: dict[str, Any] = {option.name: [] if option.name == "context" else None for option in fields(Place)}
+    defaults: dict[str, Any] = {option.name: [] if option.default is MISSING else option.default for option in fields(Place)}
     shared = [inspect.Parameter(name, kind, default=default, annotation=hints[name]) for name, default in defaults.items()]
 
     @wraps(command)

@@ -11,16 +11,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
+from kernelexec.config.images import DEFAULT_IMAGE, with_sudo
 from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
-from kernelexec.config.refusals import capability_refusal, source_refusal, target_refusal
+from kernelexec.config.refusals import CAPABILITIES, capability_refusal, source_refusal, target_refusal
 
 _USER = re.compile(r"\d+(:\d+)?")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
 _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
-
-#: The image that ``kernelexec image build agent`` makes.
-DEFAULT_IMAGE = "kernelexec/agent"
 
 
 def _user(given: str | None) -> str | None:
@@ -162,10 +160,16 @@ class Container(Branch):
     """Whether everything but ``/tmp``, the workspace and what is mounted for writing can only be read."""
     no_new_privileges: bool = True
     """Whether programs with the set-user-id bit get no more rights than their caller has."""
+    sudo: bool = Field(default=False, strict=True)
+    """Whether code becomes root in the container by ``sudo``. An image of ours is then the one with ``-sudo`` in its name, and
+    three parts of the wall are lifted: ``no_new_privileges`` is off; root keeps all of ``cap_add``'s short list; the root
+    directory can be written, unless ``read_only_root`` is set. The network stays as it is. What root makes in the workspace,
+    and in mounts that can be written, is root's on this machine too.
+    """
     cap_add: Annotated[tuple[str, ...], AfterValidator(_capabilities)] = ()
     """Capabilities that are kept, of a short list; all others are dropped."""
     hostname: Annotated[str | None, AfterValidator(_hostname)] = None
-    """The name of the machine as kernels see it; by default the engine's choice."""
+    """The name of the machine as kernels see it; by default the engine's choice, or ``kernel`` with sudo and no network."""
     labels: Annotated[Variables, AfterValidator(_labels)] = Field(default_factory=dict)
     """Labels of the containers, besides those by which they are found again."""
     mounts: tuple[Mount, ...] = ()
@@ -204,6 +208,19 @@ class Container(Branch):
         if swap is not None and (memory is None or swap < memory):
             message = f"memory_swap_bytes={swap} is memory and swap together: memory_bytes is set too, and not larger"
             raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _sudo_works(self) -> Self:
+        if not self.sudo:
+            return self
+        if self.no_new_privileges and "no_new_privileges" in self.model_fields_set:
+            raise ValueError("sudo=True and no_new_privileges=True contradict each other: leave one of them out")
+        lifted = {"image": tuple(map(with_sudo, self.image)), "no_new_privileges": False, "cap_add": CAPABILITIES}
+        if "read_only_root" not in self.model_fields_set:
+            lifted["read_only_root"] = False
+        for name, value in lifted.items():  # it follows, and is not what was set: without sudo it is as it was
+            object.__setattr__(self, name, value)
         return self
 
     @property

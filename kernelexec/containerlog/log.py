@@ -207,6 +207,7 @@ def _where(container: InContainer | None) -> str:
         return "on this machine"
     mounts = [f"{source} -> {target} ({'ro' if only else 'rw'})" for source, target, only in container.mounts]
     told = f"container {container.name} ({container.id}), image {container.image}, network {container.connected}"
+    told += ", with sudo" if container.sudo else ""
     return plain(f"{told}, mounts {', '.join(mounts) or 'none'}")
 
 

@@ -70,8 +70,8 @@ class Provisioner(Measured, KernelProvisionerBase):
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network = network_of(str(self.container.get("network", "none")), self.ports)
-        published = tuple(sorted(self._published.values()))
-        return InContainer(self.name, self._id[:12], self._image, network, shared, published)
+        published, sudo = tuple(sorted(self._published.values())), bool(self.container.get("sudo"))
+        return InContainer(self.name, self._id[:12], self._image, network, shared, published, sudo)
 
     @property
     def guard(self) -> int | None:

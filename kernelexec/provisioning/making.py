@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.engine import Engine, Order
+from kernelexec.provisioning.engine.accounts import give_account, missing_account, write_account
 from kernelexec.provisioning.engine.recipes import how_to_get
-from kernelexec.provisioning.labels import OWNER
+from kernelexec.provisioning.labels import OWNER, RUNTIME
 from kernelexec.provisioning.orphans import abandoned
 
 _OURS = "kernelexec/"
@@ -41,7 +44,8 @@ def make(engine: Engine, order: Order, name: str) -> str:
     refused = []
     for image in order.options.image:
         try:
-            return _from_image(engine, order, name, image)
+            made = _from_image(engine, order, name, image)
+            return _with_account(engine, order, name, image, made) if order.options.sudo else made
         except ImageMissing as exc:
             refused.append(str(exc))
         except EngineRefused as exc:
@@ -82,6 +86,23 @@ def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
         except EngineRefused as exc:
             raise ImageMissing(f"{str(exc).rstrip('.')}.") from exc
     return _named(engine, name, settings, host)
+
+
+def _with_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
+    """The container with an account for its user; where its root cannot be written, another one that has it mounted."""
+    try:
+        files = missing_account(engine, container, order.user, order.environment.get("HOME", "/"))
+        if not files:
+            return container
+        if not order.options.read_only_root:
+            give_account(engine, container, files)
+            return container
+        mounts = write_account(Path(order.labels[RUNTIME]).parent, files)  # code in the container does not see it
+    except BaseException:
+        remove(engine, container)
+        raise
+    engine.remove(container)
+    return _from_image(engine, replace(order, mounts=(*order.mounts, *mounts)), name, image)
 
 
 def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:

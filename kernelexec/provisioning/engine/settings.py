@@ -56,7 +56,7 @@ class Order:
             "working_dir": self.cwd,
             "labels": {**self.options.labels, **self.labels},
             "ports": list(self.ports),
-            "hostname": self.options.hostname,
+            "hostname": self._hostname,
             "use_config_proxy": False,
         }
 
@@ -73,6 +73,7 @@ class Order:
             "cap_drop": ["ALL"],
             "cap_add": list(options.cap_add) or None,
             "security_opt": ["no-new-privileges:true"] if options.no_new_privileges else None,
+            "extra_hosts": {self._hostname: "127.0.0.1"} if self._hostname and self._is_alone else None,
             "init": True,
             "ipc_mode": "private",
             "shm_size": options.shm_bytes,
@@ -85,6 +86,15 @@ class Order:
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [_mount(*mount) for mount in self.mounts],
         }
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.options.sudo and self.options.network == "none"
+
+    @property
+    def _hostname(self) -> str | None:
+        """The name that is chosen; one of ours for sudo, which looks it up: without a network the engine leaves it unknown."""
+        return self.options.hostname or ("kernel" if self._is_alone else None)
 
     def _ulimits(self) -> list[Ulimit]:
         limits = self.limits
