@@ -200,6 +200,15 @@ def test_the_user_has_no_capability_and_root_has_those_that_are_said(session: Se
 
 @needs_engine
 @needs_root
+def test_what_root_runs_ends_with_its_command_however_deaf_it_is(session: Session) -> None:
+    deaf = "sh -c 'trap \"\" HUP INT TERM; sleep 600; sleep 600'"
+    result = session.execute_command(f"sudo -n {deaf}", timeout=1)
+    assert (result.status, result.state) == ("error", "kept")
+    assert "sleep" not in session.execute_command("cat /proc/[0-9]*/comm").text
+
+
+@needs_engine
+@needs_root
 def test_a_restarted_kernel_has_it_too_and_nothing_of_what_root_did_before(session: Session) -> None:
     assert session.execute_command("sudo -n touch /etc/before").exit_code == 0
     session.restart()

@@ -162,8 +162,7 @@ class Command:
             if self._pump(process, PATIENCE):
                 break
         process.wait()
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+        family.kill_group(process.pid)
         family.sweep(MARK, self._mark)
         self._finish()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,12 +15,16 @@ KERNEL_MARK = "KERNELEXEC_KERNEL"
 #: The mark as the kernel was started with it: the cells may do to the environment what they like.
 MARKED = {KERNEL_MARK: os.environ[KERNEL_MARK]} if KERNEL_MARK in os.environ else {}
 
+#: Whether this user becomes root by sudo, and the kernel is to use that on what its own commands leave.
+_BY_SUDO = os.environ.get("KERNELEXEC_SUDO") == "1"
+
 #: Process groups of the commands that run now.
 running: set[int] = set()
 
 _PROC = Path("/proc")
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _ROUNDS = 5
+_SUDO_SECONDS = 5.0
 _SCORE, _FIRST = _PROC / "self/oom_score_adj", 1000
 
 
@@ -101,6 +106,27 @@ def sweep(name: str, mark: str) -> None:
         with suppress(OSError):
             if pid != os.getpid() and marked(pid):
                 _kill(pid, marked)
+
+
+def kill_group(group: int) -> None:
+    """Kill a command's process group; what it made root's too, where sudo is there for that."""
+    with suppress(OSError):
+        os.killpg(group, signal.SIGKILL)
+    if _BY_SUDO and any(_is_anothers(int(entry.name), group) for entry in _PROC.glob("[0-9]*")):
+        argv = ["sudo", "-n", "sh", "-c", f"kill -s KILL -- -{group}"]  # the shell's own: there may be no program for it
+        none = subprocess.DEVNULL
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(argv, stdin=none, stdout=none, stderr=none, timeout=_SUDO_SECONDS, check=False)
+
+
+def _is_anothers(pid: int, group: int) -> bool:
+    """Whether a process of the group lives and is not this user's."""
+    try:
+        place = _PROC / str(pid)
+        state, _, found = (place / "stat").read_bytes().rpartition(b")")[2].split()[:3]
+        return int(found) == group and state not in (b"Z", b"X") and place.stat().st_uid != os.getuid()
+    except (OSError, ValueError):
+        return False  # gone
 
 
 def kill_descendants() -> None:

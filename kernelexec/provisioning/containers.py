@@ -240,6 +240,8 @@ class ContainerPlace:
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
             "LANG": "C.UTF-8",
         }
+        if self.config.container.sudo:
+            fixed["KERNELEXEC_SUDO"] = "1"
         return {**fixed, **named, **rules.set, **self.config.container.environment}
 
     def check(self, *, own: bool) -> None:
