@@ -70,7 +70,11 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
 @needs_engine
 @pytest.mark.parametrize(
     ("image", "mend"),
-    [("kernelexec/missing:1", "`kernelexec image build missing` makes it."), ("no.such/image", "name another one by --image")],
+    [
+        ("kernelexec/missing:1", "`kernelexec image build missing` makes it."),
+        ("kernelexec/missing-sudo:1", "`kernelexec image build missing --sudo` makes it."),
+        ("no.such/image", "name another one by --image"),
+    ],
 )
 def test_an_image_that_is_not_there_is_never_pulled_but_told_of(image: str, mend: str, tmp_path: Path) -> None:
     status, found = findings(tmp_path, "--isolation", "container", "--image", image)
