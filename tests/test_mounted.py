@@ -12,6 +12,7 @@ from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.config import Config
 from kernelexec.provisioning import standin
 from kernelexec.provisioning.engine import Engine, mounted, probing
+from kernelexec.provisioning.labels import RUNTIME_INSIDE
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.language_image import static_image
 
@@ -134,7 +135,7 @@ def test_a_volume_that_was_not_finished_is_filled_again(executor: Executor) -> N
         volume = "kernelexec-test-unfinished"
         engine.api.create_volume(volume)
         try:
-            command = ("sh", "-c", "mkdir -p $0/base/bin $0/bin && echo > $0/ld", mounted.INSIDE)
+            command = ("sh", "-c", "mkdir -p $0/base/bin $0/bin && echo > $0/ld", RUNTIME_INSIDE)
             for program in (command, ("python3", "-c", mounted._FILLING.read_text())):
                 assert run(engine, wanted, program, volume) == 0
         finally:
@@ -142,7 +143,7 @@ def test_a_volume_that_was_not_finished_is_filled_again(executor: Executor) -> N
 
 
 def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> int:
-    host = probing.locked() | {"binds": [f"{volume}:{mounted.INSIDE}"]}
+    host = probing.locked() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
     container = engine.create(None, probing.settings_of(image, command, "0:0"), host)
     try:
         engine.start(container)

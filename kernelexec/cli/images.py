@@ -11,12 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
-from kernelexec.cli.surroundings import say, write_any, writing
+from kernelexec.cli.surroundings import say, write_any
+from kernelexec.cli.table import show_table
 from kernelexec.config.images import NAMES
 from kernelexec.errors import ImageMissing, KernelexecError
 from kernelexec.provisioning.engine.building import BuildOrder
@@ -58,7 +55,7 @@ def check_one(image: str, *, as_json: bool) -> int:
         said = {"image": image, "facts": asdict(facts), "findings": [asdict(finding) for finding in findings]}
         write_any(sys.stdout, json.dumps(said, default=dict) + "\n")
     else:
-        _show(("", "check", "found", "to add it"), [_row(finding) for finding in findings])
+        show_table(("", "check", "found", "to add it"), [_row(finding) for finding in findings])
     return 0 if all(finding.ok for finding in findings if finding.needed) else 1
 
 
@@ -92,7 +89,7 @@ def list_all(*, as_json: bool) -> int:
         return 0
     rows = [[name, "", "", purpose] for name, purpose in purposes.items() if all(image.recipe != name for image in images)]
     built = [[", ".join(image.names) or image.id[7:19], *_state(image), purposes.get(image.recipe, "")] for image in images]
-    _show(("image", "state", "size", "what it is for"), [*built, *([row[0], "not built", *row[2:]] for row in rows)])
+    show_table(("image", "state", "size", "what it is for"), [*built, *([row[0], "not built", *row[2:]] for row in rows)])
     return 0
 
 
@@ -129,19 +126,3 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-def _show(headings: tuple[str, ...], rows: list[list[str]]) -> None:
-    """A table on a terminal; elsewhere a line of tab-separated fields for each row, without headings."""
-    if not sys.stdout.isatty():
-        write_any(sys.stdout, "".join("\t".join(row) + "\n" for row in rows))
-        return
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console()
-    with writing(sys.stdout), console.capture() as captured:
-        console.print(table)
-    write_any(sys.stdout, captured.get())

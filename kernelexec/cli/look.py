@@ -7,11 +7,9 @@ import sys
 from collections.abc import Iterable
 
 import anyio
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from kernelexec.cli.surroundings import write_any, writing
+from kernelexec.cli.surroundings import write_any
+from kernelexec.cli.table import show_table
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, nearest
 from kernelexec.kernel import ask_kernel
 from kernelexec.provisioning.register import LiveSession, live_sessions
@@ -31,7 +29,7 @@ def list_sessions(*, as_json: bool) -> int:
         write_any(sys.stdout, json.dumps([_as_dict(session) for session in found]) + "\n")
         return 0
     rows = [[str(value) for value in _as_dict(session).values()] for session in found]
-    _show(("session", "workspace", "process", "epoch", "connection file"), rows)
+    show_table(("session", "workspace", "process", "epoch", "connection file"), rows)
     return 0
 
 
@@ -51,7 +49,7 @@ def list_variables(name: str | None, *, as_json: bool) -> int:
     if as_json:
         write_any(sys.stdout, json.dumps(found.to_dict()) + "\n")
         return 0
-    _show(("name", "type", "shape", "size", "value"), [_row(variable) for variable in found])
+    show_table(("name", "type", "shape", "size", "value"), [_row(variable) for variable in found])
     if found.total > len(found):
         write_any(sys.stderr, f"kernelexec: {len(found)} of {found.total} variables are shown\n")
     return 0
@@ -108,20 +106,3 @@ def _size(size_bytes: float | None) -> str:
     while size_bytes >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - of the units
         size_bytes, unit = size_bytes / 1024, unit + 1
     return f"{size_bytes:.0f} {_UNITS[unit]}" if not unit else f"{size_bytes:.1f} {_UNITS[unit]}"
-
-
-def _show(headings: tuple[str, ...], rows: list[list[str]]) -> None:
-    """A table on a terminal; elsewhere a line of tab-separated fields for each row, without headings."""
-    plain = [["".join(char if char.isprintable() else "?" for char in field) for field in row] for row in rows]
-    if not sys.stdout.isatty():
-        write_any(sys.stdout, "".join("\t".join(row) + "\n" for row in plain))
-        return
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in plain:
-        table.add_row(*map(Text, row))  # as it is: what a cell holds is no markup
-    console = Console()
-    with writing(sys.stdout), console.capture() as captured:
-        console.print(table)
-    write_any(sys.stdout, captured.get())

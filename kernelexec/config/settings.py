@@ -108,7 +108,7 @@ class Config(Branch):
     profile: str | None = None
     """The profile that kernels start with; what is set in ``container`` and ``budgets`` themselves goes over it."""
     workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
-    """The directory in which every session gets a directory of its own; relative to the current one."""
+    """The directory in which every session gets a directory of its own; relative to the current one: see ``workspaces``."""
     work_dir: Directory | None = None
     """The directory that sessions work in unless they name another, made where it is missing; by default each has its own."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
@@ -132,3 +132,8 @@ class Config(Branch):
     log_dir: Directory | None = None
     """Where every session keeps ``<name>/docker_container.log``: what ran, what came out, and what became of its kernels;
     outside of the workspaces, where cells could change it. None keeps none."""
+
+    @property
+    def workspaces(self) -> Path:
+        """``workspace`` as an absolute path."""
+        return self.workspace.expanduser().absolute()

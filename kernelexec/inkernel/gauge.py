@@ -115,7 +115,7 @@ class Gauge:
             self._wake.acquire()
             ran = True
             while ran:  # one look more than there are cells: between quick ones nobody is woken
-                time.sleep(TICK_SECONDS)
+                time.sleep(TICK_SECONDS)  # a file of the system tells nobody when it changes; only while cells run
                 ran = self._running
                 with suppress(Exception):
                     if ran:

@@ -134,7 +134,7 @@ def _owned_again(fd: int, patience: float) -> bool:
         while (left := deadline - time.monotonic()) > 0:
             if os.read(fd, 1):
                 return True
-            time.sleep(min(_LOOK_SECONDS, left))
+            time.sleep(min(_LOOK_SECONDS, left))  # nothing tells when somebody opens a pipe; only without an owner
     except BlockingIOError:
         return True
     finally:
@@ -162,7 +162,7 @@ class Lease:
 
     def _watch(self) -> None:
         while self._left > 0:
-            time.sleep(self._step)
+            time.sleep(self._step)  # the step that is counted: see the class
             self._left -= self._step
         _end(self._before)
 

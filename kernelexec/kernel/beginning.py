@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -33,7 +34,7 @@ _TAPE_BUDGETS = 2
 logger = logging.getLogger("kernelexec")
 
 
-class Beginning(Levers):
+class Beginning(Levers, ABC):
     """The part of a kernel that ends when it serves. Whoever derives from it ends the kernel, and hears of its death."""
 
     about: dict[str, Any]
@@ -221,19 +222,19 @@ class Beginning(Levers):
     async def _complaint(self) -> str:
         return complaint((await self.stderr()).strip(), None if self._installed else self._place.python)
 
+    @abstractmethod
     async def kill(self) -> None:
         """Kill the process and all its descendants, and wait until it is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def answers(self, patience: float) -> bool:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
-        raise NotImplementedError
 
-    async def _watch(self, provisioner: KernelProvisionerBase) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _watch(self, provisioner: KernelProvisionerBase) -> None: ...
 
-    def _set_death(self, death: Death) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _set_death(self, death: Death) -> None: ...
 
-    def _learn(self, metadata: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _learn(self, metadata: dict[str, Any]) -> None: ...

@@ -19,12 +19,11 @@ from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelSta
 from kernelexec.hooks import InContainer
 from kernelexec.provisioning.engine import LOOPBACK, News, Order, Seen, network_of, networks
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME
+from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE
 from kernelexec.provisioning.making import make, remove, remove_left
 from kernelexec.provisioning.measured import KILLED, Measured, in_thread
 from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import children_of, descends, status_of
-from kernelexec.provisioning.standin import INSIDE as RUNTIME_INSIDE
 
 #: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
@@ -89,10 +88,11 @@ class Provisioner(Measured, KernelProvisionerBase):
         """Called before ``launch_kernel``; what it returns is given there."""
         if self._guest is None:
             return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
-        options = {"container": self.container, "limits": self.limits}
+        container = {**self.container, "share_home": True} if self.share_home else self.container
+        options = {"container": container, "limits": self.limits}
         with told():
             launch, settings = await self._guest.receive(
-                self.kernel_spec, self.kernel_id, kwargs, isolation="container", options=options, share_home=self.share_home
+                self.kernel_spec, self.kernel_id, kwargs, isolation="container", options=options
             )
         self.mounts, self.name = settings["mounts"], settings["name"]
         self.labels = settings["labels"] | {CLIENT: "jupyter"}

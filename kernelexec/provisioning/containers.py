@@ -13,12 +13,12 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.provisioning.installed import Home, Installed, InstalledSpec, Transport
-from kernelexec.provisioning.labels import LAUNCHER_INSIDE, container_name, labels_of
+from kernelexec.provisioning.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name, labels_of
 from kernelexec.provisioning.mounts import WORKSPACE_INSIDE, Bind, binds, give
 from kernelexec.provisioning.runtime import PUBLISHED_PORTS, RuntimeDirectory
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
-from kernelexec.provisioning.standin import INSIDE, find_stand_in, notice, stand_in
 from kernelexec.provisioning.standin import PYTHON as STAND_IN
+from kernelexec.provisioning.standin import find_stand_in, notice, stand_in
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.engine import ImageFacts
@@ -188,7 +188,7 @@ class ContainerPlace:
         from kernelexec.provisioning.crossing import sockets_cross  # noqa: PLC0415 - docker, as above
 
         mounted = stand_in(self.config.container)
-        python = (STAND_IN, ((mounted.volume, INSIDE, True),)) if mounted else (self.config.container.python, ())
+        python = (STAND_IN, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (self.config.container.python, ())
         await anyio.to_thread.run_sync(sockets_cross, self.config, self.root, *python)
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ class ContainerPlace:
 
         The private directory is there too, but for a kernel that is reached by ports.
         """
-        options, parent = self.config.container, self.config.workspace.expanduser().absolute()
+        options = self.config.container
         python = STAND_IN if stand_in(options) else options.python
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, "--guard-alone")
@@ -217,7 +217,7 @@ class ContainerPlace:
             "mounts": [*self._binds(), *self._ours(runtime)],
             "labels": labels_of(
                 session=self.session,
-                workspace=parent,
+                workspace=self.config.workspaces,
                 root=self.root,
                 runtime=runtime.path,
                 held_by="lease" if runtime.leased else "pipe",
@@ -256,7 +256,7 @@ class ContainerPlace:
 
     def _ours(self, runtime: RuntimeDirectory) -> list[Bind]:
         mounted = stand_in(self.config.container)
-        found = [(mounted.volume, INSIDE, True)] if mounted else []
+        found = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
         private = [] if runtime.leased else [(str(runtime.path), str(runtime.path), False)]
         return [*found, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
 
@@ -267,7 +267,7 @@ class ContainerPlace:
             raise KernelStartFailed(str(exc)) from exc
 
     def _mounts(self) -> list[Bind]:
-        journals = self.config.workspace.expanduser().absolute() / ".journals"
+        journals = self.config.workspaces / ".journals"
         return binds(self.config.container, workspace=self.workspace, root=self.root, journals=journals)
 
 

@@ -76,7 +76,7 @@ def doubt() -> None:
 
 
 def _found(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, believed: bool) -> bool:
-    with Engine() as engine:
+    with Engine.shared() as engine:
         where = Whereabouts.of(engine)
         crossing = (by_signs(where, root) if believed else None) or tried(engine, config, root, python, mounts)
     if where.remote and crossing == "nothing":
@@ -130,7 +130,7 @@ def tried(engine: Engine, config: Config, root: Path, python: str, mounts: Seque
                     raise EngineRefused(f"A container that tries unix sockets cannot run {python}: {engine.logs(container)}")
                 if not seen.running:
                     break
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)  # in a thread: nothing that crosses for sure would tell
         return "files" if (place / "file").exists() else "nothing"
     except NotShared:
         return "nothing"

@@ -51,7 +51,6 @@ class Guest:
         *,
         isolation: str,
         options: Mapping[str, Any],
-        share_home: bool = False,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make the directory of a new kernel process; how it is to be launched, and the provisioner's own settings for it.
 
@@ -62,7 +61,7 @@ class Guest:
             InvalidWorkDir: the kernel would see all of the user's own directory.
             KernelStartFailed: there is no place for its sockets.
         """
-        config = _config(isolation, options, kwargs.get("cwd"), share_home=share_home)
+        config = _config(isolation, options, kwargs.get("cwd"))
         if self._root is None:
             self._root = await anyio.to_thread.run_sync(_new_root)
         runtime = self._furnish(self._root.path)
@@ -180,17 +179,16 @@ def _new_root() -> Root:
     return Root.claim(new_root())
 
 
-def _config(isolation: str, options: Mapping[str, Any], cwd: object, *, share_home: bool) -> Config:
+def _config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:
     """The settings of one kernel, whose workspace is where it is started: the notebook's directory."""
     workspace = Path(str(cwd) if cwd else Path.cwd()).resolve()
     home = Path.home().resolve()
-    if isolation == "container" and ((workspace == home and not share_home) or workspace in home.parents):
+    config = load(isolation, workspace=workspace, config=options)
+    shared = config.container.share_home
+    if isolation == "container" and ((workspace == home and not shared) or workspace in home.parents):
         message = f"The kernel would see all of {workspace}, with what is private in {home}: put the notebook into a directory"
         message += " of its own, or install the kernelspec with --share-home." if workspace == home else " of its own."
         raise InvalidWorkDir(message)
-    if share_home and isolation == "container":
-        options = {**options, "container": {**options.get("container", {}), "share_home": True}}
-    config = load(isolation, workspace=workspace, config=options)
     if isolation == "container" and config.container.transport == "tcp":
         message = "container.transport='tcp': kernels of other programs are reached by unix sockets only. Leave the option out."
         raise InvalidConfig(message)

@@ -20,6 +20,8 @@ CLIENT = "kernelexec.client"
 HELD_BY = "kernelexec.held-by"
 #: Where the launcher is mounted in every container of ours.
 LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
+#: Where a Python is mounted if an image has none. Short: it is written over the paths of a loader and of a C library.
+RUNTIME_INSIDE = "/opt/kernelexec/rt"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 

@@ -11,9 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from kernelexec.config import Container
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.provisioning.labels import LAUNCHER_INSIDE
+from kernelexec.provisioning.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
 from kernelexec.provisioning.roots import NAME
-from kernelexec.provisioning.standin import INSIDE as RUNTIME_INSIDE
 from kernelexec.provisioning.trees import DIRECTORY
 
 #: Where it is on this machine, where it is in the container, and whether it can only be read.

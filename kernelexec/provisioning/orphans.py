@@ -35,8 +35,8 @@ def inherit(config: Config) -> list[Estate]:
     Raises:
         EngineFailed: nobody knows what is there.
     """
-    workspace = str(config.workspace.expanduser().absolute())
-    with Engine() as engine:
+    workspace = str(config.workspaces)
+    with Engine.shared() as engine:
         there = engine.labelled(f"{WORKSPACE}={workspace}")
         estates = []
         for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if _waits(found)):
@@ -61,7 +61,7 @@ def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSe
 def give_up(left: LeftSession) -> None:
     """Remove the container of a session with which nobody can go on, as far as the engine does it. For a thread."""
     container = left.handover.provisioner.get("container")
-    with suppress(EngineFailed), Engine() as engine:
+    with suppress(EngineFailed), Engine.shared() as engine:
         for found in engine.labelled(OWNER):
             if found.id == container:
                 _remove(engine, found)
@@ -76,8 +76,8 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
         EngineFailed: nobody knows what is there.
     """
     waiting = set()
-    own = str(config.workspace.expanduser().absolute())
-    with Engine() as engine:
+    own = str(config.workspaces)
+    with Engine.shared() as engine:
         for found in engine.labelled(OWNER):
             if stop.is_set():
                 break

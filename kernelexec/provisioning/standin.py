@@ -8,13 +8,13 @@ import anyio.to_thread
 
 from kernelexec.config import Container
 from kernelexec.errors import EngineFailed, ImageMissing, KernelStartFailed
+from kernelexec.provisioning.labels import RUNTIME_INSIDE
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.engine.mounted import Mounted
 
-#: Where it is mounted, and its interpreter there.
-INSIDE = "/opt/kernelexec/rt"
-PYTHON = f"{INSIDE}/bin/python3"
+#: Its interpreter, where it is mounted.
+PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
 
 _chosen: dict[tuple[object, ...], Mounted] = {}
 

@@ -239,12 +239,12 @@ _answered: dict[str, float] = {}
 
 def probe() -> str | None:
     """Why no engine can be used, in a sentence; None where one answers, or did a moment ago. It takes two seconds at most."""
-    host, now = os.environ.get("DOCKER_HOST", ""), time.monotonic()
-    if now - _answered.get(host, -math.inf) < _FRESH_SECONDS:
+    address, now = host(), time.monotonic()
+    if now - _answered.get(address, -math.inf) < _FRESH_SECONDS:
         return None
     try:
         with Engine(timeout=PROBE_SECONDS):
-            _answered[host] = now
+            _answered[address] = now
             return None
     except EngineAway as exc:
         return str(exc)

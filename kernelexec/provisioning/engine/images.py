@@ -127,7 +127,7 @@ def _remove_made(engine: Engine, made: list[str]) -> None:
     """
     deadline = time.monotonic() + _LETTING_GO_SECONDS
     while _remove_nameless(engine, made) and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)  # in a thread: the engine does not tell when it lets go of an image
 
 
 def _remove_nameless(engine: Engine, images: Sequence[str]) -> int:

@@ -23,15 +23,12 @@ def known_facts(images: Sequence[str], python: str) -> ImageFacts:
         ImageMissing: none of them is there.
         EngineRefused, EngineAway: nobody says.
     """
-    engine = Engine.shared()
-    try:
+    with Engine.shared() as engine:
         identity = _first(engine, images)
         with asking:
             if (identity, python) not in _known:
                 _known[identity, python] = probe_image(engine, identity, python=python)
             return _known[identity, python]
-    finally:
-        engine.release()
 
 
 def _first(engine: Engine, images: Sequence[str]) -> str:

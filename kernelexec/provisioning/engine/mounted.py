@@ -19,11 +19,10 @@ from kernelexec.provisioning.engine.client import Engine, mapped
 from kernelexec.provisioning.engine.judgement import at_least, ipykernel_min, python_min
 from kernelexec.provisioning.engine.known import asking, known_facts
 from kernelexec.provisioning.engine.probing import locked, settings_of
+from kernelexec.provisioning.labels import RUNTIME_INSIDE
 
 #: What such a volume carries.
 LABEL = "kernelexec.runtime"
-#: Where it is mounted. Short: it is written over the paths of a loader and of a C library.
-INSIDE = "/opt/kernelexec/rt"
 _FILLING = Path(__file__).with_name("filling.py")
 _SECONDS = 300.0
 _MARK = "kernelexec="
@@ -90,10 +89,10 @@ def _lacking(python: str | None, ipykernel: str | None) -> str:
 def _fill(engine: Engine, image: str) -> Mounted:
     """Fill the volume of an image; whoever comes second waits for who came first, and finds it full."""
     program = _FILLING.read_text(encoding="utf-8")
-    volume = f"kernelexec-runtime-{hashlib.sha256(f'{image} {INSIDE} {program}'.encode()).hexdigest()[:16]}"
+    volume = f"kernelexec-runtime-{hashlib.sha256(f'{image} {RUNTIME_INSIDE} {program}'.encode()).hexdigest()[:16]}"
     with mapped("make a volume"):
         engine.api.create_volume(volume, labels={LABEL: image})
-    host = locked() | {"mounts": [Mount(INSIDE, volume, type="volume", no_copy=True)]}
+    host = locked() | {"mounts": [Mount(RUNTIME_INSIDE, volume, type="volume", no_copy=True)]}
     container = engine.create(None, settings_of(image, ("python3", "-c", program), "0:0"), host)
     try:
         engine.start(container)
