@@ -48,7 +48,7 @@ def test_mid_cell(tmp_path: Path, end: Callable[[AsyncExecutor], Awaitable[None]
             session = await executor.session("a")
             await session.execute("x = 1")
             begun = asyncio.Event()
-            code = "import time\nprint('before', flush=True)\ntime.sleep(600)"
+            code = "import time\nprint('before\\n', end='', flush=True)\ntime.sleep(600)"  # one write: heard whole
             cell = asyncio.ensure_future(session.execute(code, on_output=lambda _: begun.set()))
             await begun.wait()
             await end(executor)

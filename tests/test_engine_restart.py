@@ -45,7 +45,7 @@ def test_the_engine_goes_away_and_comes_back(chosen: OwnEngine, tmp_path: Path, 
             session = await executor.session("a")
             await session.execute("x = 1")
             begun = asyncio.Event()
-            code = "import time\nprint('before', flush=True)\ntime.sleep(600)"
+            code = "import time\nprint('before\\n', end='', flush=True)\ntime.sleep(600)"  # one write: heard whole
             cell = asyncio.ensure_future(session.execute(code, on_output=lambda _: begun.set()))
             await begun.wait()
             await asyncio.to_thread(chosen.stop, signum)

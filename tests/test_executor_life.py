@@ -16,7 +16,7 @@ from kernelexec.kernel import Kernel
 from kernelexec.provisioning import KernelProvisionerBase
 from tests.traces import descriptors, marked_processes, runtime_directories
 
-SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+SLEEPS = "import time\nprint('begun\\n', end='', flush=True)\ntime.sleep(600)"  # one write: heard whole
 BOUND = 30
 
 

@@ -90,7 +90,7 @@ def test_a_cell_whose_session_is_closed_was_ended_on_request(tmp_path: Path) -> 
     async def main(session: AsyncSession) -> None:
         assert (await session.execute("x = 1")).ok
         begun = asyncio.Event()
-        code = "print('begun', flush=True); import time; time.sleep(60)"
+        code = "print('begun\\n', end='', flush=True); import time; time.sleep(60)"  # one write: heard whole
         running = asyncio.create_task(session.execute(code, on_output=lambda _: begun.set()))
         await begun.wait()
         await session.close()
