@@ -26,6 +26,8 @@ NEVER = {
     "another engine": "/run/containerd/containerd.sock",
     "the machine's settings of programs": "/etc",
     "passwords": "/etc/shadow",
+    "certificates": "/etc/ssl/certs",
+    "a program": "/usr/bin/env",
     "the machine's keys": "/etc/ssh",
     "programs": "/usr",
     "state of programs": "/var",
@@ -40,8 +42,7 @@ NEVER = {
     "all homes": "/home",
 }
 WRITTEN_NEVER = {
-    "certificates": "/etc/ssl/certs",
-    "a program": "/usr/bin/env",
+    "a program": "/usr/local/bin/env",
     "own code": "/opt/venv/lib",
     "an interpreter": "/opt/venv",
 }

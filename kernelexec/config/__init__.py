@@ -7,7 +7,7 @@ from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
 from kernelexec.config.limits import Change
 from kernelexec.config.profiles import Profile
-from kernelexec.config.refusals import source_refusal, system_refusal
+from kernelexec.config.refusals import source_refusal, system_refusal, target_refusal
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
@@ -39,5 +39,6 @@ __all__ = [
     "size",
     "source_refusal",
     "system_refusal",
+    "target_refusal",
     "ways_out",
 ]

@@ -97,9 +97,9 @@ def _target(given: str | None) -> str | None:
 
 def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
     for path in given:
-        _refuse(target_refusal(path))
         if path.rstrip("/") == "/tmp":  # noqa: S108 - the container's
             raise ValueError("it is there already, and its size is tmp_bytes")
+        _refuse(target_refusal(path))
     return MappingProxyType(dict(given))
 
 

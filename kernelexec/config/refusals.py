@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 #: Capabilities that a container may keep: with them root in the container does what root does to its own files and processes.
@@ -18,13 +19,17 @@ CAPABILITIES = (
     "SETGID",
     "SETUID",
 )
-_WHOLE = frozenset({"/", "/home", "/mnt", "/opt", "/root", "/srv", "/usr", "/var", "/var/lib"})
+#: These, but not what is below.
+_WHOLE = frozenset({"/", "/home", "/mnt", "/opt", "/root", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/tmp"})  # noqa: S108
+#: These, and all that is below.
 _TREES = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/var/run"),
     *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet"),
 )
 _ENGINES = frozenset({"docker.sock", "podman.sock", "containerd.sock", "crio.sock", "buildkitd.sock"})
+#: What a container has of its own: a mount there, and for the first two only there, would hide it.
+_OWN = ("/", "/tmp")  # noqa: S108 - the container's
 _TAKEN = ("/dev", "/opt/kernelexec", "/proc", "/sys")
 
 
@@ -63,7 +68,7 @@ def target_refusal(target: str) -> str | None:
     if not path.is_absolute() or ".." in path.parts or not target.isprintable() or ":" in target:
         return "it is an absolute path without '..' and colons"
     said = f"/{str(path).lstrip('/')}"
-    if said == "/" or any(_within(said, taken) or _within(taken, said) for taken in _TAKEN):
+    if said in _OWN or any(_within(said, taken) or _within(taken, said) for taken in _TAKEN):
         return f"{said} is what the container itself is made of"
     return None
 
@@ -75,10 +80,11 @@ def capability_refusal(name: str) -> str | None:
     return f"{name} reaches beyond the container; what can be kept is {', '.join(CAPABILITIES)}"
 
 
-def _names(path: Path) -> tuple[str, str]:
+def _names(path: Path) -> Iterator[str]:
     """The path as it is named, and where it leads."""
     named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
-    return named, os.path.realpath(named)
+    yield named
+    yield os.path.realpath(named)
 
 
 def _within(path: str, tree: str) -> bool:

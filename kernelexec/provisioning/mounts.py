@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from kernelexec.config import Container
+from kernelexec.config import Container, system_refusal, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.provisioning.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
 from kernelexec.provisioning.roots import NAME
 from kernelexec.provisioning.trees import DIRECTORY
 
@@ -21,25 +20,8 @@ Bind = tuple[str, str, bool]
 WORKSPACE_INSIDE, CONTEXT_INSIDE = "/workspace", "/context"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-#: Neither these, nor anything below them, nor anything that holds them.
-_KERNELS = ("/proc", "/sys", "/dev", "/boot")
-_ENGINES = (
-    "/var/lib/docker",
-    "/var/lib/containerd",
-    "/var/lib/containers",
-    "/run/docker",
-    "/run/docker.sock",
-    "/run/containerd",
-    "/run/podman",
-    "/run/crio",
-)
-_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
-#: These, and what holds them, but not what is below.
-_SYSTEM = ("/etc", "/usr", "/var", "/run", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - they are only named
 #: What is below these can be read only.
-_PROGRAMS = ("/etc", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
-#: What a container has of its own; a mount there would hide it.
-_TAKEN = ("/proc", "/sys", "/dev", LAUNCHER_INSIDE, RUNTIME_INSIDE)
+_PROGRAMS = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
 
 
 def binds(options: Container, *, workspace: Path, root: Path, journals: Path) -> list[Bind]:
@@ -74,19 +56,13 @@ def refusal(
 
     ``sockets`` are the engine's, ``roots`` the private directories of executors, ``code`` is what this program runs from.
     """
-    why = None
-    if source == Path("/"):
-        why = "it is all of this machine"
-    elif any(_touches(source, Path(path)) for path in _KERNELS):
-        why = "it is the machine's own kernel and its devices"
-    elif any(_touches(source, Path(path)) for path in (*_ENGINES, *sockets)):
+    why = system_refusal(source)
+    if why is not None:
+        return why
+    if any(_touches(source, Path(path)) for path in sockets):
         why = "who has the container engine has this machine"
     elif any(_touches(source, path) for path in roots):
         why = "the sockets and keys of kernels are there"
-    elif any(_touches(source, Path(path)) for path in _SECRETS):
-        why = "it holds this machine's secrets"
-    elif any(_holds(source, Path(path)) for path in _SYSTEM):
-        why = "it is this machine's system, or what all its programs share"
     elif home is not None and _holds(source, home):
         why = "it is a home directory, with its keys and with the files that its programs start from"
     elif not read_only and any(_holds(Path(path), source) for path in _PROGRAMS):
@@ -139,12 +115,10 @@ def _checked(source: Path, root: Path, *, read_only: bool, share_home: bool) -> 
 
 
 def _target(target: str) -> str:
-    path = PurePosixPath(target)
-    plain = path.is_absolute() and ".." not in path.parts and str(path) not in ("/", "/tmp")  # noqa: S108 - its own
-    if not plain or any(_touches(Path(path), Path(taken)) for taken in _TAKEN):
-        message = f"target={target!r} cannot be a mount's place: it is an absolute path outside of {', '.join(_TAKEN)}."
+    if why := target_refusal(target):
+        message = f"target={target!r} cannot be a mount's place: {why}."
         raise InvalidConfig(message)
-    return str(path)
+    return str(PurePosixPath(target))
 
 
 def _check_apart(found: Sequence[Bind]) -> None:
