@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.conftest import EVERY_KIND
 from tests.engine import IMAGE, needs_engine
 from tests.kernelspecs import settings, write, write_all
 from tests.test_commands import gone
+from tests.tight import MIB
 from tests.traces import marked_processes, runtime_directories
 
 PORT = "The kernel 'deno' cannot use unix sockets: it listens on a loopback port."
@@ -321,3 +323,16 @@ def test_a_kernel_that_never_serves_is_an_error_and_the_session_lives(
 
 def test_streams_are_streams(shared: Session) -> None:
     assert shared.execute("echo a", language="bash").outputs == (Stream("stdout", "a\n"),)
+
+
+def test_limits_that_change_while_a_language_gets_its_kernel_are_its_too(executor: Executor) -> None:
+    session = executor.session("limited")
+    text_of(session, "1", "typescript")
+    with ThreadPoolExecutor() as pool:
+        change = pool.submit(session.set_limits, memory_bytes=700 * MIB)
+        cell = pool.submit(session.execute, "echo hi", language="bash")
+        found, result = change.result(60), cell.result(60)
+    assert (result.status, result.text) == ("ok", "hi\n")
+    if not found.not_applied:
+        limit = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes"
+        assert text_of(session, limit, "bash") == text_of(session, f"%%bash\n{limit}", "python") == f"{700 * MIB}\n"

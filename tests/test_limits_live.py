@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,6 +33,12 @@ def test_the_state_is_kept_and_the_timeout_is_in_force(session: Session) -> None
     assert session.execute("x").text == "1\n"
     result = session.execute("import time\ntime.sleep(60)")
     assert (result.interrupted, result.state) == ("timeout", "kept")
+
+
+def test_what_is_not_in_force_is_still_said_after_a_snapshot(session: Session) -> None:
+    found = session.set_limits(memory_bytes=512 * MIB)
+    session.snapshot()
+    assert session.execute("1").notes == found.not_applied
 
 
 def test_what_is_not_in_force_is_said_at_once_and_by_the_next_result(session: Session) -> None:
@@ -68,6 +75,19 @@ def test_a_living_container_and_its_successors_get_the_limits(contained: Session
     contained.restart()
     found = contained.stats()
     assert (found.memory_limit_bytes, found.cpus, found.kernel_epoch) == (512 * MIB, 1.0, 2)
+
+
+def test_two_changes_at_once_both_hold(contained: Session) -> None:
+    with ThreadPoolExecutor() as pool:
+        for change in [
+            pool.submit(contained.set_limits, memory_bytes=512 * MIB),
+            pool.submit(contained.set_limits, timeout=5.0),
+        ]:
+            change.result(60)
+    assert contained.stats().memory_limit_bytes == 512 * MIB
+    contained.restart()
+    assert contained.stats().memory_limit_bytes == 512 * MIB
+    assert contained.set_limits(cpus=0.5).timeout == 5.0
 
 
 def test_a_limit_below_what_is_used_is_refused_with_the_figures_and_nothing_changes(contained: Session) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, InvalidRequest, QueueFull, Refused
 from kernelexec.hooks import CellAborted, CellRefused, CellStarted, Event
-from kernelexec.journal import read, rows
+from kernelexec.journal import Journal, read, rows
 
 BOUND = 60
 COUNT = "with open('count', 'a') as file: _ = file.write('x')"
@@ -302,3 +302,49 @@ def test_a_cell_is_written_down_before_it_is_sent(tmp_path: Path) -> None:
     events: list[Event] = []
     run(tmp_path, main, hooks=[events.append])
     assert sum(isinstance(event, CellStarted) for event in events) == 1
+
+
+def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, written, secure = threading.Event(), threading.Event(), Journal.secure
+
+    def slowly(journal: Journal) -> None:
+        reached.set()
+        assert written.wait(30)
+        secure(journal)
+
+    monkeypatch.setattr(Journal, "secure", slowly)
+
+    async def main(session: AsyncSession) -> None:
+        await session.execute("x = 1")
+        cell = asyncio.create_task(session.execute(f"{COUNT}\nx", request_id="r"))
+        assert await asyncio.to_thread(reached.wait, 30)
+        restart = asyncio.create_task(session.restart())
+        await asyncio.sleep(0)
+        written.set()
+        await restart
+        result = await cell
+        assert (result.status, result.notes) == ("aborted", ("Its kernel was restarted before it was sent.",))
+        assert count(tmp_path) == 0
+        assert session.kernel_epoch == 2
+        again = await session.execute(f"{COUNT}\n'x' in globals()", request_id="other")
+        assert (again.text.splitlines()[-1], again.lost_names, count(tmp_path)) == ("False", ("x",), 1)
+        assert (await session.execute(f"{COUNT}\nx", request_id="r")).status == "error"
+
+    run(tmp_path, main)
+
+
+def test_what_a_callback_raises_is_not_raised_to_who_sends_the_request_again(tmp_path: Path) -> None:
+    def fails(_: object) -> None:
+        raise ValueError("mine")
+
+    async def main(session: AsyncSession) -> None:
+        code = f"{COUNT}\nimport time; time.sleep(0.5); print('told')"
+        first = await session.execute(code, request_id="r", wait=0.01, on_output=fails)
+        assert first.status == "running"
+        for _ in range(2):
+            assert (await session.execute(code, request_id="r")).text.endswith("told\n")
+        assert count(tmp_path) == 1
+
+    run(tmp_path, main)

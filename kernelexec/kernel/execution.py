@@ -51,6 +51,13 @@ class Execution:
         """Wait until the execution ended or somebody asked for its interruption."""
         await self._turning.wait()
 
+    @property
+    def asks_exit(self) -> bool:
+        """Whether the cell asked the kernel to exit, as ``exit()`` does."""
+        payload = (self.reply or {}).get("payload")
+        items = payload if isinstance(payload, list) else []
+        return any(isinstance(item, dict) and item.get("source") == "ask_exit" and not item.get("keepkernel") for item in items)
+
     def ask_interrupt(self) -> None:
         """Wake whoever watches this execution, so that it is interrupted."""
         self.asked = True

@@ -57,9 +57,8 @@ class Keeper:
         self._killing: Cause | None = None
         self._starting: Kernel | None = None
         self._stopped = False
-        self._renewing = False
-        self._installed = installed
-        self._place = place
+        self.renewing = False
+        self._installed, self._place = installed, place
         self._noticed = False
         self._changing = anyio.Lock()
 
@@ -102,8 +101,8 @@ class Keeper:
 
     async def _start(self) -> Kernel:
         self._check_wanted()
-        if self._renewing:
-            self._renewing = False
+        if self.renewing:
+            self.renewing = False
             await self._forget("request")
         if self.kernel is not None and not self.kernel.alive:
             await self._bury(self.kernel, told=False)
@@ -118,10 +117,8 @@ class Keeper:
                 raise
             finally:
                 self._starting = None
-            kernel.on_death = self._died
-            kernel.usage.on_high = self._memory_high
-            self.kernel = kernel
-            self._killing, self._renewing = None, False  # what was asked for meanwhile has come: this kernel is fresh
+            self.kernel = self._heard(kernel)
+            self._killing, self.renewing = None, False  # what was asked for meanwhile has come: this kernel is fresh
             self._say("started")
             self._check_wanted()
         return self.kernel
@@ -140,10 +137,12 @@ class Keeper:
             return None
         finally:
             self._starting = None
-        kernel.on_death = self._died
-        kernel.usage.on_high = self._memory_high
-        self.kernel = kernel
+        self.kernel = self._heard(kernel)
         self._check_wanted()
+        return kernel
+
+    def _heard(self, kernel: Kernel) -> Kernel:
+        kernel.on_death, kernel.usage.on_high = self._died, self._memory_high
         return kernel
 
     def _new_kernel(self) -> Kernel:
@@ -153,12 +152,12 @@ class Keeper:
         )
         return self._starting
 
-    async def mind(self, kernel: Kernel, execution: Execution, timeout: float) -> Verdict:
-        """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it."""
-        verdict, self.remarks = Verdict(notes=self.remarks), []
-        if self._place is not None and not self._noticed:
-            self._noticed = True
-            verdict.notes += self._place.notices(self._installed, kernel.transport)
+    async def mind(self, kernel: Kernel, execution: Execution, timeout: float, *, own: bool = False) -> Verdict:
+        """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it.
+
+        A request of our ``own`` has a result that nobody sees: what is to be said is kept for the next cell's.
+        """
+        verdict = Verdict(notes=[] if own else self._told(kernel))
         with anyio.move_on_after(timeout):
             await execution.wait_for_turn()
         if not execution.ended.is_set():
@@ -176,6 +175,13 @@ class Keeper:
             verdict.notes.append("Every cell has a container of its own (container.mode is ephemeral): no variable lasts.")
         return verdict
 
+    def _told(self, kernel: Kernel) -> list[str]:
+        remarks, self.remarks = self.remarks, []
+        if self._place is not None and not self._noticed:
+            self._noticed = True
+            remarks += self._place.notices(self._installed, kernel.transport)
+        return remarks
+
     @property
     def _ephemeral(self) -> bool:
         return self._config.isolation == "container" and self._config.container.mode == "ephemeral"
@@ -183,7 +189,7 @@ class Keeper:
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
         """Find out, with the kernel, whether the state survived the execution; fill the verdict."""
         lingers = False
-        if execution.end == "complete" and _asks_exit(execution):
+        if execution.end == "complete" and execution.asks_exit:
             verdict.notes.append("The cell asked the kernel to exit.")
             lingers = not await kernel.exits(self._config.budgets.grace * 2)
         elif await self._survives(kernel, execution, verdict):
@@ -244,7 +250,7 @@ class Keeper:
 
     def renew(self) -> None:
         """Have the kernel replaced before the next cell, which is told what was lost."""
-        self._renewing = True
+        self.renewing = True
 
     async def _forget(self, cause: Cause) -> None:
         if self.kernel is not None:
@@ -292,9 +298,3 @@ class Keeper:
     def _say(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None
         self._tell(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
-
-
-def _asks_exit(execution: Execution) -> bool:
-    payload = (execution.reply or {}).get("payload")
-    items = payload if isinstance(payload, list) else []
-    return any(isinstance(item, dict) and item.get("source") == "ask_exit" and not item.get("keepkernel") for item in items)

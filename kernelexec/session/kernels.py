@@ -36,6 +36,8 @@ class Kernels:
         life: Life,
         tell: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
+        self.order = anyio.Lock(fast_acquire=True)
+        """Held while a language gets its keeper, and while limits change: one that is new has them too."""
         self._place = place
         self._make = partial(Keeper, config=config, session=session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)
@@ -44,8 +46,6 @@ class Kernels:
         self._of = {"python": self.python}
         self._names = {"python": "python"}
         self._runtime = runtime
-        self._place = place
-        self._order = anyio.Lock(fast_acquire=True)
         self._limit = config.capacity.code_bytes
 
     async def cell(self, code: str, language: object, stdin: str | None) -> Cell:
@@ -56,7 +56,7 @@ class Kernels:
             InvalidRequest: a language that is not known here, or ``stdin`` for what is no command.
             KernelStartFailed: nobody says what kernels the image has.
         """
-        async with self._order:  # whoever asks what there is, no later cell overtakes it
+        async with self.order:  # whoever asks what there is, no later cell overtakes it
             known = await self._label(language)
         if known is None and _canonical(language) == "bash":
             return cells.command(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
@@ -92,7 +92,7 @@ class Kernels:
         return (self._of[found],)
 
     async def limit(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
-        """Limit all kernels, living and to come, as the configuration says; what could not be, in sentences.
+        """Limit all kernels, living and to come, as the configuration says; what could not be, in sentences. In ``order``.
 
         Raises:
             LimitRefused, EngineFailed: one cannot; nothing changed.

@@ -66,7 +66,10 @@ class Limiting:
         if change == Change():
             message = "set_limits() was given no limit: name a profile, or memory_bytes, cpus or timeout."
             raise InvalidRequest(message)
-        change = change.resolved(self._config)
+        async with self._kernels.order:
+            return await self._change(change.resolved(self._config))
+
+    async def _change(self, change: Change) -> LimitsSet:
         wanted = change.applied(self._config)
         if missing := await self._kernels.limit(wanted, change.memory_bytes, change.cpus):
             for keeper in self._kernels.chosen(None):

@@ -82,13 +82,19 @@ class Queue:
         self.turns.append(turn)
         self._life.tasks.start_soon(self._run, turn)
 
-    async def outcome(self, turn: Turn, patience: float | None) -> ExecutionResult:
-        """The turn's result, or the result so far after ``patience`` seconds; what its own side failed with is raised."""
+    async def outcome(self, turn: Turn, patience: float | None, *, joined: bool = False) -> ExecutionResult:
+        """The turn's result, or the result so far after ``patience`` seconds; what its own side failed with is raised.
+
+        What the callback raised is not raised to who ``joined`` a turn that another call had asked for.
+        """
         with anyio.move_on_after(patience):
-            await turn.answered.wait()
-            if turn.failure is None:  # what was to be raised has been, to who asked first; others wait for the end
+            await (turn.done if joined else turn.answered).wait()
+            if turn.objection is None:
                 await turn.done.wait()
-        if turn.failure is not None:
+        if turn.objection is not None and not joined:
+            objection, turn.objection = turn.objection, None
+            raise objection
+        if turn.failure is not None:  # to who asks first; others have the result that says it
             failure, turn.failure = turn.failure, None
             raise failure
         return self.result(turn) or snapshot(turn, self._session, self._kernels.of(turn.cell).epoch)
@@ -127,11 +133,11 @@ class Queue:
             try:
                 if not turn.in_flight:
                     turn.clock.turn = time.monotonic()
-                result = await self._runner.run(turn)
-                if result is None:
-                    why = "Cancelled while its kernel started."
+                outcome = await self._runner.run(turn)
+                if isinstance(outcome, str):
+                    why = outcome
                     return
-                result = result if turn.own else self._with_late_told(result)
+                result = outcome if turn.own else self._with_late_told(outcome)
             finally:
                 self.order.release()
             if not turn.own:

@@ -52,8 +52,8 @@ class Runner:
         self._tell_output = tell_output
         self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
-    async def run(self, turn: Turn) -> ExecutionResult | None:
-        """Run a turn to its end, whatever that is; None where it was cancelled while its kernel started, and nothing ran.
+    async def run(self, turn: Turn) -> ExecutionResult | str:
+        """Run a turn to its end, whatever that is; a sentence that says why, where nothing ran.
 
         Raises:
             KernelStartFailed, KernelConnectionFailed, Refused: nothing ran.
@@ -62,19 +62,27 @@ class Runner:
         with turn.starting:
             kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
         if turn.starting.cancelled_caught:
-            return None
+            return "Cancelled while its kernel started."
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
-        take = self._resume if turn.in_flight else self._send
         late = collector(output.late, on_output=self._heard(turn, None))
-        turn.execution = await take(turn, keeper, kernel, turn.collector, late)
-        if turn.execution is None:
-            return lost_track(turn.execution_id, self._session, keeper.epoch, turn.isolation)
+        if turn.in_flight:
+            turn.execution = await self._resume(turn, keeper, kernel, turn.collector, late)
+            if turn.execution is None:
+                return lost_track(turn.execution_id, self._session, keeper.epoch, turn.isolation)
+        else:
+            await self._announce(turn, keeper)
+            if keeper.renewing:
+                return "Its kernel was restarted before it was sent."
+            turn.clock.sent = time.monotonic()
+            turn.execution = kernel.submit(
+                turn.cell.request, turn.collector, late, counted=not turn.own, msg_id=turn.execution_id
+            )
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
-        verdict = await keeper.mind(kernel, turn.execution, self._left(turn))
+        verdict = await keeper.mind(kernel, turn.execution, self._left(turn), own=turn.own)
         turn.clock.ended = time.monotonic()
         loss_told(verdict, loss, keeper.epoch)
         result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=())
@@ -85,14 +93,13 @@ class Runner:
         files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))
         return dataclasses.replace(result, files=files, timing=turn.clock.timing(turn.said()))
 
-    async def _send(self, turn: Turn, keeper: Keeper, kernel: Kernel, collector: Collector, late: Collector) -> Execution:
-        turn.clock.sent = time.monotonic()
+    async def _announce(self, turn: Turn, keeper: Keeper) -> None:
+        """Have it known, on the disk if its request has a name, that the turn is about to be sent."""
         if not turn.own:
             epoch, name = keeper.epoch, turn.request_id
             self._tell(CellStarted(self._session, turn.execution_id, turn.cell, epoch, name, turn.timeout))
         if turn.request_id is not None:
             await self._requests.secure(turn.request_id)
-        return kernel.submit(turn.cell.request, collector, late, counted=not turn.own, msg_id=turn.execution_id)
 
     async def _resume(
         self, turn: Turn, keeper: Keeper, kernel: Kernel, collector: Collector, late: Collector

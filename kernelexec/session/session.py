@@ -221,12 +221,14 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         self.life.check_open()
         chosen = self._kernels.chosen(language)
         first = self._queue.first
-        running = self._kernels.of(first.cell) if first is not None and first.execution is not None else None
+        of_first = self._kernels.of(first.cell) if first is not None else None
+        sent = first is not None and (first.execution is not None or first.in_flight)
         for keeper in chosen:
-            if keeper is not running:
+            if sent and keeper is of_first:
+                await keeper.kill("request")
+            else:
                 keeper.renew()
-        if running in chosen and running is not None and first is not None:
-            await running.kill("request")
+        if first is not None and of_first in chosen and first.collector is not None:
             await first.done.wait()
         if not self.busy:
             async with self._queue.order:
@@ -283,7 +285,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
     async def _outcome(self, turn: Turn, found: Turn | ExecutionResult, patience: float | None) -> ExecutionResult:
         if isinstance(found, ExecutionResult):
             return found
-        result = await self._queue.outcome(found, patience)
+        result = await self._queue.outcome(found, patience, joined=found is not turn)
         return result if found is turn else self._requests.as_of_now(result, self._kernels.of(turn.cell))
 
     @contextmanager

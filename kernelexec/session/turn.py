@@ -106,7 +106,9 @@ class Turn:
         self.done = asyncio.Event()
         self.answered = asyncio.Event()
         self.result: ExecutionResult | None = None
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
+        self.objection: Exception | None = None
+        """What the callback of who asked first raised: nobody else's."""
         self.interrupt_asked = False
         self.waiting = anyio.CancelScope()
         self.starting = anyio.CancelScope()
@@ -138,7 +140,7 @@ class Turn:
         try:
             self._on_output(output)
         except BaseException as exc:  # noqa: BLE001 - the caller's own, given back to it; here it would end the connection
-            self.failure = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
+            self.objection = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
             self._on_output = None
             self.answered.set()
 
