@@ -174,6 +174,18 @@ def test_the_newest_output_of_a_silent_flood_comes_when_it_is_due(log: Container
     assert lines(log, printed("told\n"))[-2:] == ["cell 01234567 out | held", "cell 01234567 out | told"]
 
 
+def test_the_pauses_of_a_flood_are_one_second_two_four_and_so_on(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("kernelexec.containerlog.flow.time.monotonic", lambda: now)
+    lines(log, started(), printed("x" * (flows.HEAD_BYTES + 1) + "\n"))
+    written = []
+    for second in range(101, 116):
+        now = float(second)
+        if any(line.endswith(f"| at {second}") for line in lines(log, printed(f"at {second}\n"))):
+            written.append(second - 100)
+    assert written == [1, 3, 7, 15]
+
+
 def test_late_output_is_bounded_until_the_next_cell(log: ContainerLog) -> None:
     found = lines(log, started(), ended(), *(printed("late" * 1000) for _ in range(100)))
     assert found[-1] == "cell 01234567 left out: further late output, up to the next cell"

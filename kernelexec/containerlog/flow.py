@@ -18,8 +18,8 @@ PAUSE_SECONDS = 1.0
 class Flow:
     """The output of one running cell on its way into the log.
 
-    Over its bound the newest output is written after one second, two, four and so on, so that an owner who is killed leaves
-    the cell's last words in the log while a flood costs next to nothing.
+    Over its bound the newest output is written after a pause of one second, then of two, four and so on, so that an owner who
+    is killed leaves the cell's last words in the log while a flood costs next to nothing.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Flow:
         if text:
             self._hold(mark, text)
         if self._held and time.monotonic() >= self._due:
-            self._due, self._pause = time.monotonic() + self._pause, self._pause * 2
+            self._be_silent()
             found.extend(self.rest(about))
         return found
 
@@ -59,10 +59,14 @@ class Flow:
             found.extend(self._quoted(about, mark, text))
             return ""
         head = head_of(text, utf8_size(text) * self._left // price)
-        self._left, self._due = 0, time.monotonic() + self._pause
+        self._left = 0
+        self._be_silent()
         found.extend(self._quoted(about, mark, head))
         found.append(f"{about} left out: output over {HEAD_BYTES} bytes, but for its newest, now and then and at the end")
         return text[len(head) :]
+
+    def _be_silent(self) -> None:
+        self._due, self._pause = time.monotonic() + self._pause, self._pause * 2
 
     def _hold(self, mark: Mark, text: str) -> None:
         if (price := cost(text)) > TAIL_BYTES:
