@@ -53,6 +53,8 @@ class SessionAdopted:
     workspace: Path
     kernel_epoch: int
     container: InContainer | None = None
+    execution_id: str | None = None
+    """The cell that runs in it, which that owner sent: its outputs follow, those so far included, then its result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from kernelexec.hooks import (
     InContainer,
     KernelChanged,
     OutputHeard,
+    SessionAdopted,
     SessionClosed,
     SessionOpened,
 )
@@ -191,6 +192,28 @@ def test_late_output_is_bounded_until_the_next_cell(log: ContainerLog) -> None:
     assert found[-1] == "cell 01234567 left out: further late output, up to the next cell"
     assert log.path.stat().st_size < 200_000
     assert lines(log, started(), ended(), printed("again"))[-1] == "cell 01234567 late | again"
+
+
+def test_what_a_cell_prints_that_never_ran_is_no_running_cells(log: ContainerLog) -> None:
+    refused = CellAborted("a", CELL, ExecutionResult(ID, "a", "aborted", notes=("The disk is full.",)))
+    assert lines(log, started(), refused, printed("x"))[-1] == "cell 01234567 late | x"
+
+
+def test_a_cell_that_is_taken_over_has_head_and_tail_as_any_other(log: ContainerLog) -> None:
+    adopted = SessionAdopted("a", Path("/ws"), 1, execution_id=ID)
+    flood = [printed(f"line {number}\n") for number in range(20_000)]
+    found = lines(log, adopted, *flood, ended(), printed("afterwards"))
+    assert found[:3] == [
+        "session adopted from an owner that died: kernel 1 lives, on this machine",
+        f"cell 01234567 goes on: its output so far comes again, execution {ID}",
+        "cell 01234567 out | line 0",
+    ]
+    assert found[-3].endswith("out | line 19999")
+    assert found[-1] == "cell 01234567 late | afterwards"
+
+
+def test_a_session_that_is_taken_over_without_a_cell_says_only_that(log: ContainerLog) -> None:
+    assert len(lines(log, SessionAdopted("a", Path("/ws"), 1))) == 1
 
 
 def test_a_long_source_is_cut_in_the_middle(log: ContainerLog) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from kernelexec import AsyncSession, ExecutionResult
-from kernelexec.hooks import CellExecuted, CellStarted, Event, KernelChanged, SessionAdopted, SessionOpened
+from kernelexec.containerlog import ContainerLog
+from kernelexec.hooks import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
 from kernelexec.journal import in_flight, journal_path, past, read
 from kernelexec.provisioning.register import left_sessions
 from kernelexec.results import Stream
@@ -23,12 +24,14 @@ WAIT = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.01)\n"
 LAST = f"x = 1; print('before')\n{WAIT}print('after')"
 
 
-def go_on(workspace: Path, path: Path, main: Callable[[AsyncSession], Awaitable[None]], *, aged: float = 0) -> list[Event]:
+def go_on(
+    workspace: Path, path: Path, main: Callable[[AsyncSession], Awaitable[None]], *hooks: Hook, aged: float = 0
+) -> list[Event]:
     """Take the session over, its cell ``aged`` by so many seconds, and let ``main`` use it; the events of that."""
     events: list[Event] = []
 
     async def take() -> None:
-        async with asyncio.timeout(BOUND), inherited(workspace, path, [events.append], aged=aged) as session:
+        async with asyncio.timeout(BOUND), inherited(workspace, path, [events.append, *hooks], aged=aged) as session:
             await main(session)
 
     asyncio.run(take())
@@ -61,6 +64,8 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert (result.status, result.outputs, result.state) == ("ok", (Stream("stdout", "before\nafter\n"),), "kept")
     assert result.timing.run > 0
     assert [type(event) for event in events[:2]] == [SessionAdopted, CellExecuted]
+    assert isinstance(events[0], SessionAdopted)
+    assert events[0].execution_id == result.execution_id
     assert not [event for event in events if isinstance(event, SessionOpened | KernelChanged)]
     assert [event.cell.source for event in events if isinstance(event, CellStarted)] == ["x, y"]
     said = [one["event"] for one in read(journal_path(tmp_path, "a"))]
@@ -71,6 +76,27 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert [cell.source for cell in past(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]
     assert marked_processes().keys() <= before.keys()
     assert runtime_directories() == set()
+
+
+def test_the_log_has_head_and_tail_of_a_cell_that_was_taken_over(tmp_path: Path) -> None:
+    code = f"x = 1; print('before')\n{WAIT}for n in range(30_000): print('line', n)"
+    log = ContainerLog(tmp_path / "logs", "a", tmp_path / "a")
+    results: list[ExecutionResult] = []
+
+    async def main(session: AsyncSession) -> None:
+        (tmp_path / "a" / "gate").touch()
+        results.append(await session.execute(code, request_id="last"))
+
+    with session_owner(tmp_path, code) as (owner, path):
+        kill_after(owner, "before")
+        go_on(tmp_path, path, main, log)
+    told = [line.partition(f"cell {results[0].execution_id[:8]} ")[2] for line in log.path.read_text().splitlines()]
+    told = [line for line in told if line]
+    assert told[0].startswith("goes on")
+    assert told[1:3] == ["out | before", "out | line 0"]
+    assert told[-2] == "out | line 29999"
+    assert told[-1].startswith("ended: ok")
+    assert not [line for line in told if line.startswith("late")]
 
 
 def test_a_cell_that_ended_while_nobody_was_there_has_its_result(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class ContainerLog:
                 yield from flow.rest(about) if flow else ()
                 yield from _ended(about, event.result)
             case CellAborted():
+                self._flows.pop(event.result.execution_id, None)
                 about = _about(time, event.result.execution_id)
                 yield f"{about} never ran: {plain(' '.join(event.result.notes)[:REASON_BYTES])}"
                 yield from bounded(about, "in", event.cell.source, REASON_BYTES)
@@ -107,12 +108,19 @@ class ContainerLog:
                 pass
             case MemoryHigh():
                 yield f"{time} {plain(str(MemoryUse(event.used_bytes, event.limit_bytes, biggest=event.biggest)))}"
+            case SessionAdopted(execution_id=str() as running):
+                yield f"{time} session {_session(event)}"
+                self._flow(running)
+                yield f"{_about(time, running)} goes on: its output so far comes again, execution {running}"
             case _:
                 yield f"{time} session {_session(event)}"
 
-    def _started(self, time: str, event: CellStarted) -> Iterable[str]:
-        self._flows[event.execution_id] = Flow()
+    def _flow(self, execution_id: str) -> None:
+        self._flows[execution_id] = Flow()
         self._late_left = LATE_BYTES
+
+    def _started(self, time: str, event: CellStarted) -> Iterable[str]:
+        self._flow(event.execution_id)
         about = _about(time, event.execution_id)
         yield f"{about} started: {_kind(event.cell)}, kernel {event.kernel_epoch}, execution {event.execution_id}"
         yield from bounded(about, "in", event.cell.source, SOURCE_BYTES)

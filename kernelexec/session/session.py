@@ -130,8 +130,10 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         async with self._queue.order:
             self._kernels.ended = {} if left is None else left.ended
             if left is not None and (kernel := await self._keeper.take_over(left.handover)) is not None:
-                self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch, kernel.container))
-                if (turn := left.turn(self.isolation)) is not None:
+                turn = left.turn(self.isolation)
+                running = None if turn is None else turn.execution_id
+                self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch, kernel.container, running))
+                if turn is not None:
                     self._queue.add(turn)
                     self._requests.resumed(turn)
                 return
