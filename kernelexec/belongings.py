@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -25,7 +25,10 @@ logger = logging.getLogger("kernelexec")
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """They belong to one session alone; whoever made them and has no session for them gives them up."""
+    """They belong to one session alone; whoever made them and has no session for them gives them up.
+
+    A failure on the way to them leaves nothing of them open.
+    """
 
     workspace: Workspace
     runtime: Path
@@ -44,13 +47,16 @@ class Belongings:
             InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
         workspace = _workspace(name, work_dir, config)
-        log = None if config.log_dir is None else ContainerLog(config.log_dir, name, workspace.path)
         own = work_dir is None and config.work_dir is None
-        place = place_of(config, session=name, workspace=workspace.path, root=root, own=own)
-        runtime = _new_directory(root / name[:8].replace(".", "-"))
-        recorder = _recorder(name, workspace) if config.notebook else None
-        limit = config.capacity.journal_bytes
-        journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
+        with ExitStack() as given_up:
+            log = _log(name, workspace, config, given_up)
+            place = place_of(config, session=name, workspace=workspace.path, root=root, own=own)
+            runtime = _new_directory(root / name[:8].replace(".", "-"))
+            given_up.callback(_remove_empty, runtime)
+            recorder = _recorder(name, workspace) if config.notebook else None
+            given_up.callback(_finish, recorder)
+            journal = _journal(name, config, given_up)
+            given_up.pop_all()
         return cls(workspace, runtime, recorder, journal, place, log)
 
     @classmethod
@@ -60,19 +66,21 @@ class Belongings:
         The notebook goes on where it is one that this session can write on; else a new one begins beside it.
 
         Raises:
-            InvalidWorkDir: the workspace is gone.
-            InvalidConfig: there can be no log.
+            InvalidWorkDir: the workspace is gone, or kernels could not write in it.
+            InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
         workspace = Workspace.at(left.workspace)
-        log = None if config.log_dir is None else ContainerLog(config.log_dir, left.name, workspace.path)
-        keep = {str(left.handover.epoch), *KEPT}
-        for path in left.directory.iterdir():
-            if path.name not in keep:
-                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        recorder = _recorder(left.name, workspace, left.notebook) if config.notebook else None
-        limit = config.capacity.journal_bytes
-        journal = Journal(journal_path(config.workspace, left.name), limit_bytes=limit) if config.journal else None
-        place = place_of(config, session=left.name, workspace=workspace.path, root=root, own=False)
+        with ExitStack() as given_up:
+            log = _log(left.name, workspace, config, given_up)
+            place = place_of(config, session=left.name, workspace=workspace.path, root=root, own=False)
+            keep = {str(left.handover.epoch), *KEPT}
+            for path in left.directory.iterdir():
+                if path.name not in keep:
+                    remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            recorder = _recorder(left.name, workspace, left.notebook) if config.notebook else None
+            given_up.callback(_finish, recorder)
+            journal = _journal(left.name, config, given_up)
+            given_up.pop_all()
         return cls(workspace, left.directory, recorder, journal, place, log)
 
     def give_up(self) -> None:
@@ -81,11 +89,35 @@ class Belongings:
             self.journal.close()
         if self.log is not None:
             self.log.close()
-        if self.recorder is not None:
-            with suppress(OSError):
-                self.recorder.finish()
-        with suppress(OSError):
-            self.runtime.rmdir()
+        _finish(self.recorder)
+        _remove_empty(self.runtime)
+
+
+def _log(name: str, workspace: Workspace, config: Config, given_up: ExitStack) -> ContainerLog | None:
+    log = None if config.log_dir is None else ContainerLog(config.log_dir, name, workspace.path)
+    if log is not None:
+        given_up.callback(log.close)
+    return log
+
+
+def _journal(name: str, config: Config, given_up: ExitStack) -> Journal | None:
+    limit = config.capacity.journal_bytes
+    journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
+    if journal is not None:
+        given_up.callback(journal.close)
+    return journal
+
+
+def _finish(recorder: Recorder | None) -> None:
+    """Leave no notebook behind in which no cell was ever noted."""
+    with suppress(OSError):
+        if recorder is not None:
+            recorder.finish()
+
+
+def _remove_empty(directory: Path) -> None:
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def _workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:

@@ -1,0 +1,82 @@
+"""What a session is given before it lives: where a part of it cannot be had, nothing of the others stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kernelexec import belongings
+from kernelexec.belongings import Belongings
+from kernelexec.config import Config, load
+from kernelexec.errors import InvalidConfig
+from kernelexec.journal import journal_path
+from kernelexec.provisioning import Handover
+from kernelexec.provisioning.register import LeftSession
+
+
+class Refusal:
+    """Takes the place of a step: it fails once, then it is the step."""
+
+    def __init__(self, step: Callable[..., object]) -> None:
+        self._step = step
+        self._failed = False
+
+    def __call__(self, *args: object, **more: object) -> object:
+        if self._failed:
+            return self._step(*args, **more)
+        self._failed = True
+        raise InvalidConfig("This cannot be had.")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load("local", workspace=tmp_path / "ws", config={"log_dir": tmp_path / "logs"})
+
+
+def opened(below: Path) -> list[Path]:
+    """The files below a directory that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(descriptor.readlink())
+    return [path for path in found if path.is_relative_to(below)]
+
+
+def made(config: Config, root: Path) -> Belongings:
+    return Belongings.make("a", None, root, config)
+
+
+def taken_over(config: Config, root: Path) -> Belongings:
+    workspace, directory = config.workspaces / "a", root / "left"
+    for path in (workspace, directory):
+        path.mkdir(parents=True, exist_ok=True)
+    left = LeftSession("a", workspace, directory, None, Handover(1, "token", {}, {}))
+    return Belongings.take_over(left, root, config)
+
+
+@pytest.mark.parametrize("step", ["place_of", "_recorder", "journal_path"])
+@pytest.mark.parametrize("had", [made, taken_over])
+def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_itself(
+    had: Callable[[Config, Path], Belongings], step: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(belongings, step, Refusal(getattr(belongings, step)))
+    with pytest.raises(InvalidConfig, match="cannot be had"):
+        had(config, root)
+    assert opened(tmp_path) == []
+    assert [path.name for path in root.iterdir() if path.name != "left"] == []
+    assert list(config.workspaces.glob("a/*")) == []
+    found = had(config, root)
+    try:
+        assert found.journal is not None
+        assert found.journal.path == journal_path(config.workspace, "a")
+        assert found.recorder is not None
+        assert found.recorder.path.name == "a.ipynb"
+        assert len(opened(tmp_path)) == 2
+    finally:
+        found.give_up()
+    assert opened(tmp_path) == []
