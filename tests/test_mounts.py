@@ -133,6 +133,28 @@ def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> No
     assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(found[1:])
 
 
+def test_each_directory_on_the_way_to_what_is_kept_is_a_mount_that_nobody_can_move(tmp_path: Path) -> None:
+    kept, project = tmp_path / "project/a/b/.journals", tmp_path / "project"
+    (kept / "c").mkdir(parents=True)
+    found = binds(Container(), workspace=project, root=tmp_path / "root", journals=kept)
+    place = str(project)
+    ways = [(f"{place}{way}", f"{place}{way}", False) for way in ("", "/a", "/a/b")]
+    assert found == [*ways, (str(kept), str(kept), True)]
+    classic = binds(Container(layout="classic"), workspace=project, root=tmp_path / "root", journals=kept)
+    assert [target for _, target, _ in classic] == [
+        "/workspace", "/workspace/a", "/workspace/a/b", "/workspace/a/b/.journals"
+    ]  # fmt: skip
+
+
+def test_a_mount_of_the_callers_own_on_the_way_to_what_is_kept_stays_as_it_is(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "a/b/.journals").mkdir(parents=True)
+    options = Container(mounts=(Mount(source=project / "a"),))
+    found = binds(options, workspace=project, root=tmp_path / "root", journals=project / "a/b/.journals")
+    assert [target for _, target, _ in found].count(str(project / "a")) == 1
+    assert (str(project / "a"), str(project / "a"), True) in found
+
+
 @pytest.mark.parametrize(
     "target", ["/", "relative", "/a/../etc", "/proc", "/proc/x", "/sys", "/dev/shm", "/tmp", "/opt", "/opt/kernelexec"]
 )

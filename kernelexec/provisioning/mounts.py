@@ -40,7 +40,7 @@ def binds(options: Container, *, workspace: Path, root: Path, journals: Path) ->
         given = _checked(source, root, read_only=mount.read_only, share_home=options.share_home)
         found.append((given, _target(mount.target or own), mount.read_only))
     _check_apart(found)
-    return [*found, *_kept(found, (*_own_code(), journals))]
+    return [*found, *_kept(found, [*_own_code(), journals])]
 
 
 def refusal(
@@ -129,15 +129,28 @@ def _check_apart(found: Sequence[Bind]) -> None:
             raise InvalidConfig(message)
 
 
-def _kept(found: Iterable[Bind], precious: Iterable[Path]) -> list[Bind]:
-    """What is precious within directories that can be written, to be mounted over them: it can be read only."""
+def _kept(found: Sequence[Bind], precious: Sequence[Path]) -> list[Bind]:
+    """What is precious within directories that can be written, to be mounted over them: it can be read only.
+
+    So is each directory on the way to it, to be written as before: else it could be moved away, and another put in its place.
+    """
     kept: dict[str, Bind] = {}
+    ways: dict[str, Bind] = {}
     for source, target, read_only in found:
-        for path in precious:
-            if not read_only and path != Path(source) and path.is_relative_to(source) and path.exists():
-                place = str(PurePosixPath(target, path.relative_to(source)))
-                kept[place] = (str(path), place, True)
-    return list(kept.values())
+        here = [path for path in precious if not read_only and Path(source) in path.parents and path.exists()]
+        for path in here:
+            if not any(other in path.parents for other in here):
+                inside = path.relative_to(source)
+                kept |= _bind(source, target, inside, read_only=True)
+                for way in inside.parents[:-1]:
+                    ways |= _bind(source, target, way, read_only=False)
+    taken = {target for _, target, _ in found}
+    return [bind for place, bind in sorted({**ways, **kept}.items()) if place not in taken]
+
+
+def _bind(source: str, target: str, inside: Path, *, read_only: bool) -> dict[str, Bind]:
+    place = str(PurePosixPath(target, inside))
+    return {place: (str(Path(source, inside)), place, read_only)}
 
 
 def _own_code() -> list[Path]:

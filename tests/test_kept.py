@@ -1,0 +1,50 @@
+"""What cells see and must not change, tried from a cell: the records that are kept of them, wherever those lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernelexec import Executor
+from tests.engine import MINIMAL, needs_engine
+
+pytestmark = needs_engine
+
+#: Tries to write on a file, to move it away, and to move what it lies in away; says what came of it.
+TRY = """
+import errno, os
+from pathlib import Path
+def tried(call, *args):
+    try:
+        call(*args)
+        return 'DONE'
+    except OSError as exc:
+        return errno.errorcode[exc.errno]
+def write(path):
+    with open(path, 'a') as file:
+        file.write('forged')
+def tries(path, top):
+    path, ways = Path(path), []
+    while str(path) != top:
+        ways.append(path)
+        path = path.parent
+    print(tried(write, ways[0]), *(tried(os.rename, way, f'{way}-moved') for way in ways))
+"""
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return {"container": {"image": MINIMAL, **more}}
+
+
+def test_a_journal_deep_in_the_workspace_is_neither_written_nor_moved_away(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    workspaces = project / "deep" / "down"
+    given = config() | {"work_dir": project}
+    with Executor("container", workspace=workspaces, config=given) as executor:
+        session = executor.session("a")
+        journal = workspaces / ".journals" / "a.jsonl"
+        tried = session.execute(f"{TRY}tries({str(journal)!r}, {str(project)!r})")
+        assert tried.text == "EROFS EROFS EBUSY EBUSY EBUSY\n"
+        assert session.execute(f"Path({str(workspaces)!r}, 'file').write_text('as before')").ok
+    assert (workspaces / "file").read_text() == "as before"
+    assert "forged" not in journal.read_text().replace("'forged'", "")
