@@ -76,7 +76,7 @@ class AsyncExecutor:
         if self.config.enabled and (cause := unavailable(self.config)) is not None:
             raise IsolationUnavailable(ways_out(cause))
         if self.config.log_dir is not None:
-            containerlog.check(self.config.log_dir)
+            containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
         self._estates = Estates(self.config)

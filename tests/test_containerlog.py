@@ -340,5 +340,14 @@ def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_runs(tm
     (tmp_path / "file").touch()
     for log_dir in (tmp_path / "file", tmp_path / "file" / "logs"):
         with pytest.raises(InvalidConfig, match="no directory"):
-            check(log_dir)
-    check(tmp_path / "new" / "logs")
+            check(log_dir, tmp_path / "ws")
+    check(tmp_path / "new" / "logs", tmp_path / "ws")
+
+
+def test_a_directory_where_sessions_work_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "ws")
+    for log_dir in (tmp_path / "ws", tmp_path / "ws" / "b", tmp_path / "link" / "logs", tmp_path / "logs" / ".." / "ws"):
+        with pytest.raises(InvalidConfig, match=f"where sessions work.*outside of it, such as {tmp_path}/logs"):
+            check(log_dir, tmp_path / "ws")
+    for log_dir in (tmp_path, tmp_path / "logs", tmp_path / "ws-logs"):
+        check(log_dir, tmp_path / "ws")

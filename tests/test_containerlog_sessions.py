@@ -153,11 +153,20 @@ def test_an_unfit_directory_is_refused_before_anything_runs(tmp_path: Path) -> N
         with pytest.raises(InvalidConfig, match="cannot be a log"):
             executor.session("a")
         assert executor.session("b").execute("1").ok
-    with (
-        Executor(isolation="local", workspace=tmp_path / "ws", config={"log_dir": tmp_path / "ws"}) as executor,
-        pytest.raises(InvalidConfig, match="lies in the workspace"),
+    for given in (
+        {"log_dir": tmp_path / "ws" / "b"},
+        {"log_dir": tmp_path / "coding" / "logs", "work_dir": tmp_path / "coding"},
     ):
-        executor.session("a")
+        with pytest.raises(InvalidConfig, match="where sessions work"):
+            Executor(isolation="local", workspace=tmp_path / "ws", config=given)
+
+
+def test_a_log_in_the_workspace_that_a_session_names_is_refused_when_it_does(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    with Executor(isolation="local", workspace=tmp_path / "ws", config=config("local", tmp_path)) as executor:
+        with pytest.raises(InvalidConfig, match="lies in the workspace"):
+            executor.session("a", work_dir=tmp_path)
+        assert executor.session("b").execute("1").ok
 
 
 def test_a_disk_that_takes_no_line_fails_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

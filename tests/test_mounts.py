@@ -90,7 +90,7 @@ def had(tmp_path: Path, *mounts: Mount, layout: str = "host", workspace: str = "
     place = tmp_path / workspace
     place.mkdir(exist_ok=True)
     options = Container.model_validate({"mounts": mounts, "layout": layout})
-    return binds(options, workspace=place, root=tmp_path / "root", journals=tmp_path / "ws" / ".journals")
+    return binds(options, workspace=place, root=tmp_path / "root", records=[tmp_path / "ws" / ".journals"])
 
 
 def test_a_mount_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_package_is_never_given_for_writing(tmp_path: Path) -> None:
 def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> None:
     project = Path(kernelexec.__file__).parent.parent
     options = Container()
-    found = binds(options, workspace=project, root=Path("/nowhere"), journals=project / "tests")
+    found = binds(options, workspace=project, root=Path("/nowhere"), records=[project / "tests"])
     assert found[0] == (str(project), str(project), False)
     assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(found[1:])
 
@@ -136,11 +136,11 @@ def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> No
 def test_each_directory_on_the_way_to_what_is_kept_is_a_mount_that_nobody_can_move(tmp_path: Path) -> None:
     kept, project = tmp_path / "project/a/b/.journals", tmp_path / "project"
     (kept / "c").mkdir(parents=True)
-    found = binds(Container(), workspace=project, root=tmp_path / "root", journals=kept)
+    found = binds(Container(), workspace=project, root=tmp_path / "root", records=[kept])
     place = str(project)
     ways = [(f"{place}{way}", f"{place}{way}", False) for way in ("", "/a", "/a/b")]
     assert found == [*ways, (str(kept), str(kept), True)]
-    classic = binds(Container(layout="classic"), workspace=project, root=tmp_path / "root", journals=kept)
+    classic = binds(Container(layout="classic"), workspace=project, root=tmp_path / "root", records=[kept])
     assert [target for _, target, _ in classic] == [
         "/workspace", "/workspace/a", "/workspace/a/b", "/workspace/a/b/.journals"
     ]  # fmt: skip
@@ -150,9 +150,17 @@ def test_a_mount_of_the_callers_own_on_the_way_to_what_is_kept_stays_as_it_is(tm
     project = tmp_path / "project"
     (project / "a/b/.journals").mkdir(parents=True)
     options = Container(mounts=(Mount(source=project / "a"),))
-    found = binds(options, workspace=project, root=tmp_path / "root", journals=project / "a/b/.journals")
+    found = binds(options, workspace=project, root=tmp_path / "root", records=[project / "a/b/.journals"])
     assert [target for _, target, _ in found].count(str(project / "a")) == 1
     assert (str(project / "a"), str(project / "a"), True) in found
+
+
+def test_records_are_given_for_reading_only(tmp_path: Path) -> None:
+    records = tmp_path / "ws" / ".journals"
+    records.mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match=r"records of what ran are kept there\. Mount it read only"):
+        had(tmp_path, Mount(source=records, read_only=False))
+    assert (str(records), str(records), True) in had(tmp_path, Mount(source=records))
 
 
 @pytest.mark.parametrize(

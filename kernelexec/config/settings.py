@@ -131,7 +131,8 @@ class Config(Branch):
     all the same. What local execution means is always said."""
     log_dir: Directory | None = None
     """Where every session keeps ``<name>/docker_container.log``: what ran, what came out, and what became of its kernels;
-    outside of the workspaces, where cells could change it. None keeps none."""
+    outside of the workspaces, where cells could change it. In a directory that containers can write, it is
+    read only for them. None keeps none."""
 
     @property
     def workspaces(self) -> Path:

@@ -160,13 +160,19 @@ class ContainerLog:
             )
 
 
-def check(log_dir: Path) -> None:
-    """Refuse what can be no directory for logs, before anything runs.
+def check(log_dir: Path, workspaces: Path) -> None:
+    """Refuse what can be no directory for logs, before anything runs; ``workspaces`` is where sessions work by default.
 
     Raises:
-        InvalidConfig: it is a file, or would be in one.
+        InvalidConfig: it is a file, would be in one, or is where sessions' cells could change it.
     """
-    path = log_dir.expanduser().absolute()
+    path, place = log_dir.expanduser().absolute(), workspaces.expanduser().resolve()
+    if path.resolve().is_relative_to(place):
+        message = (
+            f"log_dir: {path} lies in {place}, where sessions work and their cells can change it: "
+            f"name a directory outside of it, such as {place.with_name('logs')}."
+        )
+        raise InvalidConfig(message)
     for found in (path, *path.parents):
         if os.path.lexists(found):
             if not found.is_dir():

@@ -267,8 +267,9 @@ class ContainerPlace:
             raise KernelStartFailed(str(exc)) from exc
 
     def _mounts(self) -> list[Bind]:
-        journals = self.config.workspaces / ".journals"
-        return binds(self.config.container, workspace=self.workspace, root=self.root, journals=journals)
+        journals, logs = self.config.workspaces.resolve() / ".journals", self.config.log_dir
+        records = [journals, *([logs.expanduser().resolve()] if logs else [])]
+        return binds(self.config.container, workspace=self.workspace, root=self.root, records=records)
 
 
 def _in_image(facts: ImageFacts) -> Installed:

@@ -24,10 +24,10 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _PROGRAMS = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
 
 
-def binds(options: Container, *, workspace: Path, root: Path, journals: Path) -> list[Bind]:
+def binds(options: Container, *, workspace: Path, root: Path, records: Sequence[Path]) -> list[Bind]:
     """The mounts of a session's containers: its workspace first, then what is named.
 
-    What could change this program or another session's record is put over them once more, to be read only.
+    What could change this program, or the ``records`` of what ran, is put over them once more, to be read only.
 
     Raises:
         InvalidConfig: one is missing, is not given to containers, or has another one's place.
@@ -40,7 +40,13 @@ def binds(options: Container, *, workspace: Path, root: Path, journals: Path) ->
         given = _checked(source, root, read_only=mount.read_only, share_home=options.share_home)
         found.append((given, _target(mount.target or own), mount.read_only))
     _check_apart(found)
-    return [*found, *_kept(found, [*_own_code(), journals])]
+    for given, _, read_only in found:
+        if not read_only and Path(given) in records:
+            message = (
+                f"{given} is not given to containers to be written: records of what ran are kept there. Mount it read only."
+            )
+            raise InvalidConfig(message)
+    return [*found, *_kept(found, [*_own_code(), *records])]
 
 
 def refusal(
