@@ -45,7 +45,10 @@ class Estates:
         self._roots.append(Root.claim(new_root()))
 
     async def inherit(self) -> list[tuple[Path, LeftSession]]:
-        """Sessions that owners in the same workspace, which died, have left with living kernels; each with its directory."""
+        """Sessions that owners in the same workspace, which died, have left with living kernels; each with its directory.
+
+        Of several that have the same name, the one that kept the journal of that name comes first: requests are known by it.
+        """
         if self._config.isolation != "container" or not self._config.container.adopt:
             return []
         from kernelexec.provisioning.orphans import inherit  # noqa: PLC0415 - only containers outlive their owner
@@ -56,7 +59,8 @@ class Estates:
             logger.exception("kernelexec.nothing_inherited")
             return []
         self._roots += [estate.root for estate in estates]
-        return [(estate.root.path, left) for estate in estates for left in estate.sessions]
+        found = [(estate.root.path, left) for estate in estates for left in estate.sessions]
+        return sorted(found, key=lambda one: (one[1].name, one[1].journal != journal_path(self._config.workspace, one[1].name)))
 
     async def give_up(self, left: LeftSession) -> None:
         """Leave nothing of a session that was inherited, and with which nobody can go on: its directory ends with this life."""
@@ -112,6 +116,7 @@ def heritage(left: LeftSession, root: Path, config: Config) -> tuple[Belongings,
     Raises:
         InvalidWorkDir: its workspace is gone.
     """
-    flight = in_flight(journal_path(config.workspace, left.name)) if config.journal else None
+    journal = left.journal or journal_path(config.workspace, left.name)
+    flight = in_flight(journal) if config.journal else None
     ended = ended_beside(left.directory)
     return Belongings.take_over(left, root, config), Left(left.handover, flight, ended)

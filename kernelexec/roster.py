@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from kernelexec.belongings import Belongings
 from kernelexec.config import Config
-from kernelexec.errors import CapacityReached, KernelexecError
+from kernelexec.errors import CapacityReached, KernelexecError, Refused
 from kernelexec.estates import Estates, as_left, heritage
 from kernelexec.hooks import Hook
 from kernelexec.notices import Notices
@@ -74,10 +74,14 @@ class Roster:
                 found.give_up()
 
     async def adopt(self, life: Life) -> None:
-        """Go on with the sessions of an owner in this workspace that died, whose kernels live. One that fails is given up."""
+        """Go on with the sessions of owners in this workspace that died, whose kernels live.
+
+        One that fails is given up, and so is one whose name another one has already.
+        """
         for root, left in await self._estates.inherit():
-            session, config = None, as_left(left, self._config)
+            session, found, config = None, None, as_left(left, self._config)
             try:
+                self._check_free(left.name)
                 found, was = await anyio.to_thread.run_sync(heritage, left, root, config)
                 session = self._begin(left.name, found, life, config)
                 await session.open(left=was)
@@ -85,6 +89,8 @@ class Roster:
                 logger.error("kernelexec.session_not_adopted", extra={"session": left.name, "why": str(exc)})  # noqa: TRY400
                 if session is not None:
                     await session.close()
+                elif found is not None:
+                    found.give_up()
                 await self._estates.give_up(left)
 
     def forget(self) -> None:
@@ -93,7 +99,18 @@ class Roster:
             session.life.never_lived()
             self._closed(session)
 
+    def _check_free(self, name: str) -> None:
+        if name in self.sessions:
+            message = f"A session {name!r} is open already: close it first, or take another name."
+            raise Refused(message)
+
     def _begin(self, name: str, found: Belongings, life: Life, config: Config) -> AsyncSession:
+        """A session whose life is in this one. It has the name alone: what is not known by its name could not be ended.
+
+        Raises:
+            Refused: another session has the name.
+        """
+        self._check_free(name)
         own = (Notices(quiet=config.quiet), *((found.log,) if found.log else ()))
         session = AsyncSession(
             name,

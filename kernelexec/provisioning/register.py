@@ -21,6 +21,7 @@ from kernelexec.provisioning.trees import DIRECTORY
 from kernelexec.workspace.directory import check_name
 
 _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
+_FILES = ("notebook", "journal")
 #: What is a session's own in its private directory, beside the directories of its kernels.
 KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
@@ -46,6 +47,7 @@ class LeftSession:
     directory: Path
     notebook: Path | None
     handover: Handover
+    journal: Path | None = None
 
 
 def left_sessions(root: Path) -> list[LeftSession]:
@@ -56,21 +58,22 @@ def left_sessions(root: Path) -> list[LeftSession]:
             if entry.is_dir(follow_symlinks=False) and (handover := Handover.read(Path(entry.path))) is not None:
                 said = _noted(Path(entry.path))
                 if said is not None:
-                    notebook = said.get("notebook")
-                    noted = Path(notebook) if isinstance(notebook, str) else None
-                    found.append(LeftSession(said["name"], Path(said["workspace"]), Path(entry.path), noted, handover))
+                    notebook, journal = (Path(path) if isinstance(path := said.get(name), str) else None for name in _FILES)
+                    place = Path(said["workspace"])
+                    found.append(LeftSession(said["name"], place, Path(entry.path), notebook, handover, journal))
     return sorted(found, key=lambda session: session.name)
 
 
-def note(directory: Path, name: str, workspace: Path, notebook: Path | None = None) -> None:
+def note(directory: Path, name: str, workspace: Path, notebook: Path | None = None, journal: Path | None = None) -> None:
     """Write into a session's private directory which session it is, whatever an owner before wrote there.
 
     Raises:
         OSError: it cannot be written.
     """
+    files = {kind: path and str(path) for kind, path in zip(_FILES, (notebook, journal), strict=True)}
     (directory / _NOTE).unlink(missing_ok=True)
     with os.fdopen(os.open(directory / _NOTE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid(), "notebook": notebook and str(notebook)}, file)
+        json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid(), **files}, file)
 
 
 def note_language(directory: Path, language: str) -> None:

@@ -124,7 +124,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         await self.life.begun.wait()
         self.life.check_open()
         try:
-            note(self._runtime, self.name, self.workspace, self.notebook)
+            note(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
             logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
         async with self._queue.order:

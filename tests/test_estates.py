@@ -1,0 +1,69 @@
+"""What dead owners left, where more than one had a session of the same name."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kernelexec.cells import CodeCell
+from kernelexec.config import Config, load
+from kernelexec.estates import Estates, heritage
+from kernelexec.hooks import CellStarted
+from kernelexec.journal import Journal, journal_path
+from kernelexec.provisioning import Handover, new_root, orphans
+from kernelexec.provisioning.register import LeftSession, left_sessions, note
+from kernelexec.provisioning.roots import Root
+
+HANDOVER = Handover(1, "token", {}, {})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load("container", workspace=tmp_path)
+
+
+def left_with(config: Config, root: Path, journal: Path) -> LeftSession:
+    """A session ``a`` as its owner's private directory tells of it."""
+    workspace, directory = config.workspaces / "a", root / "a"
+    for path in (workspace, directory):
+        path.mkdir(parents=True, exist_ok=True)
+    note(directory, "a", workspace, None, journal)
+    HANDOVER.write(directory)
+    [left] = left_sessions(root)
+    return left
+
+
+def test_the_cell_that_runs_in_a_kernel_is_known_by_the_journal_of_its_own_session(tmp_path: Path) -> None:
+    config = load("local", workspace=tmp_path)
+    with ExitStack() as closing:
+        name = journal_path(tmp_path, "a")
+        living, dead = (Journal(name, limit_bytes=2**20) for _ in range(2))
+        closing.callback(living.close)
+        for journal, execution in ((living, "other"), (dead, "own")):
+            journal(CellStarted("a", execution, CodeCell("1"), 1))
+        dead.close()
+        found, was = heritage(left_with(config, tmp_path / "root", dead.path), tmp_path / "root", config)
+        found.give_up()
+        assert was.flight is not None
+        assert was.flight.execution_id == "own"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
+    config: Config, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    named = journal_path(config.workspace, "a")
+    journals = [named, named.with_name("a@2.jsonl")][:: 1 if first else -1]
+    roots = [Root.claim(new_root()) for _ in journals]
+    lefts = [left_with(config, root.path, journal) for root, journal in zip(roots, journals, strict=True)]
+    there = [orphans.Estate(root, (left,)) for root, left in zip(roots, lefts, strict=True)]
+    monkeypatch.setattr(orphans, "inherit", lambda _config: there)
+    estates = Estates(config)
+    try:
+        found = asyncio.run(estates.inherit())
+        assert [left.journal for _, left in found] == [named, named.with_name("a@2.jsonl")]
+    finally:
+        estates.remove()

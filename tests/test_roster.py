@@ -1,0 +1,68 @@
+"""The open sessions of one executor: each is known by a name that no other one has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor, roster
+from kernelexec.belongings import Belongings
+from kernelexec.config import Config
+from kernelexec.estates import Estates, heritage
+from kernelexec.provisioning import Handover
+from kernelexec.provisioning.register import LeftSession
+from kernelexec.session.inheritance import Left
+
+BOUND = 60
+
+
+def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, opened = threading.Event(), threading.Event()
+    left = LeftSession("a", tmp_path / "ws" / "a", tmp_path / "left", None, Handover(1, "token", {}, {}))
+    left.directory.mkdir()
+    given_up: list[LeftSession] = []
+    found: list[Belongings] = []
+
+    async def inherit(_self: Estates) -> list[tuple[Path, LeftSession]]:
+        return [(tmp_path, left)]
+
+    async def give_up(_self: Estates, what: LeftSession) -> None:
+        given_up.append(what)
+
+    def late(what: LeftSession, root: Path, config: Config) -> tuple[Belongings, Left]:
+        asked.set()
+        assert opened.wait(BOUND)
+        belongings, was = heritage(what, root, config)
+        found.append(belongings)
+        return belongings, was
+
+    monkeypatch.setattr(Estates, "inherit", inherit)
+    monkeypatch.setattr(Estates, "give_up", give_up)
+    monkeypatch.setattr(roster, "heritage", late)
+
+    async def main() -> None:
+        async with asyncio.timeout(BOUND):
+            executor = AsyncExecutor("local", workspace=tmp_path / "ws")
+            entering = asyncio.create_task(executor.__aenter__())
+            assert await asyncio.to_thread(asked.wait, BOUND)
+            session = await executor.session("a")
+            opened.set()
+            await entering
+            assert await executor.session("a") is session
+            assert (await session.execute("6 * 7")).text == "42\n"
+            await executor.__aexit__(None, None, None)
+            assert session.life.ended.is_set()
+
+    with caplog.at_level(logging.ERROR, "kernelexec"):
+        asyncio.run(main())
+    [told] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
+    assert told.__dict__["why"].startswith("A session 'a' is open already: ")
+    assert given_up == [left]
+    assert found[0].journal is not None
+    assert found[0].journal._fd is None
