@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
-from kernelexec.cli.surroundings import say, write_any
+from kernelexec.cli.surroundings import minded, say, write_any
 from kernelexec.cli.table import show_table
 from kernelexec.config.images import NAMES
 from kernelexec.errors import ImageMissing, KernelexecError
@@ -25,7 +25,6 @@ from kernelexec.provisioning.engine.recipes import how_to_get, recipe, write_tem
 from kernelexec.provisioning.engine.wheels import fetch_wheels
 
 _MEGA = 1_000_000  # sizes as the engine's own client says them
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def build_one(order: BuildOrder) -> int:
@@ -118,7 +117,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(one, handler)
         raise KeyboardInterrupt
 
-    before = {one: signal.signal(one, end) for one in _SIGNALS}
+    before = {one: signal.signal(one, end) for one in minded()}
     try:
         yield
     except KeyboardInterrupt:

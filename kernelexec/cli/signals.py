@@ -10,23 +10,21 @@ from contextlib import AbstractContextManager, contextmanager
 import anyio
 
 from kernelexec.cli.status import SIGNAL_BASE
-from kernelexec.cli.surroundings import say
+from kernelexec.cli.surroundings import minded, say
 from kernelexec.session import AsyncSession
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def heard(handle: Callable[[signal.Signals, anyio.CancelScope], None]) -> Iterator[None]:
     """Have the signals of a terminal and of a shell handled in the event loop, with the scope that ends this block."""
-    loop = asyncio.get_running_loop()
+    loop, signals = asyncio.get_running_loop(), minded()
     with anyio.CancelScope() as scope:
-        for signum in _SIGNALS:
+        for signum in signals:
             loop.add_signal_handler(signum, handle, signum, scope)
         try:
             yield
         finally:
-            for signum in _SIGNALS:
+            for signum in signals:
                 loop.remove_signal_handler(signum)
 
 

@@ -1,9 +1,10 @@
-"""What a shell hands over, three streams and a directory, any of which may be closed, full, unread or gone."""
+"""What a shell hands over: three streams and a directory, any of which may be closed, full, unread or gone; and signals."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TextIO
 
 from kernelexec.cli.status import UNREAD, CommandFailed
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def prepare() -> None:
@@ -41,6 +44,11 @@ def here() -> Path:
     except OSError as exc:
         message = f"The current directory cannot be used: {exc.strerror}. Change to one that is there."
         raise CommandFailed(message) from exc
+
+
+def minded() -> tuple[signal.Signals, ...]:
+    """The signals that end a command. Those that it was started without, as without SIGHUP by nohup, stay ignored."""
+    return tuple(signum for signum in _SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
 
 
 def write_any(stream: TextIO, text: str) -> None:

@@ -51,7 +51,8 @@ async def serve(config: Config, *, interval: float = INTERVAL) -> signal.Signals
     opening = AsyncExecutor(config=config)
     loop = asyncio.get_running_loop()
     for signum in _SIGNALS:
-        loop.add_signal_handler(signum, on_signal, signum)
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # one that this process was started without stays ignored
+            loop.add_signal_handler(signum, on_signal, signum)
     wire = Wire(on_end=over.set)
     async with anyio.create_task_group() as tasks:
         async with opening as executor:
