@@ -248,6 +248,21 @@ def test_mounts_have_their_places_and_modes_in_both_layouts(tmp_path: Path, layo
     assert (tmp_path / "written/new").stat().st_uid == os.getuid()
 
 
+def test_what_is_mounted_is_seen_within_a_directory_in_memory_and_around_one(tmp_path: Path) -> None:
+    (tmp_path / "in/scratch").mkdir(parents=True)
+    (tmp_path / "in/old").write_text("old")
+    mounts, tmpfs = [{"source": tmp_path / "in", "target": "/data/in"}], {"/data": MIB, "/data/in/scratch": MIB}
+    with opened(tmp_path, layout="classic", mounts=mounts, tmpfs=tmpfs) as executor:
+        session = executor.session("a")
+        session.execute(WRITES)
+        assert session.execute("print(open('/data/in/old').read())").text == "old\n"
+        for place in ("/data/new", "/data/in/scratch/new", "/workspace/new"):
+            assert session.execute(f"tried('{place}')").text == "('written', 0)\n"
+        assert session.execute("tried('/data/in/new')").text == "('OSError', 30)\n"
+        assert (session.workspace / "new").read_text() == "x"
+    assert list((tmp_path / "in/scratch").iterdir()) == []
+
+
 @pytest.mark.parametrize("layout", ["host", "classic"])
 def test_a_work_dir_is_taken_by_either_path_and_said_as_the_kernel_sees_it(tmp_path: Path, layout: str) -> None:
     with opened(tmp_path, layout=layout) as executor:

@@ -52,6 +52,7 @@ TAKEN: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("--tmpfs", "/tmp:rw,noexec,nosuid,nodev,mode=1777"): ("", {}),
     ("--tmpfs", "/tmp:size=64m"): ("container", {"tmp_bytes": 64 * MIB}),
     ("--tmpfs", "/cache"): ("container", {"tmpfs": {"/cache": 64 * MIB}}),
+    ("--tmpfs", "//cache/"): ("container", {"tmpfs": {"/cache": 64 * MIB}}),
     ("--tmpfs", "/cache:size=1g,noexec"): ("container", {"tmpfs": {"/cache": 1024 * MIB}}),
     ("--ulimit", "nofile=1024"): ("limits", {"nofile": 1024}),
     ("--ulimit", "nofile=1024:1024"): ("limits", {"nofile": 1024}),
@@ -142,6 +143,8 @@ UNFIT: dict[tuple[str, ...], str] = {
     ("--rm=false",): "--rm false is refused",
     ("--memory=1g", "-m2g"): "container.memory_bytes is given twice, as 1073741824 and 2147483648",
     ("--network=none", "--network=host"): "container.network is given twice",
+    ("--tmpfs=/a:size=1m", "--tmpfs=/a/:size=2m"): "--tmpfs /a is given twice",
+    ("--tmpfs=/a", "--tmpfs=/a"): "--tmpfs /a is given twice",
 }
 #: What the options themselves refuse, whether they come by arguments or by a mapping.
 UNFIT_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -155,6 +158,14 @@ UNFIT_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "over the workspace": ({"mounts": [{"source": "/data", "target": "/workspace/"}]}, "give that directory as work_dir"),
     "memory over proc": ({"tmpfs": {"/proc": MIB}}, "container.tmpfs: /proc is what"),
     "memory over tmp": ({"tmpfs": {"/tmp/": MIB}}, "its size is tmp_bytes"),
+    "memory over tmp by another name": ({"tmpfs": {"//tmp": MIB}}, "its size is tmp_bytes"),
+    "memory over the workspace": ({"tmpfs": {"/workspace": MIB}}, "container.tmpfs: /workspace is the session's"),
+    "memory over the workspace by another name": ({"tmpfs": {"//workspace/.": MIB}}, "/workspace is the session's"),
+    "a mount over the workspace by another name": (
+        {"mounts": [{"source": "/data", "target": "//workspace"}]},
+        "give that directory as work_dir",
+    ),
+    "memory twice at one place": ({"tmpfs": {"/a/": MIB, "/a": MIB}}, "container.tmpfs: /a is given twice"),
     "little memory": ({"tmpfs": {"/a": 1}}, "container.tmpfs./a: "),
     "a label of ours": (
         {"labels": {"kernelexec.owner": "me"}},
@@ -295,6 +306,11 @@ def test_an_option_refuses_the_same_whoever_sets_it(options: dict[str, Any], sai
         load("container", config={"container": {**options, "environment": {"TOKEN": "hidden"}}})
     assert said in str(caught.value)
     assert "hidden" not in str(caught.value)
+
+
+def test_a_directory_in_memory_has_one_name() -> None:
+    found = load("container", config={"container": {"tmpfs": {"//a//b/": MIB, "/c": 2 * MIB}}}).container.tmpfs
+    assert found == {"/a/b": MIB, "/c": 2 * MIB}
 
 
 def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refused(short_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import kernelexec
-from kernelexec.config import Container, Mount
+from kernelexec.config import MIB, Container, Mount
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.mounts import binds, give, refusal
 
@@ -86,10 +87,12 @@ def test_ordinary_directories_are_given(path: str) -> None:
     assert refused(path, read_only=False) is None
 
 
-def had(tmp_path: Path, *mounts: Mount, layout: str = "host", workspace: str = "ws") -> list[tuple[str, str, bool]]:
+def had(
+    tmp_path: Path, *mounts: Mount, layout: str = "host", workspace: str = "ws", tmpfs: Sequence[str] = ()
+) -> list[tuple[str, str, bool]]:
     place = tmp_path / workspace
     place.mkdir(exist_ok=True)
-    options = Container.model_validate({"mounts": mounts, "layout": layout})
+    options = Container.model_validate({"mounts": mounts, "layout": layout, "tmpfs": dict.fromkeys(tmpfs, MIB)})
     return binds(options, workspace=place, root=tmp_path / "root", records=[tmp_path / "ws" / ".journals"])
 
 
@@ -185,6 +188,53 @@ def test_two_mounts_of_one_name_are_refused_in_the_classic_layout_only(tmp_path:
         "/context/other",
     ]
     assert [target for _, target, _ in had(tmp_path, *mounts)][1:] == [str(tmp_path / "a/data"), str(tmp_path / "b/data")]
+
+
+@pytest.mark.parametrize("path", ["/data", "/data/", "//data"])
+def test_a_directory_in_memory_does_not_hide_a_mount(tmp_path: Path, path: str) -> None:
+    (tmp_path / "data").mkdir()
+    mount = Mount(source=tmp_path / "data", target="//data/")
+    with pytest.raises(InvalidConfig, match=rf"^tmpfs: /data would be in memory, and {tmp_path}/data is at that place"):
+        had(tmp_path, mount, tmpfs=[path])
+
+
+@pytest.mark.parametrize("within", ["", "/.journals"])
+def test_a_directory_in_memory_does_not_hide_a_workspace_or_what_is_kept_of_it(tmp_path: Path, within: str) -> None:
+    (tmp_path / "ws/.journals").mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match=r"would be in memory, and .* is at that place: name another one"):
+        had(tmp_path, tmpfs=[f"{tmp_path}/ws{within}"])
+
+
+def test_a_directory_in_memory_may_be_around_a_mount_and_within_one(tmp_path: Path) -> None:
+    (tmp_path / "read/there").mkdir(parents=True)
+    (tmp_path / "written").mkdir()
+    mounts = [
+        Mount(source=tmp_path / "read", target="/a/read"),
+        Mount(source=tmp_path / "written", target="/a/written", read_only=False),
+    ]
+    tmpfs = ["/a", "/a/read/there", "/a/read/there/below", "/a/written/new", "/workspace/new"]
+    assert len(had(tmp_path, *mounts, layout="classic", tmpfs=tmpfs)) == 3
+
+
+@pytest.mark.parametrize("path", ["/read/missing", "/read/file", "/file/below", "/written/file"])
+def test_a_directory_in_memory_that_could_not_be_made_is_refused(tmp_path: Path, path: str) -> None:
+    for name in ("read", "written"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    mounts = [
+        Mount(source=tmp_path / "read", target="/read"),
+        Mount(source=tmp_path / "read/file", target="/file"),
+        Mount(source=tmp_path / "written", target="/written", read_only=False),
+    ]
+    with pytest.raises(InvalidConfig, match=rf"^tmpfs: {path} cannot be made in memory: .* is no directory\. Make it one"):
+        had(tmp_path, *mounts, tmpfs=[path])
+
+
+def test_two_mounts_at_one_place_by_two_names_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InvalidConfig, match="would all be at /data in the container"):
+        had(tmp_path, Mount(source=tmp_path / "a", target="/data"), Mount(source=tmp_path / "b", target="//data"))
 
 
 def test_a_workspace_that_its_user_cannot_write_is_refused(tmp_path: Path) -> None:

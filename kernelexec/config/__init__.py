@@ -7,7 +7,7 @@ from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
 from kernelexec.config.limits import Change
 from kernelexec.config.profiles import Profile
-from kernelexec.config.refusals import source_refusal, system_refusal, target_refusal
+from kernelexec.config.refusals import place_inside, source_refusal, system_refusal, target_refusal
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
@@ -34,6 +34,7 @@ __all__ = [
     "chosen_by",
     "in_container",
     "load",
+    "place_inside",
     "profile",
     "seconds",
     "size",

@@ -13,11 +13,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, mo
 
 from kernelexec.config.images import DEFAULT_IMAGE, with_sudo
 from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
-from kernelexec.config.refusals import CAPABILITIES, capability_refusal, source_refusal, target_refusal
+from kernelexec.config.refusals import CAPABILITIES, capability_refusal, place_inside, source_refusal, target_refusal
 
 _USER = re.compile(r"\d+(:\d+)?")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
+_WORKSPACE = "/workspace"
 _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
 
 
@@ -90,17 +91,25 @@ def _source(given: Path) -> Path:
 def _target(given: str | None) -> str | None:
     if given is not None:
         _refuse(target_refusal(given))
-        if given.rstrip("/") == "/workspace":
+        if place_inside(given) == _WORKSPACE:
             raise ValueError("/workspace is the session's: give that directory as work_dir")
     return given
 
 
 def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
-    for path in given:
-        if path.rstrip("/") == "/tmp":  # noqa: S108 - the container's
+    found: dict[str, int] = {}
+    for path, size in given.items():
+        place = place_inside(path)
+        if place == "/tmp":  # noqa: S108 - the container's
             raise ValueError("it is there already, and its size is tmp_bytes")
         _refuse(target_refusal(path))
-    return MappingProxyType(dict(given))
+        if place == _WORKSPACE:
+            raise ValueError("/workspace is the session's: what is written there in memory would be lost")
+        if place in found:
+            message = f"{place} is given twice"
+            raise ValueError(message)
+        found[place] = size
+    return MappingProxyType(found)
 
 
 def _refuse(why: str | None) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelexec.config.kinds import MIB, size
-from kernelexec.config.refusals import capability_refusal, source_refusal
+from kernelexec.config.refusals import capability_refusal, place_inside, source_refusal
 from kernelexec.errors import InvalidConfig
 
 NAMESPACE = "the kernel would see, or be, what is outside of its container"
@@ -33,7 +33,7 @@ class Options:
         found[name] = (*found.get(name, ()), value)
 
     def enter(self, name: str, key: str, value: object) -> None:
-        """Add to a mapping of the container."""
+        """Set an entry of a mapping of the container; of two with one key the later counts."""
         self.branches.setdefault("container", {}).setdefault(name, {})[key] = value
 
 
@@ -110,8 +110,12 @@ def _tmpfs(options: Options, value: str) -> None:
             bytes_ = size(given, "docker_run_args: --tmpfs size")
         elif setting not in {"rw", "noexec", "nosuid", "nodev", "mode=1777"}:
             raise _unfit("--tmpfs", value, "a path, and after a colon size=SIZE, rw, noexec, nosuid, nodev, mode=1777")
-    if path.rstrip("/") != "/tmp":  # noqa: S108 - the container's
-        options.enter("tmpfs", path, 64 * MIB if bytes_ is None else bytes_)
+    place = place_inside(path)
+    if place in options.branches.get("container", {}).get("tmpfs", {}):
+        message = f"docker_run_args: --tmpfs {place} is given twice."
+        raise InvalidConfig(message)
+    if place != "/tmp":  # noqa: S108 - the container's
+        options.enter("tmpfs", place, 64 * MIB if bytes_ is None else bytes_)
     elif bytes_ is not None:
         options.put("container", "tmp_bytes", bytes_)
 

@@ -67,10 +67,16 @@ def target_refusal(target: str) -> str | None:
     path = PurePosixPath(target)
     if not path.is_absolute() or ".." in path.parts or not target.isprintable() or ":" in target:
         return "it is an absolute path without '..' and colons"
-    said = f"/{str(path).lstrip('/')}"
+    said = place_inside(target)
     if said in _OWN or any(_within(said, taken) or _within(taken, said) for taken in _TAKEN):
         return f"{said} is what the container itself is made of"
     return None
+
+
+def place_inside(target: str) -> str:
+    """A path of a container in its one form: ``/a`` is also ``//a``, ``/a/`` and ``/./a``."""
+    path = str(PurePosixPath(target))
+    return f"/{path.lstrip('/')}" if path.startswith("/") else path
 
 
 def capability_refusal(name: str) -> str | None:

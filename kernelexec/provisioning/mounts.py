@@ -6,10 +6,10 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from kernelexec.config import Container, system_refusal, target_refusal
+from kernelexec.config import Container, place_inside, system_refusal, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.roots import NAME
 from kernelexec.provisioning.trees import DIRECTORY
@@ -30,7 +30,7 @@ def binds(options: Container, *, workspace: Path, root: Path, records: Sequence[
     What could change this program, or the ``records`` of what ran, is put over them once more, to be read only.
 
     Raises:
-        InvalidConfig: one is missing, is not given to containers, or has another one's place.
+        InvalidConfig: one is missing, is not given to containers, or has the place of another one or of a directory in memory.
     """
     inside = str(workspace) if options.layout == "host" else WORKSPACE_INSIDE
     found: list[Bind] = [(_checked(workspace, root, read_only=False, share_home=options.share_home), inside, False)]
@@ -46,7 +46,10 @@ def binds(options: Container, *, workspace: Path, root: Path, records: Sequence[
                 f"{given} is not given to containers to be written: records of what ran are kept there. Mount it read only."
             )
             raise InvalidConfig(message)
-    return [*found, *_kept(found, [*_own_code(), *records])]
+    found += _kept(found, [*_own_code(), *records])
+    for path in options.tmpfs:
+        _check_memory(PurePosixPath(path), found, options.tmpfs)
+    return found
 
 
 def refusal(
@@ -124,7 +127,7 @@ def _target(target: str) -> str:
     if why := target_refusal(target):
         message = f"target={target!r} cannot be a mount's place: {why}."
         raise InvalidConfig(message)
-    return str(PurePosixPath(target))
+    return place_inside(target)
 
 
 def _check_apart(found: Sequence[Bind]) -> None:
@@ -133,6 +136,27 @@ def _check_apart(found: Sequence[Bind]) -> None:
             sources = ", ".join(source for source, place, _ in found if place == target)
             message = f"{sources} would all be at {target} in the container: name another place for them by `target`."
             raise InvalidConfig(message)
+
+
+def _check_memory(path: PurePosixPath, given: Sequence[Bind], tmpfs: Collection[str]) -> None:
+    """Refuse a directory in memory that would hide what is mounted, or that an engine could not make where it is to be.
+
+    Engines mount what is nearer to the root first. So one above a mount hides nothing of it, as ``/tmp`` does not; one below is
+    seen, and is made in the mounted directory where that has none of the name.
+    """
+    for source, target, _ in given:
+        if target == str(path):
+            message = f"tmpfs: {path} would be in memory, and {source} is at that place: name another one for one of them."
+            raise InvalidConfig(message)
+    mounts = {PurePosixPath(target): (Path(source), read_only) for source, target, read_only in given}
+    nearest = next((parent for parent in path.parents if parent in mounts or str(parent) in tmpfs), None)
+    if nearest not in mounts:
+        return
+    mounted, read_only = mounts[nearest]
+    place = mounted / path.relative_to(nearest)
+    if not place.is_dir() and (read_only or os.path.lexists(place) or not mounted.is_dir()):
+        message = f"tmpfs: {path} cannot be made in memory: {place} is no directory. Make it one, or name another place."
+        raise InvalidConfig(message)
 
 
 def _kept(found: Sequence[Bind], precious: Sequence[Path]) -> list[Bind]:
