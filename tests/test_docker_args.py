@@ -177,6 +177,9 @@ UNFIT_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "swap without memory": ({"memory_swap_bytes": MIB, "memory_bytes": None}, "memory_bytes is set too"),
     "an image of two words": ({"image": "a b"}, "container.image: it is the name of an image"),
     "an image like an option": ({"image": "--privileged"}, "container.image: it is the name of an image"),
+    "an interpreter without a name": ({"python": ""}, "container.python: it is the name of a program of the image"),
+    "a blank interpreter": ({"python": " "}, "container.python: it is the name of a program of the image"),
+    "an interpreter of two lines": ({"python": "python3\n"}, "container.python: it is the name of a program of the image"),
     "no image": ({"image": []}, "container.image: it is the name of an image"),
 }
 

@@ -15,6 +15,8 @@ from kernelexec.config.images import DEFAULT_IMAGE, with_sudo
 from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
 from kernelexec.config.refusals import CAPABILITIES, capability_refusal, place_inside, source_refusal, target_refusal
 
+#: The interpreter that is taken where none is named.
+DEFAULT_PYTHON = "python3"
 _USER = re.compile(r"\d+(:\d+)?")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
@@ -62,6 +64,12 @@ def _one_image(given: str) -> str:
 def _hostname(given: str | None) -> str | None:
     if given is not None and not _HOST.fullmatch(given):
         raise ValueError("it is letters, digits, dots and dashes, 63 at most")
+    return given
+
+
+def _python(given: str) -> str:
+    if not given.strip() or not given.isprintable():
+        raise ValueError("it is the name of a program of the image, or its path there")
     return given
 
 
@@ -139,8 +147,8 @@ class Container(Branch):
     """A fixed name for the container, for an executor of one session; by default it is made of the session's."""
     instance: Name | None = None
     """What is put behind the containers' names, to tell parallel runs apart."""
-    python: str = "python3"
-    """The interpreter inside the image; it needs ipykernel."""
+    python: Annotated[str, AfterValidator(_python)] = DEFAULT_PYTHON
+    """The interpreter inside the image; it needs ipykernel. One that is named here is not replaced where the image has none."""
     runtime: Literal["auto", "image", "mounted"] = "auto"
     """Whose Python runs kernels: the image's, a mounted one, or that one only where the image's cannot."""
     runtime_image: Annotated[str, AfterValidator(_one_image)] = "kernelexec/minimal"

@@ -28,20 +28,21 @@ async def find_stand_in(options: Container, failure: KernelStartFailed | None) -
     """Have a mounted Python for the next kernel with these options, if it needs one: after a ``failure``, or if one is wanted.
 
     Raises:
-        KernelStartFailed: it needs one, and cannot have it.
+        KernelStartFailed: it needs one, and cannot have it; or the image has not the one that is named.
     """
-    if options.runtime == "image" or (options.runtime == "auto" and failure is None):
+    if stand_in(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    if stand_in(options) is None:
-        from kernelexec.provisioning.engine.mounted import lacking, replacement  # noqa: PLC0415 - see ``places.unavailable``
+    from kernelexec.provisioning.engine.mounted import lacking, mistaken, replacement  # noqa: PLC0415 - see ``places.unavailable``
 
-        if options.runtime == "auto" and not await anyio.to_thread.run_sync(lacking, options.image, options.python):
-            return
-        try:
-            found = await anyio.to_thread.run_sync(replacement, options.image, options.python, options.runtime_image)
-        except (EngineFailed, ImageMissing) as exc:
-            raise KernelStartFailed(_told(options, failure, exc)) from exc
-        _chosen[_key(options)] = found
+    image, python = options.image, options.python
+    if why := await anyio.to_thread.run_sync(mistaken, image, python):
+        raise KernelStartFailed(why) from failure
+    if options.runtime == "image" or (options.runtime == "auto" and not await anyio.to_thread.run_sync(lacking, image, python)):
+        return
+    try:
+        _chosen[_key(options)] = await anyio.to_thread.run_sync(replacement, image, python, options.runtime_image)
+    except (EngineFailed, ImageMissing) as exc:
+        raise KernelStartFailed(_told(options, failure, exc)) from exc
 
 
 def notice(options: Container) -> tuple[str, ...]:

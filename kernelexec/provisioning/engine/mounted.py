@@ -14,6 +14,7 @@ from pathlib import Path
 
 from docker.types.services import Mount
 
+from kernelexec.config.container import DEFAULT_PYTHON
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
 from kernelexec.provisioning.engine.client import Engine, mapped
 from kernelexec.provisioning.engine.judgement import at_least, ipykernel_min, python_min
@@ -49,6 +50,26 @@ def lacking(images: Sequence[str], python: str) -> str:
     except (EngineFailed, ImageMissing):
         return ""
     return _lacking(facts.python, facts.ipykernel)
+
+
+def mistaken(images: Sequence[str], python: str) -> str:
+    """That the first of these images that is there has not the interpreter that was named, and which one it has.
+
+    Empty where it has it, where none was named, and where nobody says.
+    """
+    if python == DEFAULT_PYTHON:
+        return ""
+    try:
+        named, usual = known_facts(images, python), known_facts(images, DEFAULT_PYTHON)
+    except (EngineFailed, ImageMissing):
+        return ""
+    if named.python is not None:
+        return ""
+    has = f"{DEFAULT_PYTHON} there is Python {usual.python} ({usual.executable})" if usual.python else "it has no Python at all"
+    return (
+        f"The image {' or '.join(images)} has no {python!r} that runs, which `container.python` names: {has}. Name an"
+        " interpreter that it has, or leave the option out."
+    )
 
 
 def replacement(images: Sequence[str], python: str, runtime_image: str) -> Mounted:
