@@ -173,6 +173,13 @@ UNFIT_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a hostname": ({"hostname": "a b"}, "container.hostname: it is letters, digits"),
     "a user's name": ({"user": "root"}, "container.user: it is a numeric user id"),
+    "a user beyond all": ({"user": "2147483648"}, "container.user: a user or group id is 2147483647 at most (given: '2147"),
+    "a group beyond all": ({"user": "1000:99999999999"}, "container.user: a user or group id is 2147483647 at most"),
+    "a group just beyond": ({"user": "1000:2147483648"}, "container.user: a user or group id is 2147483647 at most"),
+    "a user in other digits": ({"user": "\u0663"}, "container.user: it is a numeric user id"),
+    "next to no processor": ({"cpus": 0.009}, "container.cpus: Input should be greater than or equal to 0.01 (given: 0.009)"),
+    "more processes than there are": ({"pids": 4194305}, "container.pids: Input should be less than or equal to 4194304"),
+    "memory beyond all": ({"memory_bytes": 2**63}, "container.memory_bytes: Input should be less than or equal to"),
     "less with swap than without": ({"memory_swap_bytes": MIB}, "memory_swap_bytes=1048576 is memory and swap together"),
     "swap without memory": ({"memory_swap_bytes": MIB, "memory_bytes": None}, "memory_bytes is set too"),
     "an image of two words": ({"image": "a b"}, "container.image: it is the name of an image"),
@@ -314,6 +321,13 @@ def test_an_option_refuses_the_same_whoever_sets_it(options: dict[str, Any], sai
 def test_a_directory_in_memory_has_one_name() -> None:
     found = load("container", config={"container": {"tmpfs": {"//a//b/": MIB, "/c": 2 * MIB}}}).container.tmpfs
     assert found == {"/a/b": MIB, "/c": 2 * MIB}
+
+
+def test_the_largest_and_the_smallest_figures_are_taken() -> None:
+    options = {"user": "2147483647:2147483647", "cpus": 0.01, "pids": 4194304}
+    found = load("container", config={"container": options}).container
+    assert found.model_dump(include=set(options)) == options
+    assert found.ids == (2147483647, 2147483647)
 
 
 def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refused(short_path: Path) -> None:

@@ -17,7 +17,9 @@ from kernelexec.config.refusals import CAPABILITIES, capability_refusal, place_i
 
 #: The interpreter that is taken where none is named.
 DEFAULT_PYTHON = "python3"
-_USER = re.compile(r"\d+(:\d+)?")
+_USER = re.compile(r"\d{1,100}(:\d{1,100})?", re.ASCII)
+#: The largest user or group id, and the largest number of processes, that an engine and its system take.
+_LARGEST_ID, _LARGEST_PIDS = 2**31 - 1, 2**22
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
 _WORKSPACE = "/workspace"
@@ -27,6 +29,9 @@ _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
 def _user(given: str | None) -> str | None:
     if given is not None and not _USER.fullmatch(given):
         raise ValueError("it is a numeric user id, or a user and a group id as in 1000:1000")
+    if given is not None and max(map(int, given.split(":"))) > _LARGEST_ID:
+        message = f"a user or group id is {_LARGEST_ID} at most"
+        raise ValueError(message)
     return given
 
 
@@ -161,7 +166,7 @@ class Container(Branch):
     """Memory and swap together; by default ``memory_bytes``, so that nothing is swapped."""
     cpus: Cpus | None = 1.0
     """How many processors' time one container gets. None is no limit."""
-    pids: Count | None = Field(default=256, ge=16)
+    pids: Count | None = Field(default=256, ge=16, le=_LARGEST_PIDS)
     """Processes and threads in one container. None is no limit."""
     tmp_bytes: Count = Field(default=256 * MIB, ge=MIB)
     """The size of ``/tmp``, which is in memory and counts there."""

@@ -66,9 +66,9 @@ Directory = Annotated[Path, BeforeValidator(_path)]
 Interpreter = Annotated[str, BeforeValidator(_path), AfterValidator(_interpreter)]
 #: Numbers are numbers: neither text nor True is one.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
-Count = Annotated[int, Field(strict=True)]
-#: How many processors' time.
-Cpus = Annotated[float, Field(strict=True, gt=0, le=1024)]
+Count = Annotated[int, Field(strict=True, le=2**63 - 1)]
+#: How many processors' time; with less than that the system starts nothing.
+Cpus = Annotated[float, Field(strict=True, ge=0.01, le=1024)]
 #: How many messages back.
 LastMessages = Annotated[int | Literal["auto"], BeforeValidator(_messages)]
 
