@@ -64,8 +64,7 @@ def load(
         environ = {}  # nothing runs: no variable is asked where
     environ = os.environ if environ is None else environ
     options["isolation"] = _choose(isolation, asked, options.get("isolation"), environ, inside=inside)
-    found = _validated(options)
-    return found if found.profile is None else _validated(_with_profile(options, found, profile(found, found.profile)))
+    return _validated(options if options.get("profile") is None else _with_profile(options))
 
 
 def profile(config: Config, name: str) -> Profile:
@@ -100,10 +99,12 @@ def _validated(options: Mapping[str, Any]) -> Config:
         raise InvalidConfig(explain(exc, Config, "Configuration")) from exc
 
 
-def _with_profile(options: Mapping[str, Any], found: Config, chosen: Profile) -> dict[str, Any]:
-    """The options with those of the profile that are not set by themselves."""
-    container = {"memory_bytes": chosen.memory_bytes, "cpus": chosen.cpus} | found.container.model_dump(exclude_unset=True)
-    budgets = {"timeout": chosen.timeout} | found.budgets.model_dump(exclude_unset=True)
+def _with_profile(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of the profile that are not set by themselves: what fits only together is checked afterwards."""
+    found = _validated({name: value for name, value in options.items() if name not in {"container", "budgets"}})
+    chosen = profile(found, str(found.profile))
+    container = _merged({"memory_bytes": chosen.memory_bytes, "cpus": chosen.cpus}, options.get("container", {}))
+    budgets = _merged({"timeout": chosen.timeout}, options.get("budgets", {}))
     return {**options, "container": container, "budgets": budgets}
 
 
@@ -118,8 +119,7 @@ def _given(config: object) -> dict[str, Any]:
 
 def _merged(given: object, more: object) -> object:
     """An option over the one given. Branches are joined: variables and labels by name, mounts added, all else replaced."""
-    if isinstance(given, BaseModel):
-        given = given.model_dump(exclude_unset=True)
+    given, more = (one.model_dump(exclude_unset=True) if isinstance(one, BaseModel) else one for one in (given, more))
     if not isinstance(more, Mapping) or given is None:
         return more
     if not isinstance(given, Mapping):
