@@ -322,6 +322,13 @@ def made(name: str, **labels: str) -> str:
     return container
 
 
+def test_what_tells_runs_apart_is_put_behind_a_fixed_name_too(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path, name=name, instance="two") as executor:
+        executor.session("a")
+        with Engine() as engine:
+            assert engine.see(f"{name}-two").running
+
+
 def test_a_strangers_container_keeps_its_name(tmp_path: Path, name: str) -> None:
     foreign = made(name)
     with opened(tmp_path, name=name) as executor, pytest.raises(KernelStartFailed, match="is there and none of ours"):

@@ -210,7 +210,8 @@ class ContainerPlace:
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         else:
             spec = kernel_spec(python, None if runtime.leased else runtime.connection_file, launcher=LAUNCHER_INSIDE)
-        name = options.name and (f"{options.name}-{installed.label}" if installed else options.name)
+        parts = (options.name, installed.label if installed else None, options.instance)
+        named = options.name and "-".join(filter(None, parts))
         settings = {
             "container": options.model_dump(mode="json"),
             "limits": self.config.limits.model_dump(mode="json"),
@@ -223,7 +224,7 @@ class ContainerPlace:
                 held_by="lease" if runtime.leased else "pipe",
             ),
             "ports": PUBLISHED_PORTS if runtime.leased else {},
-            "name": name or container_name(self.session, token, options.instance),
+            "name": named or container_name(self.session, token, options.instance),
         }
         spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}
         return spec
