@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import ExecutionResult
-from tests.test_cli import BOUND, COMMAND, LOCAL, SWALLOW, cells_of, environment, names, script
+from tests.test_cli import BOUND, COMMAND, LOCAL, SWALLOW, cells_of, environment, names, notebook, script
 
 #: A cell that prints the ids of its kernel and of a process that it started.
 FAMILY = "import os, subprocess, time\nprint(os.getpid(), subprocess.Popen(['sleep', '600']).pid)\n"
@@ -172,6 +173,27 @@ def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, "")
     assert "Traceback" not in stderr
     assert has_ended(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("how", ["all may fail", "each may fail"])
+def test_an_interrupt_while_another_kernel_starts_ends_the_run(how: str, tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    slow = "echo $$ > pid.part && mv pid.part pid && exec sleep 600"
+    interpreter.write_text(f'#!/bin/sh\nif [ -e begun ]; then {slow}; fi\nexec "{sys.executable}" "$@"\n')
+    interpreter.chmod(0o755)
+    cells = ("open('begun', 'w').close()\nexit()", "1", "open('never', 'w')")
+    tagged = how == "each may fail"
+    name = notebook(tmp_path, *cells, tags=["raises-exception"]) if tagged else script(tmp_path, *cells)
+    with started(
+        tmp_path, "run", name, *([] if tagged else ["--allow-errors"]), *LOCAL, "--python", str(interpreter)
+    ) as process:
+        appears(process, tmp_path / "pid")
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=BOUND)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert has_ended(int((tmp_path / "pid").read_text()))
+    assert not (tmp_path / "never").exists()
 
 
 def test_an_interrupt_before_there_is_a_kernel_says_no_more(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class _Job:
     def _verdict(self, number: int, result: ExecutionResult) -> int:
         if result.ok:
             return 0
-        if result.interrupted == "request":
+        if result.interrupted == "request" or result.status == "aborted":  # it never began: its kernel was still starting
             return INTERRUPTED
         if self._allow_errors or self._document.allows_error(number):
             return 0
