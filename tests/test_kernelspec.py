@@ -70,13 +70,21 @@ def test_the_users_own_directory_and_that_of_the_environment_are_known(tmp_path:
 REFUSED = {
     "another's name": (["--name", "theirs"], "is not of kernelexec: choose another name by --name"),
     "no name": (["--name", "Ab c"], "'Ab c' cannot be a kernelspec's name"),
-    "no size": (["--memory", "much"], "--memory much: it is a number with a unit"),
+    "no size": (["--memory", "much"], "--memory='much': it is a size, as 512m, 1.5g or 1048576."),
+    "endless memory": (["--memory", "inf"], "--memory='inf': it is a size"),
     "little memory": (["--memory", "1m"], "container.memory_bytes"),
     "no network": (["--network", "mine"], "container.network"),
     "no isolation": (["--isolation", "loca"], "did you mean 'local'?"),
     "two places": (["--user"], "--user, --sys-prefix and --prefix contradict each other"),
     "an image here": (["--isolation", "local", "--image", "x"], "are of containers"),
 }
+
+
+@pytest.mark.parametrize(("given", "taken"), [("1.5GiB", 3 * 2**29), ("1t", 2**40)])
+def test_memory_is_read_as_where_code_is_run(given: str, taken: int, tmp_path: Path) -> None:
+    install(tmp_path, "--memory", given)
+    config = KernelSpecManager().get_kernel_spec("kernelexec").metadata["kernel_provisioner"]["config"]
+    assert config["container"] == {"memory_bytes": taken}
 
 
 @pytest.mark.parametrize(("words", "why"), REFUSED.values(), ids=REFUSED)

@@ -12,9 +12,9 @@ import typer
 
 from kernelexec.cli.status import OURSELVES
 from kernelexec.cli.surroundings import write_any
+from kernelexec.config import size
 from kernelexec.errors import InvalidRequest
 
-_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _NOT_WRITABLE = "is not writable: install it for yourself with --user, or below another directory with --prefix"
 
 commands = typer.Typer(
@@ -116,7 +116,7 @@ def list_(
 
 def _given(*, memory: str | None, **options: object) -> dict[str, Any]:
     """The options of containers that were given, as the configuration has them."""
-    sizes = {"memory_bytes": None if memory is None else _bytes(memory)}
+    sizes = {"memory_bytes": None if memory is None else size(memory, "--memory")}
     return {option: value for option, value in (options | sizes).items() if value is not None}
 
 
@@ -126,14 +126,3 @@ def _prefix(*, user: bool, sys_prefix: bool, prefix: str | None) -> Path | None:
     if user:
         return None
     return Path(os.path.expanduser(prefix)) if prefix else Path(sys.prefix)  # noqa: PTH111 - a user of that name may be missing
-
-
-def _bytes(size: str) -> int:
-    number, unit = size[:-1], size[-1:].lower()
-    if unit.isdecimal():
-        number, unit = size, ""
-    try:
-        return round(float(number) * _UNITS[unit])
-    except (ValueError, LookupError, OverflowError) as exc:
-        message = f"--memory {size}: it is a number with a unit of b, k, m or g, as in 512m."
-        raise InvalidRequest(message) from exc
