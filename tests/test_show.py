@@ -6,7 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 import pytest
@@ -216,6 +216,18 @@ def test_what_goes_to_a_pipe_is_whole_though_a_bar_runs_on_the_terminal(
     assert "cells" in bar
     assert "1/1" in bar
     assert ("kernelexec: n" in bar) is not as_json
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_what_was_held_back_for_the_bar_is_shown_when_the_cells_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch, "stdout", "stderr") as shown:
+        shower = Shower(as_json=False)
+        with suppress(KeyError), shower.progress(1):
+            shower.output(Stream(name, "whole\nunfinished"))
+            raise KeyError
+        assert "unfinished\n" in shown()
+        shower.end_line()
+        assert shown() == ""
 
 
 def test_there_is_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kernelexec.cli.status import CommandFailed
 from kernelexec.cli.surroundings import write_any, writing
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
 
@@ -36,8 +37,7 @@ class Shower:
         if self._as_json:
             self._write("stdout", _line(result))
             return
-        if self._held:
-            self._write("stderr", "\n")
+        self._release()
         for line in remarks(result):
             self._write("stderr", f"kernelexec: {line}\n", own_line=True)
 
@@ -85,8 +85,17 @@ class Shower:
             redirect_stderr=False,
         ) as bar:
             task = bar.add_task("cells", total=cells)
-            yield lambda: bar.advance(task)
-        self._bar = False
+            try:
+                yield lambda: bar.advance(task)
+            finally:
+                self._bar = False
+                with suppress(CommandFailed):  # what ended the block is said, not that nobody reads it
+                    self._release()
+
+    def _release(self) -> None:
+        """End the line that is held back for the bar, and so show it."""
+        if self._held:
+            self._write("stderr", "\n")
 
 
 def _line(result: ExecutionResult) -> str:
