@@ -80,7 +80,7 @@ class KernelChanged:
 
     session: str
     kernel_epoch: int
-    change: Literal["started", "died", "killed", "restarted", "failed"]
+    change: Literal["started", "died", "failed"]
     cause: str | None = None
     language: str = "python"
     container: InContainer | None = None

@@ -212,8 +212,8 @@ def _kernel(time: str, event: KernelChanged) -> Iterable[str]:
         case "failed":
             yield f"{about} did not start"
             yield from bounded(about, "note", event.cause or "", REASON_BYTES)
-        case _:
-            yield f"{about} {event.change}: {event.cause}"
+        case "died":
+            yield f"{about} died: {event.cause}"
 
 
 def _where(container: InContainer | None) -> str:
