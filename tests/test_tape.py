@@ -79,7 +79,8 @@ def test_of_too_much_text_the_head_and_the_tail_are_kept_and_the_rest_is_counted
     at = found.index(gap)
     assert numbers == [*range(at), *range(at + gap.messages, count)]
     assert gap == Gap(gap.messages, gap.messages * len(f"{0:05}".ljust(size, "é").encode()), 0)
-    assert sum(len(json.dumps(text)) for text in found if not isinstance(text, Gap)) <= LIMIT
+    assert numbers[-1] == count - 1
+    assert len(numbers) == 1 or sum(len(json.dumps(text)) for text in found if not isinstance(text, Gap)) <= LIMIT
 
 
 def test_displays_have_a_bound_of_their_own() -> None:
@@ -102,6 +103,11 @@ def test_what_is_larger_than_all_the_room_is_left_out() -> None:
     found = texts(recorded(shown("x" * 500_000), stream("x" * 200_000), stream("end")))
     assert [type(item) for item in found] == [Gap, Gap, str]
     assert found[1].text_bytes == 200_000
+
+
+def test_the_newest_text_is_kept_though_it_is_larger_than_all_the_room() -> None:
+    found = texts(recorded(stream("head"), stream("a" * 200_000), shown("b"), stream("c" * 200_000)))
+    assert found == ["head", Gap(1, 200_000, 0), "b", "c" * 200_000]
 
 
 def test_the_newest_state_is_kept_whatever_comes_after_it() -> None:

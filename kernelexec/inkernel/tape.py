@@ -34,10 +34,11 @@ class Gap:
 
 
 class _Reel:
-    """Messages within a limit: the first ones, to a half of it, and the newest."""
+    """Messages within a limit: the first ones, to a half of it, and the newest, ``least`` of which it keeps over the limit."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, least: int = 0) -> None:
         self._limit = limit_bytes
+        self._least = least
         self._head: list[tuple[int, Frames]] = []
         self._tail: deque[tuple[int, Frames, int, int]] = deque()
         self._head_bytes = self._tail_bytes = 0
@@ -52,7 +53,7 @@ class _Reel:
             return
         self._tail.append((number, frames, size, text_bytes))
         self._tail_bytes += size
-        while self._tail and self._head_bytes + self._tail_bytes > self._limit:
+        while len(self._tail) > self._least and self._head_bytes + self._tail_bytes > self._limit:
             self._dropped_until, _, size, text_bytes = self._tail.popleft()
             self._tail_bytes -= size
             self._dropped += 1
@@ -76,7 +77,7 @@ class Tape:
         """What the cell was answered and what stood beside it; empty dictionaries where that was too large."""
         self._mark = json.dumps({"msg_id": msg_id})[1:-1].encode()
         self._number = 0
-        self._text = _Reel(limit_bytes)
+        self._text = _Reel(limit_bytes, least=1)  # one holds what was printed while another was sent, up to its end
         self._others = _Reel(limit_bytes * _OTHERS)
         self._idle: tuple[int, Frames] | None = None
 
