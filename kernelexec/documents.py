@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import warnings
 from pathlib import Path
 from typing import Any, Self
@@ -41,15 +42,21 @@ class Document:
                 cell.outputs, cell.execution_count = [], None
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path, *, piped: bool = False) -> Self:
         """A notebook or a script, by its extension.
 
+        Only where it may be ``piped`` is a pipe read to its end, which may never come.
+
         Raises:
-            InvalidRequest: missing, not UTF-8, or no valid notebook.
+            InvalidRequest: missing, no plain file, not UTF-8, or no valid notebook.
         """
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8-sig") as file:
-                text = file.read()  # of a pipe, nothing: nobody waits for what may never come
+            flags = os.O_RDONLY | os.O_CLOEXEC | (0 if piped else os.O_NONBLOCK)
+            with os.fdopen(os.open(path, flags), encoding="utf-8-sig") as file:
+                if not piped and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    message = f"{path} is no plain file."
+                    raise InvalidRequest(message)
+                text = file.read()
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
             raise InvalidRequest(message) from exc

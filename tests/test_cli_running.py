@@ -196,6 +196,16 @@ def test_an_interrupt_while_another_kernel_starts_ends_the_run(how: str, tmp_pat
     assert not (tmp_path / "never").exists()
 
 
+def test_what_a_pipe_brings_late_is_run(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "given.py")
+    with started(tmp_path, "run", "given.py", *LOCAL) as process:
+        with (tmp_path / "given.py").open("w") as pipe:
+            time.sleep(0.3)  # it is open now, and empty
+            pipe.write("print('piped')")
+        stdout, stderr = process.communicate(timeout=BOUND)
+    assert (process.returncode, stdout) == (0, "piped\n"), stderr
+
+
 def test_an_interrupt_before_there_is_a_kernel_says_no_more(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "given.py")
     with started(tmp_path, "run", "given.py", *LOCAL) as process, (tmp_path / "given.py").open("w"):  # open: it is read now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,12 @@ def test_what_cannot_be_read_is_refused(content: Any, why: str, name: str, tmp_p
         path.write_bytes(content)
     with pytest.raises(InvalidRequest, match=rf"{name} cannot be read: .*{why}"):
         Document.read(path)
+
+
+def test_nobody_waits_for_a_pipe_who_was_not_told_of_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "given.py")
+    with pytest.raises(InvalidRequest, match=r"given\.py is no plain file"):
+        Document.read(tmp_path / "given.py")
 
 
 SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {

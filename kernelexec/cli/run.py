@@ -41,7 +41,7 @@ def run_file(
     if timeout is not None:
         seconds(timeout, "timeout")
     path = None if file == "-" else Path(file)
-    document = Document.script(_stdin()) if path is None else Document.read(path)
+    document = Document.script(_stdin()) if path is None else Document.read(path, piped=True)
     _check(document, "stdin" if path is None else file, config)
     target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
