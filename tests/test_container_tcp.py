@@ -322,7 +322,7 @@ def gone(workspace: Path) -> None:
 
 
 def test_what_a_kernel_that_does_not_start_had_is_removed(tmp_path: Path) -> None:
-    config = {"container": {"image": IMAGE, "transport": "tcp", "python": "false", "runtime": "image"}}
+    config = {"container": {"image": IMAGE, "transport": "tcp", "python": "/bin/false", "runtime": "image"}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         with pytest.raises(KernelStartFailed, match="ended while it started"):
             executor.session("a").execute("1")

@@ -170,3 +170,19 @@ def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> in
 def test_what_is_no_name_of_an_image_is_refused() -> None:
     with pytest.raises(ValueError, match="it is the name of an image"):
         Config.model_validate(options("a", runtime_image="-x"))
+
+
+def test_an_interpreter_that_lies_in_a_mount_is_taken_and_one_that_is_nowhere_is_not_replaced(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\nexport BY_NAME=1\nexec python3 "$@"\n')
+    program.chmod(0o755)
+    config = options(MINIMAL, python="/opt/mine", mounts=[{"source": str(program), "target": "/opt/mine"}])
+    with Executor("container", workspace=tmp_path / "ws", config=config) as executor:
+        result = executor.session("a").execute("import os; os.environ['BY_NAME']")
+        assert (result.text, result.notes) == ("'1'\n", ())
+    config = options(MINIMAL, python="/opt/nowhere")
+    with (
+        Executor("container", workspace=tmp_path / "ws", config=config) as executor,
+        pytest.raises(KernelStartFailed, match="/opt/nowhere"),
+    ):
+        executor.session("b")

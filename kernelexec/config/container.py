@@ -153,7 +153,8 @@ class Container(Branch):
     instance: Name | None = None
     """What is put behind the containers' names, to tell parallel runs apart."""
     python: Annotated[str, AfterValidator(_python)] = DEFAULT_PYTHON
-    """The interpreter inside the image; it needs ipykernel. One that is named here is not replaced where the image has none."""
+    """The interpreter inside the image; it needs ipykernel. One that is named here is not replaced where the image has none;
+    by its path it may also lie in the workspace or in a mount."""
     runtime: Literal["auto", "image", "mounted"] = "auto"
     """Whose Python runs kernels: the image's, a mounted one, or that one only where the image's cannot."""
     runtime_image: Annotated[str, AfterValidator(_one_image)] = "kernelexec/minimal"

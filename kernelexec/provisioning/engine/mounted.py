@@ -44,10 +44,15 @@ _filled: dict[str, Mounted] = {}
 
 
 def lacking(images: Sequence[str], python: str) -> str:
-    """What kernels would need and the first of these images that is there has not; empty where it serves, or nobody says."""
+    """What kernels would need and the first of these images that is there has not; empty where it serves, or nobody says.
+
+    An interpreter that is named by its path, and that the image has not, may lie in what is mounted.
+    """
     try:
         facts = known_facts(images, python)
     except (EngineFailed, ImageMissing):
+        return ""
+    if facts.python is None and "/" in python:
         return ""
     return _lacking(facts.python, facts.ipykernel)
 
@@ -55,9 +60,9 @@ def lacking(images: Sequence[str], python: str) -> str:
 def mistaken(images: Sequence[str], python: str) -> str:
     """That the first of these images that is there has not the interpreter that was named, and which one it has.
 
-    Empty where it has it, where none was named, and where nobody says.
+    Empty where it has it, where none was named or one by its path, which may lie in what is mounted, and where nobody says.
     """
-    if python == DEFAULT_PYTHON:
+    if python == DEFAULT_PYTHON or "/" in python:
         return ""
     try:
         named, usual = known_facts(images, python), known_facts(images, DEFAULT_PYTHON)
