@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.processes import NAME, Mark
+from kernelexec.provisioning.processes import NAME, Leader, Mark
 
 PATIENCE_MS = 30_000
 #: Says its id and stays; says every signal of two that it gets.
@@ -110,7 +110,7 @@ def test_a_grandchild_that_left_its_session_and_lost_its_parent_is_found(stack: 
     orphan = start(stack, mark, shell=ORPHAN)
     assert orphan.parent.wait() == 0
     assert os.getsid(orphan.pid) == orphan.pid != orphan.parent.pid
-    assert mark.holders() == mark.holders(orphan.parent.pid) == [orphan.pid]
+    assert mark.holders() == mark.holders(Leader.of(orphan.parent.pid)) == [orphan.pid]
 
 
 def test_a_process_that_dropped_its_mark_is_found_by_its_session(stack: ExitStack) -> None:
@@ -118,7 +118,7 @@ def test_a_process_that_dropped_its_mark_is_found_by_its_session(stack: ExitStac
     bare = start(stack, mark, shell=BARE)
     leader = bare.parent.pid
     assert mark.holders() == [leader]
-    assert sorted(mark.holders(leader)) == sorted([leader, bare.pid])
+    assert sorted(mark.holders(Leader.of(leader))) == sorted([leader, bare.pid])
 
 
 def test_a_process_that_dropped_its_mark_is_found_after_the_first_of_its_session_ended(stack: ExitStack) -> None:
@@ -127,8 +127,8 @@ def test_a_process_that_dropped_its_mark_is_found_after_the_first_of_its_session
     bare.parent.kill()
     bare.parent.wait()
     assert mark.holders() == []
-    assert mark.holders(bare.parent.pid) == [bare.pid]
-    assert mark.sweep(bare.parent.pid) >= 1
+    assert mark.holders(Leader.of(bare.parent.pid)) == [bare.pid]
+    assert mark.sweep(Leader.of(bare.parent.pid)) >= 1
     assert bare.gone()
 
 
@@ -151,7 +151,7 @@ def test_a_sweep_kills_all_wherever_they_went_and_spares_the_unrelated(stack: Ex
     bare = start(stack, mark, shell=BARE)
     orphan, child = start(stack, mark, shell=ORPHAN), start(stack, mark)
     unmarked, neighbour, ours = start(stack, None), start(stack, Mark()), start(stack, None, session=False)
-    assert mark.sweep(bare.parent.pid) >= 4
+    assert mark.sweep(Leader.of(bare.parent.pid)) >= 4
     assert bare.gone()
     assert orphan.gone()
     assert child.gone()
@@ -178,15 +178,24 @@ def test_a_stopped_process_is_swept(stack: ExitStack) -> None:
     assert child.gone()
 
 
+def test_the_family_of_a_process_that_has_got_the_leaders_id_is_spared(stack: ExitStack) -> None:
+    mark = Mark()
+    bare = start(stack, None, shell=BARE)
+    now = Leader.of(bare.parent.pid)
+    assert sorted(mark.holders(now)) == sorted([bare.parent.pid, bare.pid])
+    assert mark.holders(Leader(now.pid, now.born - 1)) == []
+    assert mark.sweep(Leader(now.pid, now.born - 1)) == 0
+
+
 def test_a_sweep_of_nobody_kills_nobody() -> None:
     assert Mark().sweep() == 0
-    assert Mark().sweep(2**22 + 1) == 0  # no process can have this id
+    assert Mark().sweep(Leader(2**22 + 1, 0)) == 0  # no process can have this id
 
 
 def test_a_process_that_takes_long_to_die_is_counted_once(stack: ExitStack) -> None:
     mark = Mark()
     child = start(stack, mark, code="held = b'x' * 300_000_000\n" + STAYS)
-    killed = mark.sweep(child.pid)
+    killed = mark.sweep(Leader.of(child.pid))
     assert child.gone()
     assert killed == 1
 
@@ -194,9 +203,9 @@ def test_a_process_that_takes_long_to_die_is_counted_once(stack: ExitStack) -> N
 def test_a_zombie_is_nobody() -> None:
     mark = Mark()
     with zombie(mark) as pid:
-        assert mark.holders(pid) == []
-        assert mark.signal(signal.SIGTERM, leader=pid) == 0
-        assert mark.sweep(pid) == 0
+        assert mark.holders(Leader.of(pid)) == []
+        assert mark.signal(signal.SIGTERM, leader=Leader.of(pid)) == 0
+        assert mark.sweep(Leader.of(pid)) == 0
 
 
 def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
@@ -210,7 +219,7 @@ def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
 def test_a_signal_reaches_every_holder_but_the_spared_one(stack: ExitStack) -> None:
     mark = Mark()
     spared, child, orphan = start(stack, mark), start(stack, mark), start(stack, mark, shell=ORPHAN)
-    assert mark.signal(signal.SIGUSR1, leader=spared.pid, spare=spared.pid) == 2
+    assert mark.signal(signal.SIGUSR1, leader=Leader.of(spared.pid), spare=spared.pid) == 2
     assert child.says() == orphan.says() == str(int(signal.SIGUSR1))
     assert spared.lives()
 
@@ -227,8 +236,8 @@ def test_a_signal_leaves_no_descriptor(stack: ExitStack) -> None:
 def test_what_a_process_calls_itself_does_not_hide_it(stack: ExitStack, name: bytes) -> None:
     mark = Mark()
     bare = start(stack, mark, shell=BARE, code=named(name))
-    assert sorted(mark.holders(bare.parent.pid)) == sorted([bare.parent.pid, bare.pid])
-    assert mark.sweep(bare.parent.pid) >= 2
+    assert sorted(mark.holders(Leader.of(bare.parent.pid))) == sorted([bare.parent.pid, bare.pid])
+    assert mark.sweep(Leader.of(bare.parent.pid)) >= 2
     assert bare.gone()
 
 
@@ -236,7 +245,7 @@ def test_what_an_unrelated_process_calls_itself_hides_nobody(stack: ExitStack) -
     mark = Mark()
     stranger = start(stack, None, code=named(b"\xff"))
     child = start(stack, mark)
-    assert mark.holders(child.pid) == [child.pid]
-    assert mark.sweep(child.pid) >= 1
+    assert mark.holders(Leader.of(child.pid)) == [child.pid]
+    assert mark.sweep(Leader.of(child.pid)) >= 1
     assert child.gone()
     assert stranger.lives()

@@ -14,7 +14,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.adopted import AdoptedProcess
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.processes import NAME, Mark, oom_kills, status_of
+from kernelexec.provisioning.processes import NAME, Leader, Mark, oom_kills, status_of
 from kernelexec.provisioning.spec import LAUNCHER, start_failure
 from kernelexec.provisioning.usage import usage_of
 from kernelexec.results import Stats
@@ -26,6 +26,7 @@ class Provisioner(LocalProvisioner):
     isolation = "local"
     process: Any = None
     mark: Mark | None = None
+    _leader: Leader | None = None
     _left: int | None = None
     _oom_kills = 0
     _guest: Guest | None = None
@@ -49,12 +50,13 @@ class Provisioner(LocalProvisioner):
         if self._guest is not None:
             return await self._launch_guest(self._guest, cmd, kwargs)
         try:
-            return await super().launch_kernel(cmd, **kwargs)
+            await super().launch_kernel(cmd, **kwargs)
         except FileNotFoundError:
             if self.process is None:
                 raise
             self.cwd = kwargs.get("cwd")  # jupyter_client asks for our own directory too, which may be gone
-            return self.connection_info
+        self._leader = Leader.of(self.process.pid)
+        return self.connection_info
 
     async def _launch_guest(self, guest: Guest, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         try:
@@ -63,6 +65,7 @@ class Provisioner(LocalProvisioner):
                     await super().launch_kernel(cmd, **kwargs)
                 except OSError as exc:
                     raise KernelStartFailed(start_failure(exc, cmd[0], kwargs["cwd"])) from exc
+                self._leader = Leader.of(self.process.pid)
                 await guest.welcome(self.wait)
         except BaseException:
             with anyio.CancelScope(shield=True):  # nobody else would
@@ -112,6 +115,7 @@ class Provisioner(LocalProvisioner):
         """Care for a kernel that another process started; ``has_process`` says whether it lives."""
         await super().load_provisioner_info(provisioner_info)
         self.mark = Mark(str(provisioner_info["mark"]))
+        self._leader = Leader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
         self._oom_kills = oom_kills()
         self.process = AdoptedProcess.of(int(provisioner_info["pid"]), int(provisioner_info["born"]))
 
@@ -121,7 +125,11 @@ class Provisioner(LocalProvisioner):
 
     async def stats(self) -> Stats:
         """What the kernel and all that it started use."""
-        pids = await asyncio.to_thread(self.mark.holders, self.pid) if self.mark is not None and self.pid is not None else []
+        pids = (
+            await asyncio.to_thread(self.mark.holders, self._leader)
+            if self.mark is not None and self._leader is not None
+            else []
+        )
         found = await asyncio.to_thread(usage_of, pids)
         return found or Stats("local", "idle", 0)
 
@@ -140,7 +148,7 @@ class Provisioner(LocalProvisioner):
         if self.process is not None and self.mark is not None:
             with suppress(OSError):
                 self.process.send_signal(signal.SIGSTOP)
-            await asyncio.to_thread(self.mark.sweep, self.pid, self.pid)
+            await asyncio.to_thread(self.mark.sweep, self._leader, self.pid)
         with suppress(OSError, ValueError):
             await super().kill(restart=restart)
         if restart:  # else cleanup follows
@@ -157,9 +165,9 @@ class Provisioner(LocalProvisioner):
         """Signal every descendant but the kernel itself; how many there were."""
         if self.mark is None:
             return 0
-        return await asyncio.to_thread(self.mark.signal, signum, leader=self.pid, spare=self.pid)
+        return await asyncio.to_thread(self.mark.signal, signum, leader=self._leader, spare=self.pid)
 
     async def _sweep(self) -> None:
         """Kill whatever of this kernel still lives. In a thread: a machine's list of processes may be long."""
         if self.mark is not None:
-            await asyncio.to_thread(self.mark.sweep, self.pid)
+            await asyncio.to_thread(self.mark.sweep, self._leader)

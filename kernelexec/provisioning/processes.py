@@ -23,6 +23,20 @@ _GENERATIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """A kernel's own process, which leads a session: by its id, and when it was born, since ids are given again."""
+
+    pid: int
+    born: int
+
+    @classmethod
+    def of(cls, pid: int) -> Leader:
+        """A child of this process. Of one that has ended already nothing can be mistaken for it."""
+        status = status_of(pid)
+        return cls(pid, status.born if status else -1)
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """One kernel's mark: 128 random bits."""
 
@@ -33,15 +47,15 @@ class Mark:
         """The mark as the environment variable that it is."""
         return {NAME: self.value}
 
-    def holders(self, leader: int | None = None) -> list[int]:
+    def holders(self, leader: Leader | None = None) -> list[int]:
         """The ids of all living processes that carry the mark, belong to the leader's session, or descend from it."""
         return list(self._find(leader))
 
-    def signal(self, signum: int, *, leader: int | None = None, spare: int | None = None) -> int:
+    def signal(self, signum: int, *, leader: Leader | None = None, spare: int | None = None) -> int:
         """Signal every holder but ``spare``, each through a pidfd so that a reused id is never hit; how many were."""
         return sum(_signal(pid, signum, found, 0) for pid, found in self._find(leader).items() if pid != spare)
 
-    def sweep(self, leader: int | None = None, spare: int | None = None) -> int:
+    def sweep(self, leader: Leader | None = None, spare: int | None = None) -> int:
         """Kill all but ``spare`` until nobody is left (bounded, for what forks faster than it dies); how many were killed."""
         if not hasattr(os, "pidfd_open"):
             return 0
@@ -53,13 +67,15 @@ class Mark:
                 break
         return len(killed)
 
-    def _find(self, leader: int | None) -> dict[int, Status]:
+    def _find(self, leader: Leader | None) -> dict[int, Status]:
         table = {pid: status for pid in _processes() if (status := status_of(pid))}
-        family = _descendants(leader, table) if leader else set()
+        first = table.get(leader.pid) if leader else None
+        known = leader.pid if leader and (first is None or first.born == leader.born) else None
+        family = _descendants(known, table) if known else set()
         needle = f"{NAME}={self.value}".encode()
 
         def belongs(pid: int) -> bool:
-            return pid in family or table[pid].session == leader or needle in _environ(pid)
+            return pid in family or table[pid].session == known or needle in _environ(pid)
 
         return {pid: table[pid] for pid in table if belongs(pid)}
 
