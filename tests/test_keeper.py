@@ -128,3 +128,18 @@ def test_a_cell_that_waits_for_a_kernel_when_its_session_closes_is_told_so(tmp_p
             await waiting
 
     in_session(tmp_path, main)
+
+
+def test_a_kernel_lives_only_while_a_cell_can_be_sent_to_it(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        pid = int((await session.execute("import os; os.getpid()")).text)
+        kernel = session._keeper.kernel
+        assert kernel is not None
+        assert kernel._link is not None
+        os.kill(pid, signal.SIGKILL)
+        while kernel.alive:
+            kernel._link._channels["shell"].send([b"", b"nothing"])
+            await asyncio.sleep(0)
+        assert (await session.execute("1")).cause == "killed"
+
+    in_session(tmp_path, main)

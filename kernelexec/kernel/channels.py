@@ -140,6 +140,11 @@ class Channel(asyncio.Protocol):
         self._transport = None
         self._lost(self, reason)
 
+    @property
+    def gone(self) -> bool:
+        """Whether the connection has been made and takes nothing any more, though its loss may not have been told yet."""
+        return self.closed.is_set() or (self._transport is not None and self._transport.is_closing())
+
     def send(self, frames: list[bytes]) -> None:
         """Queue a message for sending.
 

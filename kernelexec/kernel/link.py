@@ -35,7 +35,6 @@ class Link:
     """Speaks with one kernel. There is no stdin channel: nobody answers ``input()``, and a forged request reaches nobody."""
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
-        self.hung_up = False
         self.control_answered = asyncio.Event()
         self._wire = Wire(key)
         self._identity = identity
@@ -60,9 +59,8 @@ class Link:
         deliver = {"iopub": self._on_iopub, "shell": self._on_shell, "control": self._on_control}
         for name, kind in _CHANNELS.items():
             if only is None or name == only:
-                make = partial(
-                    Channel, kind, b"" if kind == b"SUB" else self._identity, self._limit, deliver[name], self._on_lost
-                )
+                identity = b"" if kind == b"SUB" else self._identity
+                make = partial(Channel, kind, identity, self._limit, deliver[name], self._on_lost)
                 self._channels[name] = await dialing.connect(name, make)
         if "iopub" in self._channels:
             self._channels["iopub"].send(_SUBSCRIBE_ALL)
@@ -107,6 +105,11 @@ class Link:
             del self._executions[next(iter(self._executions))]
         self._channels["shell"].send(frames)
         return execution
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the kernel has closed a connection."""
+        return any(channel.gone for channel in self._channels.values())
 
     async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
         """Take up an execution that another owner had sent; None where the kernel's newest one is another.
@@ -270,9 +273,7 @@ class Link:
 
     def _on_shell(self, multipart: Multipart) -> None:
         message = self._unpack(multipart)
-        if message is None:
-            return
-        if self._is_answer(message):
+        if message is None or self._is_answer(message):
             return
         if (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
             if message.whole:
@@ -295,6 +296,5 @@ class Link:
         return answer is not None
 
     def _on_lost(self, channel: Channel, _reason: str) -> None:
-        if channel in self._channels.values() and not self._closing and not self.hung_up:
-            self.hung_up = True
+        if channel in self._channels.values() and not self._closing:
             asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish, "disconnected")
