@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -48,16 +49,9 @@ class Belongings:
         """
         workspace = _workspace(name, work_dir, config)
         own = work_dir is None and config.work_dir is None
-        with ExitStack() as given_up:
-            log = _log(name, workspace, config, given_up)
-            place = place_of(config, session=name, workspace=workspace.path, root=root, own=own)
-            runtime = _new_directory(root / name[:8].replace(".", "-"))
-            given_up.callback(_remove_empty, runtime)
-            recorder = _recorder(name, workspace) if config.notebook else None
-            given_up.callback(_finish, recorder)
-            journal = _journal(name, config, given_up)
-            given_up.pop_all()
-        return cls(workspace, runtime, recorder, journal, place, log)
+        return cls._had(
+            name, workspace, root, config, own=own, runtime=partial(_new_directory, root / name[:8].replace(".", "-"))
+        )
 
     @classmethod
     def take_over(cls, left: LeftSession, root: Path, config: Config) -> Belongings:
@@ -70,18 +64,36 @@ class Belongings:
             InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
         workspace = Workspace.at(left.workspace)
+        runtime = partial(_cleared, left)
+        return cls._had(left.name, workspace, root, config, own=False, runtime=runtime, notebook=left.notebook)
+
+    @classmethod
+    def _had(
+        cls,
+        name: str,
+        workspace: Workspace,
+        root: Path,
+        config: Config,
+        *,
+        own: bool,
+        runtime: Callable[[], Path],
+        notebook: Path | None = None,
+    ) -> Belongings:
+        log = journal = recorder = None
         with ExitStack() as given_up:
-            log = _log(left.name, workspace, config, given_up)
-            place = place_of(config, session=left.name, workspace=workspace.path, root=root, own=False)
-            keep = {str(left.handover.epoch), *KEPT}
-            for path in left.directory.iterdir():
-                if path.name not in keep:
-                    remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            recorder = _recorder(left.name, workspace, left.notebook) if config.notebook else None
-            given_up.callback(_finish, recorder)
-            journal = _journal(left.name, config, given_up)
+            if config.log_dir is not None:
+                log = ContainerLog(config.log_dir, name, workspace.path)
+                given_up.callback(log.close)
+            place = place_of(config, session=name, workspace=workspace.path, root=root, own=own)
+            directory = runtime()
+            given_up.callback(_remove_empty, directory)
+            if config.notebook:
+                recorder = _recorder(name, workspace, notebook)
+                given_up.callback(_finish, recorder)
+            if config.journal:
+                journal = Journal(journal_path(config.workspace, name), limit_bytes=config.capacity.journal_bytes)
             given_up.pop_all()
-        return cls(workspace, left.directory, recorder, journal, place, log)
+        return cls(workspace, directory, recorder, journal, place, log)
 
     def give_up(self) -> None:
         """Leave nothing of them behind but the workspace."""
@@ -93,19 +105,13 @@ class Belongings:
         _remove_empty(self.runtime)
 
 
-def _log(name: str, workspace: Workspace, config: Config, given_up: ExitStack) -> ContainerLog | None:
-    log = None if config.log_dir is None else ContainerLog(config.log_dir, name, workspace.path)
-    if log is not None:
-        given_up.callback(log.close)
-    return log
-
-
-def _journal(name: str, config: Config, given_up: ExitStack) -> Journal | None:
-    limit = config.capacity.journal_bytes
-    journal = Journal(journal_path(config.workspace, name), limit_bytes=limit) if config.journal else None
-    if journal is not None:
-        given_up.callback(journal.close)
-    return journal
+def _cleared(left: LeftSession) -> Path:
+    """A session's private directory, without what only its dead owner had use for."""
+    keep = {str(left.handover.epoch), *KEPT}
+    for path in left.directory.iterdir():
+        if path.name not in keep:
+            remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    return left.directory
 
 
 def _finish(recorder: Recorder | None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.provisioning.loopback import free_ports
-from tests.test_executor_owners import until
+from tests.takeovers import wait_until
 
 SERVES = """
 import sys
@@ -43,7 +43,7 @@ def bridge(short_path: Path, place: tuple[str, int]) -> Iterator[Path]:
 
 
 def connected(path: Path) -> socket.socket:
-    until(path.exists)
+    wait_until(path.exists)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(20)
     sock.connect(str(path))
@@ -111,6 +111,6 @@ def test_an_end_that_breaks_breaks_the_other(bridge: Path, place: tuple[str, int
 
 def test_a_port_that_has_closed_ends_who_comes_by_the_socket(bridge: Path, place: tuple[str, int]) -> None:
     with socket.create_server(place):
-        until(bridge.exists)
+        wait_until(bridge.exists)
     with closing(connected(bridge)) as near:
         assert near.recv(1) == b""

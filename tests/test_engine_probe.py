@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,3 +69,27 @@ def test_the_connection_that_is_shared_is_to_the_engine_that_is_named(
         monkeypatch.delenv("DOCKER_HOST")
         with Engine.shared() as same:
             assert same is one
+
+
+def test_an_engine_that_went_away_leaves_no_socket_open(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(short_path / "s"))
+        server.listen()
+        answers = threading.Thread(target=_answer_once, args=[server])
+        answers.start()
+        engine = Engine()
+        answers.join()
+    with engine, pytest.raises(EngineAway, match="nobody listens"):
+        engine.see("x")
+    gc.collect()  # a socket that is open by then is an error: a ResourceWarning
+
+
+def _answer_once(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        said = b'{"ApiVersion": "1.41"}'
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(said) + said
+        )

@@ -8,15 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 
 from kernelexec import AsyncExecutor
-from tests.test_executor_life import BOUND, SLEEPS, entered, executor, run
+from tests.takeovers import wait_until
+from tests.test_executor_life import SLEEPS, entered, executor, run
 from tests.traces import marked_processes, runtime_directories
 
 __all__ = ["executor"]
@@ -116,16 +115,9 @@ def test_what_a_killed_owner_left_goes_with_the_next_start(
             with start_blocking_portal() as portal, portal.wrap_async_context_manager(executor):
                 session = portal.call(executor.session)
                 assert portal.call(session.execute, "1 + 1").text == "2\n"
-                until(lambda: not left.exists())
-            until(lambda: marked_processes().keys() <= before.keys())
+                wait_until(lambda: not left.exists())
+            wait_until(lambda: marked_processes().keys() <= before.keys())
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
     assert runtime_directories() == set()
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + BOUND
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -18,8 +18,8 @@ from kernelexec.provisioning import container
 from tests.conftest import EVERY_KIND
 from tests.engine import needs_engine
 from tests.kernelspecs import BASH, settings, write, write_all
+from tests.takeovers import wait_until
 from tests.test_commands import gone
-from tests.test_executor_owners import until
 from tests.traces import marked_processes
 
 HANGS = {"a loop": "while (true) {}", "an await": "await new Promise(() => {})"}
@@ -147,7 +147,7 @@ def test_a_killed_owner_leaves_no_kernel_of_another_language(specs: None, tmp_pa
             owner.send_signal(signum)
             owner.wait()
             assert all(gone(pid) for pid in pids)
-            until(lambda: marked_processes().keys() <= before.keys())
+            wait_until(lambda: marked_processes().keys() <= before.keys())
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
@@ -171,7 +171,7 @@ def kill_guard(session: Session) -> None:
     assert gone(pid)
     kernel = session._session._kernels._of["typescript"].kernel
     assert kernel is not None
-    until(lambda: not kernel.alive)
+    wait_until(lambda: not kernel.alive)
     result = session.execute("1", language="ts")
     assert (result.status, result.kernel_epoch, result.state) == ("ok", 2, "lost")
 

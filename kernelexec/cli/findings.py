@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.config.images import REFERENCE
+from kernelexec.config.images import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import unavailable
 from kernelexec.session import AsyncSession
 
-_OURS = "kernelexec/"
 _NO_ENGINE = (
     "Install and start Docker; or choose local execution, for code that you trust, by --isolation local or by the environment "
     "variable KERNELEXEC_USE_DOCKER=0."
@@ -56,7 +55,7 @@ def engine_findings(config: Config) -> tuple[list[Finding], str | None]:
         return [Finding("container engine", ok=False, found=str(exc), mend=_NO_ENGINE)], None
     wanted = config.container.image
     image = said.first_of(wanted)
-    ours = ", ".join(name.removesuffix(":latest") for name in said.images if name.startswith(_OURS)) or "none"
+    ours = ", ".join(name.removesuffix(":latest") for name in said.images if name.startswith(OURS)) or "none"
     return [
         Finding("container engine", ok=True, found=f"Docker {said.version} on {said.system}, cgroup v{said.cgroup}"),
         Finding("optional: live restore", said.live_restore, "on" if said.live_restore else "off", _LIVE_RESTORE),

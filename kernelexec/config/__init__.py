@@ -7,7 +7,7 @@ from kernelexec.config.container import Container, Mount
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
 from kernelexec.config.limits import Change
 from kernelexec.config.profiles import Profile
-from kernelexec.config.refusals import place_inside, source_refusal, system_refusal, target_refusal
+from kernelexec.config.refusals import WORKSPACE_INSIDE, place_inside, source_refusal, system_refusal, target_refusal
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
@@ -21,6 +21,7 @@ from kernelexec.config.surroundings import in_container
 __all__ = [
     "MIB",
     "SHORTEST_TIMEOUT",
+    "WORKSPACE_INSIDE",
     "Budgets",
     "Capacity",
     "Change",

@@ -13,7 +13,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, mo
 
 from kernelexec.config.images import DEFAULT_IMAGE, with_sudo
 from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
-from kernelexec.config.refusals import CAPABILITIES, capability_refusal, place_inside, source_refusal, target_refusal
+from kernelexec.config.refusals import (
+    CAPABILITIES,
+    WORKSPACE_INSIDE,
+    capability_refusal,
+    place_inside,
+    source_refusal,
+    target_refusal,
+)
 
 #: The interpreter that is taken where none is named.
 DEFAULT_PYTHON = "python3"
@@ -22,7 +29,6 @@ _USER = re.compile(r"\d{1,100}(:\d{1,100})?", re.ASCII)
 _LARGEST_ID, _LARGEST_PIDS = 2**31 - 1, 2**22
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
-_WORKSPACE = "/workspace"
 _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
 
 
@@ -104,7 +110,7 @@ def _source(given: Path) -> Path:
 def _target(given: str | None) -> str | None:
     if given is not None:
         _refuse(target_refusal(given))
-        if place_inside(given) == _WORKSPACE:
+        if place_inside(given) == WORKSPACE_INSIDE:
             raise ValueError("/workspace is the session's: give that directory as work_dir")
     return given
 
@@ -116,7 +122,7 @@ def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
         if place == "/tmp":  # noqa: S108 - the container's
             raise ValueError("it is there already, and its size is tmp_bytes")
         _refuse(target_refusal(path))
-        if place == _WORKSPACE:
+        if place == WORKSPACE_INSIDE:
             raise ValueError("/workspace is the session's: what is written there in memory would be lost")
         if place in found:
             message = f"{place} is given twice"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelexec.config.kinds import MIB, size
-from kernelexec.config.refusals import capability_refusal, place_inside, source_refusal
+from kernelexec.config.refusals import WORKSPACE_INSIDE, capability_refusal, place_inside, source_refusal
 from kernelexec.errors import InvalidConfig
 
 NAMESPACE = "the kernel would see, or be, what is outside of its container"
@@ -184,7 +184,7 @@ def _volume(options: Options, value: str) -> None:
 
 
 def _workdir(options: Options, value: str) -> None:
-    if value.rstrip("/") != "/workspace":
+    if value.rstrip("/") != WORKSPACE_INSIDE:
         raise _unfit("--workdir", value, "/workspace: which directory of this machine that is, work_dir says")
     options.put("container", "layout", "classic")
 

@@ -8,8 +8,9 @@ import re
 NAMES = ("minimal", "data-science", "web", "ml", "agent")
 #: Whose images ours are: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
 OWNER = "kernelexec"
+OURS = f"{OWNER}/"
 _SUDO = "-sudo"
-REFERENCE = re.compile(rf"{OWNER}/(?P<name>[a-z-]+?)(?P<sudo>{_SUDO})?(?P<tag>:[\w.-]+)?")
+REFERENCE = re.compile(rf"{OURS}(?P<name>[a-z-]+?)(?P<sudo>{_SUDO})?(?P<tag>:[\w.-]+)?")
 #: The image that ``kernelexec image build agent`` makes.
 DEFAULT_IMAGE = f"{OWNER}/agent"
 

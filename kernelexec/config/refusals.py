@@ -7,6 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+#: Where a container has the session's workspace, unless it has the path there that it has here.
+WORKSPACE_INSIDE = "/workspace"
 #: Capabilities that a container may keep: with them root in the container does what root does to its own files and processes.
 CAPABILITIES = (
     "AUDIT_WRITE",

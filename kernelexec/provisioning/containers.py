@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec.config import Config
+from kernelexec.config import WORKSPACE_INSIDE, Config
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.provisioning.installed import Home, Installed, InstalledSpec, Transport
 from kernelexec.provisioning.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name, labels_of
-from kernelexec.provisioning.mounts import WORKSPACE_INSIDE, Bind, binds, give
+from kernelexec.provisioning.mounts import Bind, binds, give
 from kernelexec.provisioning.runtime import PUBLISHED_PORTS, RuntimeDirectory
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.standin import PYTHON as STAND_IN

@@ -14,7 +14,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.adopted import AdoptedProcess
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.processes import NAME, Leader, Mark, oom_kills, status_of
+from kernelexec.provisioning.processes import NAME, Leader, Mark, oom_kills
 from kernelexec.provisioning.spec import LAUNCHER, start_failure
 from kernelexec.provisioning.usage import usage_of
 from kernelexec.results import Stats
@@ -107,17 +107,17 @@ class Provisioner(LocalProvisioner):
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """What another process finds the kernel by: its id and when it was born, its group, its mark."""
-        status, mark = status_of(self.pid or 0), self.mark
-        told = {"born": status.born if status else 0, "mark": mark.value if mark else ""}
+        leader, mark = self._leader, self.mark
+        told = {"born": leader.born if leader else 0, "mark": mark.value if mark else ""}
         return {**await super().get_provisioner_info(), **told}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
         """Care for a kernel that another process started; ``has_process`` says whether it lives."""
         await super().load_provisioner_info(provisioner_info)
         self.mark = Mark(str(provisioner_info["mark"]))
-        self._leader = Leader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
+        leader = self._leader = Leader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
         self._oom_kills = oom_kills()
-        self.process = AdoptedProcess.of(int(provisioner_info["pid"]), int(provisioner_info["born"]))
+        self.process = AdoptedProcess.of(leader.pid, leader.born)
 
     def survived(self, _kills: int) -> None:
         """Called when something was killed for want of memory, and the kernel lives: what counts is what comes after."""
@@ -125,11 +125,7 @@ class Provisioner(LocalProvisioner):
 
     async def stats(self) -> Stats:
         """What the kernel and all that it started use."""
-        pids = (
-            await asyncio.to_thread(self.mark.holders, self._leader)
-            if self.mark is not None and self._leader is not None
-            else []
-        )
+        pids = await asyncio.to_thread(self.mark.holders, self._leader) if self.mark is not None else []
         found = await asyncio.to_thread(usage_of, pids)
         return found or Stats("local", "idle", 0)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernelexec.config.images import OURS
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.engine import Engine, Order
 from kernelexec.provisioning.engine.accounts import give_account, missing_account, write_account
@@ -15,7 +16,6 @@ from kernelexec.provisioning.engine.recipes import how_to_get
 from kernelexec.provisioning.labels import OWNER, RUNTIME
 from kernelexec.provisioning.orphans import abandoned
 
-_OURS = "kernelexec/"
 #: Containers that could not be removed while the engine was away.
 _left: set[str] = set()
 _NO_SOURCE = "bind source path does not exist"
@@ -78,7 +78,7 @@ def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
     try:
         return _named(engine, name, settings, host)
     except ImageMissing:
-        if image.startswith(_OURS) or not order.options.pull:
+        if image.startswith(OURS) or not order.options.pull:
             raise
         logger.info("kernelexec.image_pulled", extra={"image": image})
         try:

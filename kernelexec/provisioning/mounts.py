@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from kernelexec.config import Container, place_inside, system_refusal, target_refusal
+from kernelexec.config import WORKSPACE_INSIDE, Container, place_inside, system_refusal, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.roots import NAME
 from kernelexec.provisioning.trees import DIRECTORY
@@ -17,7 +17,7 @@ from kernelexec.provisioning.trees import DIRECTORY
 #: Where it is on this machine, where it is in the container, and whether it can only be read.
 Bind = tuple[str, str, bool]
 
-WORKSPACE_INSIDE, CONTEXT_INSIDE = "/workspace", "/context"
+CONTEXT_INSIDE = "/context"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 #: What is below these can be read only.

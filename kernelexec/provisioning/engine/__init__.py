@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelexec.provisioning.engine import networks
-from kernelexec.provisioning.engine.client import Engine, Labelled, Seen, host, probe
+from kernelexec.provisioning.engine.address import host
+from kernelexec.provisioning.engine.client import Engine, Labelled, Seen, probe
 from kernelexec.provisioning.engine.facts import ImageFacts
 from kernelexec.provisioning.engine.known import known_facts
 from kernelexec.provisioning.engine.news import News

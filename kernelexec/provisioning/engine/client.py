@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,8 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
 from kernelexec.errors import ContainerGone, EngineAway, EngineRefused, ImageMissing
+from kernelexec.provisioning.engine.address import host
+from kernelexec.provisioning.engine.connection import connected
 from kernelexec.provisioning.engine.settings import LOOPBACK
 
 #: How long one call may take, in seconds; how long the engine may take to say that it is there.
@@ -71,10 +72,10 @@ class Engine:
         self.whose = (os.getpid(), host())
         with mapped("answer"):
             settings = kwargs_from_env()
-            with closing(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings)) as asking:
+            with closing(connected(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings))) as asking:
                 said = asking.version(api_version=False)["ApiVersion"]
             spoken = min(said, DEFAULT_DOCKER_API_VERSION, key=lambda text: [int(part) for part in text.split(".")])
-            self.api = APIClient(version=spoken, timeout=timeout, **settings)
+            self.api = connected(APIClient(version=spoken, timeout=timeout, **settings))
 
     @classmethod
     def shared(cls) -> Engine:
@@ -254,7 +255,6 @@ def probe() -> str | None:
 def mapped(what: str, *, image: str = "") -> Iterator[None]:
     """Whatever docker raises as an error of ours."""
     try:
-        _knock()
         yield
     except ImageNotFound as exc:
         raise ImageMissing(f"The image {image} is not here.") from exc
@@ -268,30 +268,19 @@ def mapped(what: str, *, image: str = "") -> Iterator[None]:
         raise EngineAway(f"The container engine does not {what}: {_cause(exc)}") from exc
 
 
-def _knock() -> None:
-    """Fail as the engine's unix socket does, if it does: docker leaves a socket open that cannot be connected."""
-    address = host()
-    if address.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(PROBE_SECONDS)
-            sock.connect("/" + address.removeprefix("unix://").lstrip("/"))
-
-
-def host() -> str:
-    """Where the engine is asked for."""
-    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-
-
 def _cause(exc: BaseException) -> str:
     """The reason, as a sentence."""
     address = host()
-    match exc:
-        case FileNotFoundError():
-            return f"there is no socket at {address}. Is Docker installed and started?"
-        case PermissionError():
-            return f"{address} cannot be opened: permission denied. Is this user in the group docker?"
-        case ConnectionRefusedError():
-            return f"nobody listens at {address}. Is Docker started?"
-    if isinstance(exc, TimeoutError) or "timed out" in str(exc).lower():
-        return f"{address} did not answer in time."
-    return f"{address}: {exc}"
+    reason: BaseException | None = exc
+    while reason is not None:  # docker and what it is made of wrap what the socket said
+        match reason:
+            case FileNotFoundError():
+                return f"there is no socket at {address}. Is Docker installed and started?"
+            case PermissionError():
+                return f"{address} cannot be opened: permission denied. Is this user in the group docker?"
+            case ConnectionRefusedError():
+                return f"nobody listens at {address}. Is Docker started?"
+            case TimeoutError():
+                return f"{address} did not answer in time."
+        reason = reason.__cause__ or reason.__context__
+    return f"{address} did not answer in time." if "timed out" in str(exc).lower() else f"{address}: {exc}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from kernelexec.provisioning.engine.client import Engine, host, mapped
+from kernelexec.provisioning.engine.address import host, socket_at
+from kernelexec.provisioning.engine.client import Engine, mapped
 
 _PEER = struct.Struct("3i")
 _NEAR = frozenset({"", "localhost", "127.0.0.1", "::1"})
@@ -48,11 +49,12 @@ class Whereabouts:
 
 
 def _listener(address: str) -> int:
-    if not address.startswith("unix://") or not hasattr(socket, "SO_PEERCRED"):
+    path = socket_at(address)
+    if path is None or not hasattr(socket, "SO_PEERCRED"):
         return 0
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.connect("/" + address.removeprefix("unix://").lstrip("/"))
+            sock.connect(path)
             pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     except OSError:
         return 0
