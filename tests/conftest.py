@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -38,6 +39,14 @@ def run_apart() -> Iterator[None]:
         patch.setenv(RUN, uuid.uuid4().hex)
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_in_a_terminal() -> None:
+    """Have what the tests start hear Ctrl+C, though this run be one in the background, where shells have it ignored."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module", autouse=True)
