@@ -52,7 +52,7 @@ def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_th
 
     async def run() -> str:
         collector = Collector(OutputLimits(), displays=Displays())
-        execution = Execution("m_1", collector, Collector(OutputLimits(), displays=Displays()))
+        execution = Execution("m_1", collector, Collector(OutputLimits(), displays=Displays()), lambda: 0.0)
         execution.finish("disconnected")
         execution.saw_last_words(content)
         return "".join(output.text for output in collector.outputs() if isinstance(output, Stream))

@@ -82,6 +82,8 @@ class Channel(asyncio.Protocol):
     ) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
+        self.heard_at = 0.0
+        """When the last of what came was read, by the loop's clock, whatever it was."""
         self._decoder: zmtp.Decoder
         if server_key is None:
             self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
@@ -130,6 +132,7 @@ class Channel(asyncio.Protocol):
         except zmtp.ProtocolError as exc:
             self._reason = str(exc)
             self.abort()
+        self.heard_at = asyncio.get_running_loop().time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say so, once."""

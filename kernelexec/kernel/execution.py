@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Literal
 
 from kernelexec.collector import Collector
@@ -27,11 +28,13 @@ class Execution:
     """One ``execute_request``. Its waiting may be given up and taken up again: the cell does not notice.
 
     It ends when idle (iopub) AND reply (shell) are there. A cell can forge either; a forged idle alone ends nothing, and
-    where one of them never comes the execution ends as ``incomplete``, which claims nothing about the state.
+    where one of them never comes the execution ends as ``incomplete``, which claims nothing about the state. ``heard_at`` says
+    when something came on iopub at all, by the loop's clock: what floods it may keep the idle waiting.
     """
 
-    def __init__(self, msg_id: str, collector: Collector, late: Collector) -> None:
+    def __init__(self, msg_id: str, collector: Collector, late: Collector, heard_at: Callable[[], float]) -> None:
         self.msg_id = msg_id
+        self._heard_at = heard_at
         self.late = late
         self._collector = self._own = collector
         self.end: End | None = None
@@ -44,7 +47,7 @@ class Execution:
         self._left_out_bytes = 0
         self._turning = asyncio.Event()
         self._idle = False
-        self._alive_at = 0.0
+        self._half_at = 0.0
         self._patience: asyncio.TimerHandle | None = None
 
     async def wait_for_turn(self) -> None:
@@ -67,7 +70,6 @@ class Execution:
         """Take an iopub message; after the end it counts as late, unless the execution lingers."""
         target = self._collector
         self.heard += 1
-        self._alive_at = asyncio.get_running_loop().time()
         if dropped_bytes:
             target.drop(dropped_bytes)
         target.feed(msg_type, content)
@@ -130,12 +132,12 @@ class Execution:
         if self._idle and self.reply is not None:
             self.finish("complete")
         elif self._patience is None and self.end is None:
-            self._alive_at = asyncio.get_running_loop().time()
+            self._half_at = asyncio.get_running_loop().time()
             self._be_patient()
 
     def _be_patient(self) -> None:
         loop = asyncio.get_running_loop()
-        left = self._alive_at + HALF_END_PATIENCE - loop.time()
+        left = max(self._half_at, self._heard_at()) + HALF_END_PATIENCE - loop.time()
         if left <= 0:
             self.finish("incomplete")
         else:

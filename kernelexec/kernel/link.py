@@ -17,7 +17,7 @@ from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnsw
 from kernelexec.kernel.channels import Channel
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.execution import End, Execution
-from kernelexec.kernel.messages import Malformed, Message, Wire
+from kernelexec.kernel.messages import Message, Wire
 from kernelexec.kernel.zmtp import Multipart
 
 _SUBSCRIBE_ALL = [b"\x01"]
@@ -100,10 +100,15 @@ class Link:
             "stop_on_error": False,
         }
         msg_id, frames = self._wire.pack("execute_request", content, msg_id=msg_id)
-        execution = self._executions[msg_id] = Execution(msg_id, collector, late)
+        execution = self._begun(msg_id, collector, late)
+        self._channels["shell"].send(frames)
+        return execution
+
+    def _begun(self, msg_id: str, collector: Collector, late: Collector) -> Execution:
+        iopub = self._channels["iopub"]
+        execution = self._executions[msg_id] = Execution(msg_id, collector, late, lambda: iopub.heard_at)
         while len(self._executions) > _REMEMBERED:
             del self._executions[next(iter(self._executions))]
-        self._channels["shell"].send(frames)
         return execution
 
     @property
@@ -119,7 +124,7 @@ class Link:
         Raises:
             KernelNotAnswering: it does not answer within ``patience`` seconds.
         """
-        execution = self._executions[msg_id] = Execution(msg_id, collector, late)
+        execution = self._begun(msg_id, collector, late)
         begun = self._without_tape[msg_id] = asyncio.Event()
         known: object = None
         try:
@@ -227,14 +232,8 @@ class Link:
         for channel in self._channels.values():
             channel.abort()
 
-    def _unpack(self, multipart: Multipart) -> Message | None:
-        try:
-            return self._wire.unpack(multipart)
-        except Malformed:
-            return None
-
     def _on_iopub(self, multipart: Multipart) -> None:
-        message = self._unpack(multipart)
+        message = self._wire.read(multipart)
         if message is None:
             return
         self._heard.set()
@@ -272,7 +271,7 @@ class Link:
             begun.set()
 
     def _on_shell(self, multipart: Multipart) -> None:
-        message = self._unpack(multipart)
+        message = self._wire.read(multipart)
         if message is None or self._is_answer(message):
             return
         if (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
@@ -284,7 +283,7 @@ class Link:
 
     def _on_control(self, multipart: Multipart) -> None:
         """A reply on control says that the control thread runs, no more."""
-        message = self._unpack(multipart)
+        message = self._wire.read(multipart)
         if message is not None and not self._is_answer(message):
             self.control_answered.set()
 

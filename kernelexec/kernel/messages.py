@@ -63,6 +63,13 @@ class Wire:
         parts = [_dump(header), b"{}", b"{}", _dump(content)]
         return msg_id, [_DELIMITER, self._sign(parts), *parts]
 
+    def read(self, multipart: Multipart) -> Message | None:
+        """The message in the frames; None where it is to be dropped."""
+        try:
+            return self.unpack(multipart)
+        except Malformed:
+            return None
+
     def unpack(self, multipart: Multipart) -> Message:
         """The message in the frames.
 
