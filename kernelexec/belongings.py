@@ -15,7 +15,8 @@ from kernelexec.config import Config, system_refusal
 from kernelexec.containerlog import ContainerLog
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.journal import Journal, journal_path
-from kernelexec.provisioning import Place, place_of
+from kernelexec.pool import Slot
+from kernelexec.provisioning import Forks, Place, place_of
 from kernelexec.provisioning.register import KEPT, LeftSession
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.recorder import Recorder, make_empty
@@ -39,19 +40,28 @@ class Belongings:
     log: ContainerLog | None = None
 
     @classmethod
-    def make(cls, name: str, work_dir: str | os.PathLike[str] | None, root: Path, config: Config) -> Belongings:
+    def make(
+        cls,
+        name: str,
+        work_dir: str | os.PathLike[str] | None,
+        root: Path,
+        config: Config,
+        forks: Forks | None = None,
+        slot: Slot | None = None,
+    ) -> Belongings:
         """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
+
+        An idle kernel's ``slot`` brings its own private directory, and in a container its workspace.
 
         Raises:
             InvalidWorkDir: the workspace is not there, cannot be made, is no directory to give to a container, or kernels could
                 not write in it.
             InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
-        workspace = _workspace(name, work_dir, config)
+        workspace = slot.workspace if slot is not None and slot.workspace is not None else _workspace(name, work_dir, config)
         own = work_dir is None and config.work_dir is None
-        return cls._had(
-            name, workspace, root, config, own=own, runtime=partial(_new_directory, root / name[:8].replace(".", "-"))
-        )
+        runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else slot.give_directory
+        return cls._had(name, workspace, root, config, own=own, runtime=runtime, forks=forks)
 
     @classmethod
     def take_over(cls, left: LeftSession, root: Path, config: Config) -> Belongings:
@@ -78,13 +88,14 @@ class Belongings:
         own: bool,
         runtime: Callable[[], Path],
         notebook: Path | None = None,
+        forks: Forks | None = None,
     ) -> Belongings:
         log = journal = recorder = None
         with ExitStack() as given_up:
             if config.log_dir is not None:
                 log = ContainerLog(config.log_dir, name, workspace.path)
                 given_up.callback(log.close)
-            place = place_of(config, session=name, workspace=workspace.path, root=root, own=own)
+            place = place_of(config, session=name, workspace=workspace.path, root=root, own=own, forks=forks)
             directory = runtime()
             given_up.callback(_remove_empty, directory)
             if config.notebook:

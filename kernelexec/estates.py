@@ -12,6 +12,7 @@ from kernelexec.belongings import Belongings
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.journal import in_flight, journal_path
+from kernelexec.pool import sweep_idle
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.register import LeftSession, ended_beside, left_sessions
 from kernelexec.provisioning.roots import Root, sweep
@@ -90,6 +91,7 @@ class Estates:
             return str(path) in waiting if waiting is not None else bool(left_sessions(path))
 
         sweep(tuple(bases()), self._stop, spare=spare)
+        sweep_idle(self._config.workspaces, {root.path.name for root in self._roots[1:]}, bases())
 
     def stop_sweeping(self) -> None:
         """Let a sweep end soon."""

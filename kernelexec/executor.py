@@ -96,6 +96,7 @@ class AsyncExecutor:
         try:
             await life.begun.wait()
             life.check_open()
+            self._roster.begin(life)
             await self._roster.adopt(life)
             life.tasks.start_soon(self._estates.sweep)
         except BaseException:
@@ -208,12 +209,12 @@ class AsyncExecutor:
     async def _close_sessions(self) -> None:
         """Called in the executor's task when it is to end."""
         self._estates.stop_sweeping()
-        for session in self._roster.sessions.values():
-            session.life.ask_end()
+        self._roster.ask_end()
 
     async def _remove(self) -> None:
         """Called in the executor's task when all sessions have ended."""
         self._roster.forget()
+        await self._roster.end()
         self._estates.remove()
 
     def _check_open(self) -> Life:

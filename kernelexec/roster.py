@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -16,8 +17,11 @@ from kernelexec.errors import CapacityReached, KernelexecError, Refused
 from kernelexec.estates import Estates, as_left, heritage
 from kernelexec.hooks import Hook
 from kernelexec.notices import Notices
+from kernelexec.pool import Pool, ready
+from kernelexec.provisioning import Forks
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life
+from kernelexec.session.starting import NOT_READY, Ready
 
 logger = logging.getLogger("kernelexec")
 
@@ -31,6 +35,16 @@ class Roster:
         self._estates = estates
         self._hooks = tuple(hooks)
         self._making = 0
+        wanted = config.fork_server and config.isolation != "container"
+        self._forks = Forks(config) if wanted else None
+        self._pool = Pool(config, self._forks) if Pool.wanted(config) else None
+
+    def begin(self, life: Life) -> None:
+        """Called when the executor's life has begun: what sessions will share is made ready ahead of them."""
+        if self._forks is not None:
+            life.tasks.start_soon(self._forks.begin, self._estates.own)
+        if self._pool is not None:
+            self._pool.begin(life, self._estates.own)
 
     async def made(self, name: str, work_dir: str | os.PathLike[str] | None, life: Life) -> AsyncSession:
         """A session whose own life has begun. It is made in the executor's: a caller who goes away leaves nothing behind.
@@ -57,19 +71,24 @@ class Roster:
     async def _make(
         self, name: str, work_dir: str | os.PathLike[str] | None, life: Life, made: asyncio.Future[AsyncSession]
     ) -> None:
-        found = None
+        found = slot = why = None
         try:
-            found = await anyio.to_thread.run_sync(Belongings.make, name, work_dir, self._estates.own, self._config)
+            if self._pool is not None:
+                slot, why = await self._pool.take(name, work_dir)
+            make = partial(Belongings.make, name, work_dir, self._estates.own, self._config, self._forks, slot)
+            found = await anyio.to_thread.run_sync(make)
             life.check_open()
             if not made.cancelled():
-                made.set_result(self._begin(name, found, life, self._config))
-                found = None
+                made.set_result(self._begin(name, found, life, self._config, ready(slot, why)))
+                found = slot = None
         except Exception as exc:  # noqa: BLE001 - given to who asked
             if not made.cancelled():
                 made.set_exception(exc)
         finally:
             self._making -= 1
             made.cancel()
+            if slot is not None and self._pool is not None:
+                await self._pool.discard(slot)
             if found is not None:
                 found.give_up()
 
@@ -93,6 +112,20 @@ class Roster:
                     found.give_up()
                 await self._estates.give_up(left)
 
+    def ask_end(self) -> None:
+        """Called when the executor is to end."""
+        if self._forks is not None:
+            self._forks.ask_end()
+        if self._pool is not None:
+            self._pool.ask_end()
+        for session in self.sessions.values():
+            session.life.ask_end()
+
+    async def end(self) -> None:
+        """Called when all sessions have ended: what they shared ends too."""
+        if self._forks is not None:
+            await self._forks.end()
+
     def forget(self) -> None:
         """Called when all sessions have ended, or never began."""
         for session in list(self.sessions.values()):
@@ -104,7 +137,7 @@ class Roster:
             message = f"A session {name!r} is open already: close it first, or take another name."
             raise Refused(message)
 
-    def _begin(self, name: str, found: Belongings, life: Life, config: Config) -> AsyncSession:
+    def _begin(self, name: str, found: Belongings, life: Life, config: Config, given: Ready = NOT_READY) -> AsyncSession:
         """A session whose life is in this one. It has the name alone: what is not known by its name could not be ended.
 
         Raises:
@@ -121,6 +154,7 @@ class Roster:
             record=found.recorder,
             ledger=found.journal,
             place=found.place,
+            ready=given,
             on_close=self._closed,
         )
         self.sessions[name] = session

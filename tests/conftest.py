@@ -24,12 +24,14 @@ KINDS: dict[str, dict[str, object]] = {
     "local": {},
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
-#: A further one, for the modules that say what holds for a kernel: how it is reached makes no difference to the others.
+#: Further ones, for the modules that say what holds for a kernel: how it is reached makes no difference to the others.
 OVER_TCP: dict[str, dict[str, object]] = {
     "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
 }
+#: The same, and whether it is forked makes none either.
+NOT_FORKED: dict[str, dict[str, object]] = {"local without fork server": {"fork_server": False}}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
-EVERY_WAY = [*EVERY_KIND, *(pytest.param(kind, marks=needs_engine) for kind in OVER_TCP)]
+EVERY_WAY = [*EVERY_KIND, *NOT_FORKED, *(pytest.param(kind, marks=needs_engine) for kind in OVER_TCP)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,7 +77,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    config, (isolation, *_) = (KINDS | OVER_TCP)[kind], kind.split()
+    config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED)[kind], kind.split()
     with Executor(isolation=isolation, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
         yield opened
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,13 +16,14 @@ BOUND = 30
 
 
 class Disk:
-    """Stands for the disk: writes wait until it is let go, or fail; how many began is counted."""
+    """Stands for the disk: writes wait until it is let go, take so many seconds, or fail; how many began is counted."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
         self.free.set()
         self.failure: OSError | None = None
         self.writes = 0
+        self.seconds = 0.0
         self.begun = threading.Event()
         patch.setattr(recorder, "write_atomically", self.write)
 
@@ -29,6 +31,7 @@ class Disk:
         self.writes += 1
         self.begun.set()
         assert self.free.wait(BOUND)
+        time.sleep(self.seconds)
         if self.failure is not None:
             raise self.failure
         write_atomically(path, content)

@@ -146,6 +146,7 @@ def test_a_link_in_the_workspace_leads_our_side_nowhere(session: Session, tmp_pa
     shown = session.execute("display({'text/html': '<p>x</p>'}, raw=True)")
     assert not any("precious" in path or path.startswith(("listed", "outputs")) for path in shown.files)
     assert [path.name for path in aim.iterdir()] == ["precious"]
+    session.save_notebook()
     assert (aim / "precious").read_text() == SECRET
     assert not session.notebook.is_symlink()
     assert session.execute("os.remove('outputs'); os.remove('listed')").ok
@@ -334,6 +335,7 @@ def test_a_full_disk_costs_what_is_written_and_nothing_else(
         ).ok
         assert session.execute("keepsake").text == "1\n"
         assert session.notebook is not None
+        session.save_notebook()
         assert "full-" in session.notebook.read_text()
     assert peak_bytes() - before < 50 * MIB
     assert bystander.execute("1 + 1").text == "2\n"

@@ -9,7 +9,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Closed
 from tests.test_executor_life import executor, run
-from tests.traces import marked_processes, runtime_directories
+from tests.traces import kernel_processes, runtime_directories
 
 __all__ = ["executor"]
 
@@ -53,7 +53,7 @@ def test_whoever_closes_a_session_that_closes_waits_for_its_end(executor: AsyncE
             closes = [asyncio.create_task(session.close()) for _ in range(3)]
             closes.append(asyncio.create_task(executor.close_session("one")))
             await asyncio.wait(closes, return_when=asyncio.FIRST_COMPLETED)
-            assert marked_processes() == {}
+            assert kernel_processes() == {}
             assert not list(next(iter(runtime_directories())).glob("one"))
             await asyncio.gather(*closes)
             await session.close()
@@ -73,7 +73,7 @@ def test_a_closer_that_is_cancelled_does_not_stop_the_closing(executor: AsyncExe
             with pytest.raises(Closed, match="'one' is closed"):
                 await session.execute("1")
             await session.close()
-            assert marked_processes() == {}
+            assert kernel_processes() == {}
 
     run(main)
 

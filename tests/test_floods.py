@@ -44,6 +44,15 @@ def test_a_gigabyte_of_prints(session: Session) -> None:
     assert (len(last.text), last.next_offset) == (10, None)
 
 
+def test_the_kernel_keeps_nothing_of_what_it_printed_or_showed(session: Session) -> None:
+    reading = "int(open('/proc/self/statm').read().split()[1]) * 4096"
+    session.execute("from IPython.display import display, HTML\ntext = 'x' * 10_000")
+    before = int(session.execute(reading).text)
+    session.execute("for n in range(10_000): print(f'{n}' + text)", timeout=60)
+    session.execute("for n in range(2000): display(HTML(f'{n}' + text * 5))", timeout=60)
+    assert int(session.execute(reading).text) - before < GROWTH
+
+
 def test_pages_give_back_exactly_what_was_printed(session: Session) -> None:
     code = "text = ''.join(f'{n} \\u65e5\\u672c \\U0001f389\\n' for n in range(200_000))\nprint(text, end='')"
     result = session.execute(code, timeout=60)

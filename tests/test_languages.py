@@ -21,7 +21,7 @@ from tests.engine import IMAGE, needs_engine
 from tests.kernelspecs import settings, write, write_all
 from tests.test_commands import gone
 from tests.tight import MIB
-from tests.traces import marked_processes, runtime_directories
+from tests.traces import kernel_processes, marked_processes, runtime_directories
 
 PORT = "The kernel 'deno' cannot use unix sockets: it listens on a loopback port."
 
@@ -241,6 +241,7 @@ def test_the_notebook_says_the_language_of_a_cell(executor: Executor) -> None:
     session.execute("1")
     session.execute("let y: number = 2; y", language="ts")
     session.execute("console.log(3)", language="js")
+    session.save_notebook()
     assert session.notebook is not None
     notebook = nbformat.reads(session.notebook.read_text(), as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
@@ -284,7 +285,7 @@ def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> N
         assert len(pids) == 5
         session.close()
         assert all(gone(pid) for pid in pids)
-        assert marked_processes().keys() <= before.keys()
+        assert kernel_processes().keys() <= before.keys()
     assert runtime_directories() == directories
 
 

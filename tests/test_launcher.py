@@ -62,9 +62,21 @@ def test_an_update_by_a_thread_reaches_the_notebook_of_the_cell(session: Session
     session.execute(code)
     session.execute("gate.set(); t.join()")
     session.execute("1")
+    session.save_notebook()
     notebook = (session.workspace / f"{session.name}.ipynb").read_text()
     assert "'after'" in notebook
     assert "'before'" not in notebook.replace("display('before'", "")
+
+
+def test_a_kernel_that_ends_runs_exit_handlers_and_waits_for_threads(session: Session) -> None:
+    code = "import atexit, pathlib, threading, time\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    code += "pool = ThreadPoolExecutor(2)\npool.submit(print).result()\n"
+    code += "atexit.register(pathlib.Path('handled').touch)\natexit.register(lambda: 1 / 0)\n"
+    code += "threading.Thread(target=lambda: (time.sleep(0.2), pathlib.Path('waited').touch())).start()"
+    assert session.execute(code).ok
+    result = session.execute("exit()")
+    assert (result.cause, result.state) == ("exited", "lost")
+    assert {"handled", "waited"} <= {path.name for path in session.workspace.iterdir()}
 
 
 def test_a_stream_that_a_cell_closed_serves_the_next(session: Session) -> None:

@@ -43,6 +43,7 @@ def test_two_executors_keep_two_records_of_one_name(tmp_path: Path) -> None:
                     assert (await sessions[number].execute(f"{number}")).ok
 
             await asyncio.gather(fill(0), fill(1))
+            await asyncio.gather(*(session.save_notebook() for session in sessions))
             assert [session.notebook for session in sessions] == [tmp_path / "same" / f"same{end}.ipynb" for end in ("", "-2")]
             assert [sources(session.notebook) for session in sessions] == [["0"] * 20, ["1"] * 20]
 
@@ -55,6 +56,7 @@ def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
         told = subprocess.run([sys.executable, "-c", OTHER, str(tmp_path)], capture_output=True, text=True, check=True).stdout
         assert told == f"True {tmp_path / 'same' / 'same-2.ipynb'}\n"
         assert session.execute("'mine'").ok
+        session.save_notebook()
         assert sources(session.notebook) == ["'mine'"]
         assert sources(tmp_path / "same" / "same-2.ipynb") == ["'other'"]
 

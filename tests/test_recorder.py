@@ -288,8 +288,10 @@ def test_a_session_keeps_its_notebook(session: Session) -> None:
     ]
     for number, source in enumerate(sources, 1):
         session.execute(source)
+        session.save_notebook()
         assert [cell.source for cell in cells_of(path)] == sources[:number]
     session.execute_command("echo hello; exit 7")
+    session.save_notebook()
     first, second, third, last = cells_of(path)
     assert [min(output.data) for output in first.outputs] == ["text/plain", "image/svg+xml", "application/json"]
     assert first.outputs[0].data["text/plain"] == "'new'"

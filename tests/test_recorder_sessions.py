@@ -1,4 +1,4 @@
-"""The notebook is written in a thread: never behind a result that was given, and never in the way of another session."""
+"""The notebook is written in a thread: soon after each cell, and never in the way of a result."""
 
 from __future__ import annotations
 
@@ -52,56 +52,48 @@ async def until(true: Callable[[], bool]) -> float:
     return time.monotonic() - begun
 
 
-def test_a_result_is_given_when_its_cell_can_be_read(tmp_path: Path) -> None:
+def test_a_cell_is_in_the_notebook_soon_after_its_result_and_at_once_if_that_is_asked(tmp_path: Path) -> None:
     async def main(one: AsyncSession, _: AsyncSession) -> None:
         async def cell(number: int) -> None:
             await one.execute(f"# {number}")
+            await one.save_notebook()
             sources = [cell.source for cell in cells_of(notebook_of(one))]
             assert sources[: number + 1] == [f"# {n}" for n in range(number + 1)]
 
         await asyncio.gather(*(cell(n) for n in range(30)))
-        ids = one.executions()
-        assert len(cells_of(notebook_of(one))) == len(ids) == 30
+        await one.execute("'soon'")
+        assert await until(lambda: len(cells_of(notebook_of(one))) == 31) < 10
 
     run(tmp_path, main)
 
 
-def test_a_slow_disk_delays_the_results_of_its_own_session_only(tmp_path: Path, disk: Disk) -> None:
+def test_many_cells_cost_few_writes(tmp_path: Path, disk: Disk) -> None:
+    async def main(one: AsyncSession, _: AsyncSession) -> None:
+        disk.seconds = 0.05
+        await one.execute("1")
+        await one.save_notebook()
+        before, begun = disk.writes, time.monotonic()
+        while time.monotonic() < begun + 1.5:
+            await one.execute("1")
+        assert disk.writes - before <= 1 + (time.monotonic() - begun) / (0.05 * 20)
+
+    run(tmp_path, main)
+
+
+def test_a_slow_disk_delays_no_result(tmp_path: Path, disk: Disk) -> None:
     async def main(one: AsyncSession, two: AsyncSession) -> None:
         disk.hang()
-        first = asyncio.create_task(one.execute("x = 1"))
+        assert (await one.execute("x = 1")).ok
         await asyncio.to_thread(disk.begun.wait, BOUND)
-        [execution_id] = one.executions()
-        progress = await one.wait_for(execution_id, wait=0.05)
-        assert (progress.status, progress.result, one.busy, first.done()) == ("running", None, False, False)
-        second = asyncio.create_task(one.execute("print('begun', flush=True); import time; time.sleep(600)"))
-        third = asyncio.create_task(two.execute("2"))  # runs, though its notebook waits for the same disk
-        await until(lambda: one.busy and not two.busy)
+        assert (await one.execute("x")).text == "1\n"
+        assert (await two.execute("2")).text == "2\n"
+        saved = asyncio.create_task(one.save_notebook())
         await asyncio.sleep(0.2)
-        interrupted = asyncio.create_task(one.interrupt())  # the cell that runs, not the one that is written
-        await until(lambda: not one.busy)
-        assert not first.done() and not second.done() and not third.done()  # noqa: PT018
+        assert not saved.done()
+        assert cells_of(notebook_of(one)) == []
         disk.free.set()
-        assert (await first).ok
-        assert (await interrupted) == await second
-        assert (await second).interrupted == "request"
-        assert (await third).text == "2\n"
-        assert cells_of(notebook_of(one))[0].source == "x = 1"
-
-    run(tmp_path, main)
-
-
-def test_a_restart_during_a_write_is_told_to_the_next_cell_only(tmp_path: Path, disk: Disk) -> None:
-    async def main(one: AsyncSession, _: AsyncSession) -> None:
-        disk.hang()
-        first = asyncio.create_task(one.execute("x = 1"))
-        await asyncio.to_thread(disk.begun.wait, BOUND)
-        await one.restart()
-        assert one.kernel_epoch == 2
-        disk.free.set()
-        assert (await first).state == "kept"
-        following = await one.execute("'x' in globals()")
-        assert (following.text, following.state, following.cause) == ("False\n", "lost", "request")
+        await saved
+        assert [cell.source for cell in cells_of(notebook_of(one))] == ["x = 1", "x"]
 
     run(tmp_path, main)
 
@@ -132,9 +124,11 @@ def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_c
         disk.failure = OSError(28, "No space left on device")
         for session in (one, two):
             assert (await session.execute("1")).ok
+            await session.save_notebook()
             assert cells_of(notebook_of(session)) == []
         disk.failure = None
         assert (await one.execute("2")).ok
+        await one.save_notebook()
         assert [cell.source for cell in cells_of(notebook_of(one))] == ["1", "2"]
         await two.close()
         assert [cell.source for cell in cells_of(notebook_of(two))] == ["1"]
@@ -152,6 +146,7 @@ def test_a_display_that_changes_after_the_last_cell_reaches_the_notebook_soon(tm
     async def main(one: AsyncSession, _: AsyncSession) -> None:
         await one.execute(SHOW)
         await one.execute(LATER.format("new"))
+        await one.save_notebook()
         assert await until(lambda: text_of(one) == "'new'") < 10
 
     run(tmp_path, main)
@@ -160,8 +155,10 @@ def test_a_display_that_changes_after_the_last_cell_reaches_the_notebook_soon(tm
 def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Disk) -> None:
     async def main(one: AsyncSession, _: AsyncSession) -> None:
         await one.execute(SHOW)
+        await one.save_notebook()
         before, begun = disk.writes, time.monotonic()
         await one.execute("import time\nfor n in range(200):\n    handle.update(n)\n    time.sleep(0.002)\n")
+        await one.save_notebook()
         assert text_of(one) == "199"
         assert disk.writes - before <= 2 + (time.monotonic() - begun) / scribe.SOONEST
 
@@ -183,6 +180,7 @@ def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pyte
             await session.execute(SHOW)
             heard.clear()
             await session.execute(LATER.format("new"))
+            await session.save_notebook()
             await heard.wait()
             assert text_of(session) == "'old'"
         await one.close()

@@ -31,6 +31,11 @@ def marked_processes() -> dict[int, str]:
     return found
 
 
+def kernel_processes() -> dict[int, str]:
+    """The same without fork servers, which are their executors' and no session's."""
+    return {pid: command for pid, command in marked_processes().items() if "--forkserver" not in command}
+
+
 def process_of(session: Session, pid: int) -> int:
     """The id by which this test knows the process that a session's cells, in their own namespace perhaps, know by ``pid``."""
     namespace = session.execute("import os; print(os.readlink('/proc/self/ns/pid'))").stdout.strip()

@@ -103,6 +103,10 @@ class Session:
         """See ``AsyncSession.read_output``."""
         return self._portal.call(partial(self._session.read_output, execution_id, offset=offset, limit=limit, grep=grep))
 
+    def save_notebook(self) -> None:
+        """See ``AsyncSession.save_notebook``."""
+        self._portal.call(self._session.save_notebook)
+
     def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
         """See ``AsyncSession.interrupt``."""
         return self._portal.call(partial(self._session.interrupt, execution_id))

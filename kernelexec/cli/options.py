@@ -19,7 +19,7 @@ from kernelexec.errors import InvalidConfig
 _ALSO = {"docker": "container", "host": "local"}
 
 #: The settings of commands whose session is theirs alone: it leaves nothing but what the code makes.
-BRIEF: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": False}
+BRIEF: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": False, "fork_server": False}
 
 
 def filled(value: str | None) -> str | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernelexec.config.container import Container
 from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, LastMessages, Seconds, Variables
@@ -94,6 +94,19 @@ class Capacity(Branch):
     """What all snapshots in one workspace may hold together, in bytes; a variable that does not fit is left out."""
 
 
+class Pool(Branch):
+    """Idle kernels that serve before a session asks for one."""
+
+    size: int = Field(default=0, ge=0, le=256)
+    """How many are kept ready; 0 keeps none."""
+    policy: Literal["temporary", "wait", "fail_fast"] = "temporary"
+    """Where none is ready: start one for that session, wait for the next (``budgets.start`` seconds at most), or refuse."""
+    max_age: Seconds = 3600.0
+    """How old an idle one may get before another takes its place, in seconds."""
+    memory_bytes: Count | None = Field(default=None, ge=MIB)
+    """What all idle ones together may take; None is a quarter of the machine's memory."""
+
+
 class Config(Branch):
     """All settings of an executor."""
 
@@ -113,6 +126,12 @@ class Config(Branch):
     """The directory that sessions work in unless they name another, made where it is missing; by default each has its own."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
+    fork_server: bool = True
+    """Whether kernels on this machine are forked by a process that has imported what they need, and not started one by one."""
+    preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot")
+    """The modules that it imports besides, where they are there: kernels then share their memory, and import them at once. Idle
+    kernels in containers import them too."""
+    pool: Pool = Field(default_factory=Pool)
     budgets: Budgets = Field(default_factory=Budgets)
     output: OutputLimits = Field(default_factory=OutputLimits)
     limits: Limits = Field(default_factory=Limits)
@@ -133,6 +152,22 @@ class Config(Branch):
     """Where every session keeps ``<name>/docker_container.log``: what ran, what came out, and what became of its kernels;
     outside of the workspaces, where cells could change it. In a directory that containers can write, it is
     read only for them. None keeps none."""
+
+    @model_validator(mode="after")
+    def _pool_fits(self) -> Self:
+        """Idle containers have workspaces before their sessions have names."""
+        if self.pool.size == 0 or self.isolation != "container":
+            return self
+        if self.container.layout == "host":
+            message = (
+                f"pool.size={self.pool.size}: idle containers cannot have workspaces at their own paths, which their sessions'"
+                " names are in. Set container.layout='classic' (kernels see /workspace), or pool.size=0."
+            )
+            raise ValueError(message)
+        if self.container.name is not None:
+            message = f"pool.size={self.pool.size} and container.name={self.container.name!r}: idle containers share no name."
+            raise ValueError(message)
+        return self
 
     @property
     def workspaces(self) -> Path:

@@ -2,6 +2,8 @@
 
 ``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner; with
 ``--guard-alone`` instead, where signals are for the guard alone, it hands them on.
+
+``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(here))]
-guards = sys.argv[1:2] in (["--guard"], ["--guard-alone"])
-program = import_module(f"{here.name}.{'guard' if guards else 'app'}")
+chosen = {"--guard": "guard", "--guard-alone": "guard", "--forkserver": "forkserver"}.get("".join(sys.argv[1:2]), "app")
+program = import_module(f"{here.name}.{chosen}")
 sys.path.remove(str(here.parent))
 
-if guards:
+if chosen == "guard":
     program.main(sys.argv[2:], alone=sys.argv[1] == "--guard-alone")
 else:
-    program.main(sys.argv[1:])
+    program.main(sys.argv[2:] if chosen == "forkserver" else sys.argv[1:])

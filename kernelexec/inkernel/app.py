@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import threading
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import IPython
@@ -10,8 +15,8 @@ import zmq
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
-from . import streams
-from .family import adopt_orphans, kill_descendants
+from . import offspring, packing, publisher, streams
+from .family import begin_family, kill_descendants
 from .kernel import Kernel
 from .lifeline import Lease, Order, apply_limits, connection_arguments, end_with_owner, write_stacks_to
 from .shell import Shell
@@ -36,6 +41,17 @@ class App(IPKernelApp):
     kernel_class = Kernel
     outstream_class = f"{streams.__name__}.Stream"
 
+    def parse_command_line(self, argv: list[str] | None = None) -> None:
+        """An owner of ours names its connection file only, which needs no parser of 60 options (9 ms)."""
+        match argv:
+            case ["-f", file] if Kernel.order.token:
+                self.argv, self.connection_file = argv, file
+            case _:
+                super().parse_command_line(argv)
+
+    def _session_default(self) -> packing.Session:
+        return packing.Session(parent=self)
+
     def init_poller(self) -> None:
         """The owner's pipe or lease tells of its death; the parent's process id is polled only where there is neither."""
         if Kernel.order.owner is None and Kernel.lease is None:
@@ -50,11 +66,11 @@ class App(IPKernelApp):
         """As ipykernel does, with a socket that blocks and a publisher that is bounded."""
         self.iopub_socket = context.socket(zmq.XPUB)
         self.iopub_socket.linger = 1000
-        streams.block_instead_of_dropping(self.iopub_socket)
+        publisher.block_instead_of_dropping(self.iopub_socket)
         self._apply_curve_server_options(self.iopub_socket)
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
         self.configure_tornado_logger()
-        self.iopub_thread = streams.Publisher(self.iopub_socket, pipe=True, session=self.session)
+        self.iopub_thread = publisher.Publisher(self.iopub_socket, pipe=True, session=self.session)
         self.iopub_thread.start()
         self.iopub_socket = self.iopub_thread.background_socket
 
@@ -70,17 +86,25 @@ def settings(*, colours: bool) -> Config:
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
-    config.Session.packer = f"{streams.__name__}.pack"
+    config.Session.packer = f"{packing.__name__}.pack"
     if not colours:
         config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
     return config
+
+
+def leave_debugger_out() -> None:
+    """Have ipykernel believe that there is no debugpy, which costs 150 ms and 10 MiB: only Jupyter's own clients debug."""
+    absent: Any = ModuleType("ipykernel.debugger")
+    absent.Debugger, absent._is_debugpy_available = object, False  # noqa: SLF001 - what ipykernel 7 asks there
+    sys.modules.setdefault(absent.__name__, absent)
 
 
 def main(arguments: list[str]) -> None:
     """Run a kernel until it is shut down or its owner dies."""
     order = Order.take()
     apply_limits(order.limits)
-    adopt_orphans()
+    begin_family()
+    offspring.note_forks()
     if order.stacks is not None or order.connection is not None:
         write_stacks_to(order.stacks)
     if order.owner is not None:
@@ -89,11 +113,28 @@ def main(arguments: list[str]) -> None:
         Kernel.lease = Lease(order.lease_seconds, kill_descendants)
     Kernel.order = order
     Shell.scratch = order.scratch
+    if order.token:
+        leave_debugger_out()
     app = App.instance(config=settings(colours=not order.token))
     with connection_arguments(order, arguments) as found:
         app.initialize(found)
+    app.log.setLevel(app.log_level)  # traitlets leaves that to its handler: four records a message are made for nobody
     inherit_context(app.kernel)
     try:
         app.start()
     finally:
         kill_descendants()
+    if order.token:
+        leave()
+
+
+def leave() -> None:
+    """End as Python does, but for taking everything apart: a forked kernel would copy for that all memory that it shares."""
+    threads: Any = threading
+    with suppress(Exception):
+        threads._shutdown()  # noqa: SLF001 - there is no other way to have it waited for threads (Python 3.11 to 3.14)
+        atexit._run_exitfuncs()  # noqa: SLF001 - and to have exit handlers run
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(0)

@@ -13,10 +13,10 @@ from pathlib import Path
 #: The owner's mark on a kernel and on all that it starts.
 KERNEL_MARK = "KERNELEXEC_KERNEL"
 #: The mark as the kernel was started with it: the cells may do to the environment what they like.
-MARKED = {KERNEL_MARK: os.environ[KERNEL_MARK]} if KERNEL_MARK in os.environ else {}
+MARKED: dict[str, str] = {}
 
 #: Whether this user becomes root by sudo, and the kernel is to use that on what its own commands leave.
-_BY_SUDO = os.environ.get("KERNELEXEC_SUDO") == "1"
+_by_sudo = False
 
 #: Process groups of the commands that run now.
 running: set[int] = set()
@@ -28,8 +28,11 @@ _SUDO_SECONDS = 5.0
 _SCORE, _FIRST = _PROC / "self/oom_score_adj", 1000
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none is lost out of sight (Linux)."""
+def begin_family() -> None:
+    """Take the mark that this process has now, and become the parent of all descendants whose own parents end (Linux)."""
+    global _by_sudo  # noqa: PLW0603 - one process, one family
+    MARKED.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK})
+    _by_sudo = os.environ.get("KERNELEXEC_SUDO") == "1"
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_ADOPT, 1, 0, 0, 0)
 
@@ -112,7 +115,7 @@ def kill_group(group: int) -> None:
     """Kill a command's process group; what it made root's too, where sudo is there for that."""
     with suppress(OSError):
         os.killpg(group, signal.SIGKILL)
-    if _BY_SUDO and any(_is_anothers(int(entry.name), group) for entry in _PROC.glob("[0-9]*")):
+    if _by_sudo and any(_is_anothers(int(entry.name), group) for entry in _PROC.glob("[0-9]*")):
         argv = ["sudo", "-n", "sh", "-c", f"kill -s KILL -- -{group}"]  # the shell's own: there may be no program for it
         none = subprocess.DEVNULL
         with suppress(OSError, subprocess.SubprocessError):

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from .family import adopt_orphans, kill_descendants
+from .family import begin_family, kill_descendants
 from .lifeline import Order, apply_limits, end_with_owner
 
 _MISSING = 127
@@ -24,7 +24,7 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
     """
     order = Order.take()
     apply_limits(order.limits)
-    adopt_orphans()
+    begin_family()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _hand_on if alone else _leave_to_the_kernel)
     environ = {**os.environ, "JPY_PARENT_PID": str(os.getpid())}

@@ -7,20 +7,25 @@ import os
 import resource
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
-from traitlets import Type
+from traitlets import Instance, Type
 
-from . import family, streams, variables
+from . import family, offspring, variables
+from .bounds import bounded, bounded_traceback
 from .gauge import Gauge, own_group
+from .interrupts import interruptible, looked
 from .lifeline import Lease, Order, say_ready
-from .shell import Shell, bounded, bounded_traceback
-from .streams import Publisher, Stream
+from .packing import pack
+from .publisher import Publisher
+from .requests import Requests
+from .shell import Shell
+from .streams import Stream
 from .tape import Tape
 from .words import LastWords
 
@@ -30,22 +35,24 @@ _OWNER = "kernelexec"  # how the owner signs its requests, as a Jupyter client s
 _VARIABLES_MAX = 1000
 #: How many variables are named where memory gets short, and from which size on.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024
-#: How long completing or inspecting a name may take, in seconds: it runs where cells run, and the next cell waits for it.
-_LOOK_SECONDS = 3.0
 
 
 class Kernel(IPythonKernel):
     """Serves one owner. ``order`` is what it was started with."""
 
     shell_class = Type(Shell)
+    shell_stream: Any = Instance(object)
     order = Order()
     lease: Lease | None = None
     _execute_sleep = 0
     _supports_kernel_subshells = False
 
     def __init__(self, **kwargs: Any) -> None:
+        if self.order.token:
+            kwargs["shell_stream"] = Requests(kwargs["shell_stream"].socket)
         super().__init__(**kwargs)
         self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
+        self.control_handlers["kernelexec_enter_request"] = self.enter_request
         self.control_handlers["kernelexec_kill_request"] = self.kill_request
         self.control_handlers["kernelexec_variables_request"] = self.variables_request
         self.control_handlers["kernelexec_resume_request"] = self.resume_request
@@ -59,6 +66,8 @@ class Kernel(IPythonKernel):
     def start(self) -> None:
         """Serve, and say so once the loop turns."""
         super().start()
+        if self.order.token:
+            self.shell_stream.on_recv(partial(self.shell_main, None))
         self._words = LastWords(self.order.words)
         self._gauge = Gauge(own_group(), self._biggest, self._say_memory)
         if isinstance(self.iopub_thread, Publisher):
@@ -75,11 +84,11 @@ class Kernel(IPythonKernel):
         """Run a cell; whatever happens, there is a reply."""
         self._prepare()
         try:
-            with _interruptible():
+            with self._in_cell(), interruptible():
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             content = self._failure(exc)
-        if streams.forked:  # a child of the cell came back: the kernel is its parent's
+        if offspring.forked:  # a child of the cell came back: the kernel is its parent's
             os._exit(content.get("status") == "error")
         self._restore_streams()
         self._part_from_children()
@@ -89,6 +98,15 @@ class Kernel(IPythonKernel):
             content["evalue"] = bounded(content.get("evalue", ""))
             content["traceback"] = bounded_traceback(content.get("traceback") or [])
         return content
+
+    @contextmanager
+    def _in_cell(self) -> Iterator[None]:
+        """Signals' handlers may raise in here: what is sent is sent as a whole, or by the publisher's own thread."""
+        self.iopub_thread.between_cells = False
+        try:
+            yield
+        finally:
+            self.iopub_thread.between_cells = True
 
     def _prepare(self) -> None:
         """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
@@ -146,7 +164,7 @@ class Kernel(IPythonKernel):
         }
         tape = self._tape(parent["header"].get("msg_id"))
         if tape is not None:
-            tape.answered(reply_content, metadata, len(streams.pack(reply_content)))
+            tape.answered(reply_content, metadata, len(pack(reply_content)))
         return metadata
 
     def _tape(self, msg_id: Any) -> Tape | None:
@@ -155,9 +173,9 @@ class Kernel(IPythonKernel):
         return tape if tape is not None and tape.msg_id == msg_id else None
 
     def _names(self) -> set[str]:
-        hidden = self.shell.user_ns_hidden
-        found = (name for name in list(self.shell.user_ns) if type(name) is str and not name.startswith("_"))
-        return {name for name in found if name not in hidden and len(name) <= _NAME_CHARS}
+        names = (name for name in list(self.shell.user_ns) if type(name) is str and name[:1] != "_")
+        hidden: dict[str, Any] = self.shell.user_ns_hidden
+        return {name for name in names if len(name) <= _NAME_CHARS} - hidden.keys()
 
     def _biggest(self) -> list[tuple[str, int]]:
         told = variables.listing(self._names(), self.shell.user_ns, _VARIABLES_MAX)["variables"]
@@ -180,9 +198,24 @@ class Kernel(IPythonKernel):
         self.session.send(stream, "kernelexec_cancel_reply", {"status": "ok", "cancelled": waiting}, parent, ident)
 
     def kill_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Kill all that this kernel started, for an owner who cannot see it. Served by the control thread."""
+        """Kill all that this kernel started, for an owner who cannot see it."""
         family.kill_descendants()
         self.session.send(stream, "kernelexec_kill_reply", {"status": "ok"}, parent, ident)
+
+    def enter_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Be at home in another directory, with another environment, before the first cell. Served by the control thread."""
+        content, reply = parent["content"], {"status": "ok"}
+        try:
+            os.chdir(content["cwd"])
+        except OSError as exc:
+            reply = {"status": "error", "evalue": str(exc)}
+        self.shell.user_ns.get("_dh", [])[:] = [Path(content["cwd"])]
+        for name, value in content["environment"].items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self.session.send(stream, "kernelexec_enter_reply", reply, parent, ident)
 
     def variables_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Tell the user's variables. Served by the control thread, so it works while a cell runs."""
@@ -221,12 +254,12 @@ class Kernel(IPythonKernel):
         """Complete a name; what the user's own classes do about it is ended after a while, or by an interrupt."""
         position = len(code) if cursor_pos is None else cursor_pos
         nothing = {"status": "ok", "matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
-        return _looked(lambda: super(Kernel, self).do_complete(code, cursor_pos), nothing)
+        return looked(lambda: super(Kernel, self).do_complete(code, cursor_pos), nothing)
 
     def do_inspect(self, *args: Any, **kwargs: Any) -> Any:
         """Tell about a name; bounded as ``do_complete`` is."""
         nothing = {"status": "ok", "data": {}, "metadata": {}, "found": False}
-        return _looked(lambda: super(Kernel, self).do_inspect(*args, **kwargs), nothing)
+        return looked(lambda: super(Kernel, self).do_inspect(*args, **kwargs), nothing)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """A cell that fails ends no other: what waits may be of another client, who asked for no such thing.
@@ -260,31 +293,6 @@ class Kernel(IPythonKernel):
         finally:
             signal.signal(signal.SIGINT, before)
             self._cell_task = None
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt in here, and is ignored again after; the same for children that are started here."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _looked(look: Callable[[], Any], nothing: dict[str, Any]) -> Any:
-    """What a look at the user's objects gives; nothing where it fails, or does not end in time by itself."""
-    end = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    end.daemon = True
-    try:
-        with _interruptible():
-            end.start()
-            try:
-                return look()
-            finally:
-                end.cancel()
-    except BaseException:  # what the user's classes raise is anything
-        return nothing
 
 
 def _cpu_seconds() -> float:

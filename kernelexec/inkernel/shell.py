@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
@@ -21,12 +21,12 @@ from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
 from . import groups, snapshot
+from .bounds import bounded, bounded_traceback
 from .command import MARK, Command
+from .formatting import Formatter
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
-_EVALUE_CHARS = 64 * 1024
-_TRACEBACK_CHARS = 256 * 1024
 _STATE = "KERNELEXEC_STATE"
 # Saves where the command ended and what it exported; on one line, so that the shell counts the command's lines from one.
 _SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
@@ -43,6 +43,7 @@ class Shell(ZMQInteractiveShell):
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     failed_within: dict[str, Any] | None = None
+    _transformed: tuple[str, str] | None = None
 
     def init_environment(self) -> None:
         """No colours and no pagers: what commands print is read by programs."""
@@ -54,6 +55,21 @@ class Shell(ZMQInteractiveShell):
         """What would go to a pager (``name?``) is shown: there is nobody to page it."""
         super().init_hooks()
         self.set_hook("show_in_pager", _show, 0)
+
+    def init_display_formatter(self) -> None:
+        """See Formatter."""
+        formatter: Any = Formatter(parent=self)
+        self.display_formatter = formatter
+        self.configurables.append(formatter)
+
+    def init_history(self) -> None:
+        """Keep no output: IPython keeps all of it, for ``%notebook``, and a session writes a notebook of its own."""
+        super().init_history()
+        self.history_manager.outputs = _Forgotten()
+
+    def _tee(self, channel: str) -> Any:  # noqa: ARG002 - IPython's signature
+        """See init_history; it takes as long as writing."""
+        return nullcontext()
 
     def init_magics(self) -> None:
         """Route ``%%bash`` and ``%%sh`` to the runner."""
@@ -95,6 +111,15 @@ class Shell(ZMQInteractiveShell):
         super().safe_execfile(fname, *where, **options)
         if self.shown_error is not before:
             self.failed_within = self.shown_error
+
+    def transform_cell(self, raw_cell: str) -> str:
+        """IPython's syntax as Python's. ipykernel asks for that before each cell, and IPython again when it runs it."""
+        known, self._transformed = self._transformed, None
+        if known is not None and known[0] == raw_cell:
+            return known[1]
+        text: str = super().transform_cell(raw_cell)
+        self._transformed = (raw_cell, text)
+        return text
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, or one within it for ``%%capture``, and remember its failure, which IPython only shows."""
@@ -156,6 +181,13 @@ class Shell(ZMQInteractiveShell):
         hook: Any = self.displayhook
         topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
+
+
+class _Forgotten(dict[int, list[Any]]):
+    """What is put into it is gone."""
+
+    def __missing__(self, key: int) -> list[Any]:
+        return []
 
 
 class _Captured:
@@ -255,30 +287,6 @@ class _Lasting:
 
 def _show(_shell: Shell, text: Any, *_args: Any, **_options: Any) -> None:
     publish_display_data(data=text if isinstance(text, dict) else {"text/plain": str(text)})
-
-
-def bounded(value: object) -> str:
-    """What a value says of itself, whatever its ``__str__`` does, within 64 Ki characters."""
-    try:
-        text = str(value)
-    except BaseException as exc:  # a stranger's __str__ may raise anything
-        text = f"<{type(value).__name__} whose __str__ raised {type(exc).__name__}>"
-    return _cut(text, _EVALUE_CHARS)
-
-
-def bounded_traceback(lines: list[str]) -> list[str]:
-    """The lines of a traceback, together within 256 Ki characters."""
-    total = sum(len(line) for line in lines)
-    if total <= _TRACEBACK_CHARS:
-        return list(lines)
-    return _cut("\n".join(lines), _TRACEBACK_CHARS).split("\n")
-
-
-def _cut(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"
 
 
 def _shell() -> list[str]:

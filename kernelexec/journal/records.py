@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -37,6 +38,9 @@ RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
 _STREAM_BYTES = RESULT_BYTES // 8
 _ERROR_BYTES = RESULT_BYTES // 16
 _FILES = 1000
+#: Records of every cell, in which nothing is nested: they are made JSON as they are.
+_FLAT = frozenset({"started", "finished"})
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 
 
@@ -94,8 +98,15 @@ def _of_session(event: SessionEvent) -> dict[str, Any]:
 
 def line(said: dict[str, Any]) -> bytes:
     """A record as it stands in the file: one line, also for readers that take other characters for a line's end."""
-    text = json.dumps(clean(said), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.translate(_LINE_ENDS).encode() + b"\n"
+    if said.get("event") in _FLAT and "result" not in said:
+        with suppress(ValueError):  # what no JSON is made of, or no UTF-8
+            return _as_line(said)
+    return _as_line(clean(said))
+
+
+def _as_line(said: dict[str, Any]) -> bytes:
+    text = _encode(said)
+    return (text if text.isascii() and "\x7f" not in text else text.translate(_LINE_ENDS)).encode() + b"\n"
 
 
 def request_mark(request_id: str) -> bytes:

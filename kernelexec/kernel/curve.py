@@ -35,6 +35,7 @@ class Decoder(zmtp.Decoder):
     """What the peer sent, as events, and what it is told: a connection's both directions, which count their boxes."""
 
     mechanism = b"CURVE"
+    _plain = False
 
     def __init__(self, limit_bytes: int, server_key: bytes, properties: bytes) -> None:
         super().__init__(limit_bytes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ from kernelexec.provisioning import (
 )
 from kernelexec.provisioning.handover import forget
 
+_IMPORTING = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
+_WARMING = "get_ipython().display_formatter.format(0) and None"
+#: How many cells leave no page of memory that the first one of a session would have to copy, and no code to be made fast.
+_WARMING_CELLS = 10
 _WORDS_BYTES = 2 * 1024 * 1024
 
 
@@ -122,6 +126,35 @@ class Kernel(Beginning):
     async def ask(self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any] | None:
         """See ``Link.ask``; None at once where the kernel does not live."""
         return await self._link.ask(channel, msg_type, content, patience=patience) if self.alive and self._link else None
+
+    def vouched(self, execution: Execution) -> bool:
+        """Whether the launcher of this very process put its token beside the reply."""
+        said = execution.reply_metadata.get("kernelexec")
+        return self.alive and isinstance(said, dict) and said.get("token") == self.token
+
+    async def enter(self, cwd: str, changes: Mapping[str, str | None], *, patience: float) -> bool:
+        """Have an idle kernel go to a directory, and its environment change; whether it did within ``patience`` seconds."""
+        content = {"cwd": cwd, "environment": dict(changes)}
+        said = await self.ask("control", "kernelexec_enter_request", content, patience=patience)
+        return said is not None and said.get("status") == "ok"
+
+    async def rename(self, session: str, workspace: str) -> None:
+        """Have what a session's users see of an idle kernel in a container be called as the session is."""
+        rename = getattr(self._provisioner, "rename", None)
+        if rename is not None:
+            await rename(session, workspace)
+            self.container = getattr(self._provisioner, "in_container", None)
+            await self._note()
+
+    async def warm_up(self, cwd: str, modules: Iterable[str], *, patience: float) -> None:
+        """Have done what leaves no trace, so that the first cells find all they need in memory: modules too, if they are there.
+
+        A request is waited for ``patience`` seconds.
+        """
+        for code in (*(_IMPORTING.format(name) for name in modules), *[_WARMING] * _WARMING_CELLS):
+            content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+            await self.enter(cwd, {}, patience=patience)
+            await self.ask("shell", "execute_request", content, patience=patience)
 
     async def settle(self, execution: Execution, patience: float) -> bool:
         """Whether the kernel answers after a cell; see ``Link.settle``."""

@@ -88,6 +88,7 @@ class Decoder:
     """What the peer sent, as events; holds at most one message within the limit."""
 
     mechanism = b"NULL"
+    _plain = True
 
     def __init__(self, limit_bytes: int) -> None:
         self.greeted = False
@@ -113,6 +114,10 @@ class Decoder:
         position = 0
         try:
             while True:
+                position, found = self._take_whole(position)
+                if found is not None:
+                    yield found
+                    continue
                 flags, size, start = self._header(position)
                 if start < 0:
                     return
@@ -128,6 +133,29 @@ class Decoder:
                     yield event
         finally:
             del self._buffer[:position]
+
+    def _take_whole(self, position: int) -> tuple[int, Multipart | None]:
+        """Frames of messages that are all there and within the limit, as most are, up to the end of a message."""
+        buffer, frames, room = self._buffer, self._frames, self._limit - self._size
+        end = len(buffer) if self._ready and self._plain and not self._skip else 0
+        while position + 9 <= end and len(frames) < _FRAMES_MAX:
+            flags = buffer[position]
+            if flags & ~(_MORE | _LONG):
+                break
+            if flags & _LONG:
+                start = position + 9
+                (size,) = _LONG_SIZE.unpack_from(buffer, position + 1)
+            else:
+                start, size = position + 2, buffer[position + 1]
+            if start + size > end or size > room:
+                break
+            frames.append(bytes(buffer[start : start + size]))
+            self._size += size
+            room -= size
+            position = start + size
+            if not flags & _MORE:
+                return position, self._whole()
+        return position, None
 
     def _greet(self) -> bool:
         head = bytes(self._buffer[:_GREETING_BYTES])
@@ -199,8 +227,9 @@ class Decoder:
             self._size += size
         if len(self._frames) < _FRAMES_MAX:
             self._frames.append(body)
-        if flags & _MORE:
-            return None
+        return None if flags & _MORE else self._whole()
+
+    def _whole(self) -> Multipart:
         found = Multipart(tuple(self._frames), self._dropped)
         self._frames, self._size, self._dropped = [], 0, 0
         return found

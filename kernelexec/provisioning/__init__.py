@@ -5,6 +5,7 @@ from __future__ import annotations
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.forks import Forks
 from kernelexec.provisioning.handover import Handover
 from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.places import LocalPlace, Place, place_of, unavailable
@@ -14,6 +15,7 @@ from kernelexec.provisioning.spec import create_provisioner
 
 __all__ = [
     "Connection",
+    "Forks",
     "Handover",
     "Installed",
     "InstalledSpec",

@@ -57,6 +57,9 @@ class AdoptedProcess:
         self.close()
         return status
 
+    async def hear(self) -> None:
+        """Wait for who may tell how it ended: nobody."""
+
     def send_signal(self, signum: int) -> None:
         """Signal it; nothing happens if it has ended."""
         if self._fd is not None:

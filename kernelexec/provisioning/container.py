@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -14,12 +14,12 @@ import anyio
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Bool, Dict, List, Unicode
 
-from kernelexec.config import Container, Limits
+from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.hooks import InContainer
 from kernelexec.provisioning.engine import LOOPBACK, News, Order, Seen, network_of, networks
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE
+from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.provisioning.making import make, remove, remove_left
 from kernelexec.provisioning.measured import KILLED, Measured, in_thread
 from kernelexec.provisioning.orphans import remove_leftovers
@@ -197,6 +197,15 @@ class Provisioner(Measured, KernelProvisionerBase):
     def _end(self, status: int) -> None:
         self._status = status
         self._look.set()
+
+    async def rename(self, session: str, workspace: str) -> None:
+        """Give an idle container to a session, whose workspace it has by now. Its name stays as it is if the engine is away."""
+        self.mounts = [(workspace if inside == WORKSPACE_INSIDE else path, inside, only) for path, inside, only in self.mounts]
+        name = container_name(session, self.kernel_id, self.container.get("instance"))
+        if self._news is not None:
+            with suppress(EngineFailed):
+                await in_thread(self._news.engine.rename, self._id, name)
+                self.name = name
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel: the first process of its container hands on what it gets, but for SIGKILL, which ends all."""

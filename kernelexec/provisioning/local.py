@@ -49,6 +49,9 @@ class Provisioner(LocalProvisioner):
         self._left = None
         if self._guest is not None:
             return await self._launch_guest(self._guest, cmd, kwargs)
+        return await self._launch(cmd, kwargs)
+
+    async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
         try:
             await super().launch_kernel(cmd, **kwargs)
         except FileNotFoundError:
@@ -96,6 +99,8 @@ class Provisioner(LocalProvisioner):
         finally:
             loop.remove_reader(fd)
             os.close(fd)
+        if isinstance(process, AdoptedProcess):
+            await process.hear()
         self._left = process.wait()
         self.process = None
         return self._left

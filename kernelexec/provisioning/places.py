@@ -13,6 +13,7 @@ from kernelexec.config import Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.containers import ContainerPlace
 from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.forks import Forks
 from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.spec import guarded_spec, kernel_spec
@@ -119,6 +120,8 @@ class LocalPlace:
     patience: float = 0.0
     user: None = None
     reached_by: Transport = "ipc"
+    forks: Forks | None = None
+    root: Path | None = None
 
     @property
     def isolation(self) -> str:
@@ -165,19 +168,25 @@ class LocalPlace:
         """By unix sockets, where the kernel can have them."""
         return installed.transport if installed else self.reached_by
 
-    async def prepare(self, failure: KernelStartFailed | None = None) -> None:
-        """There is nothing to prepare."""
+    async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - of the protocol
+        """Have a fork server, if one is wanted."""
+        if self.forks is not None and self.root is not None:
+            await self.forks.prepare(self.root)
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """That a kernel can be reached by others too."""
+        """That a kernel can be reached by others too; that it was not forked, though it could be."""
         if installed is None or transport != "tcp":
-            return ()
+            failure = self.forks.failure if self.forks is not None and installed is None else None
+            return () if failure is None else (failure,)
         return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher in the chosen interpreter, or another kernel under our guard."""
         file = runtime.connection_file
-        return guarded_spec(installed, file) if installed else kernel_spec(self.config.python, file)
+        if installed is not None:
+            return guarded_spec(installed, file)
+        server = None if self.forks is None else self.forks.serving()
+        return kernel_spec(self.config.python, file, forked_by=server)
 
     def environment(self) -> dict[str, str]:
         """This process's, without what looks like a secret."""
@@ -195,7 +204,9 @@ def unavailable(config: Config) -> str | None:
     return probe()
 
 
-def place_of(config: Config, *, session: str, workspace: Path, root: Path, own: bool = True) -> Place:
+def place_of(
+    config: Config, *, session: str, workspace: Path, root: Path, own: bool = True, forks: Forks | None = None
+) -> Place:
     """Where the kernels of a session run, as the configuration says; ``own`` says that the workspace was made for it.
 
     Raises:
@@ -205,4 +216,4 @@ def place_of(config: Config, *, session: str, workspace: Path, root: Path, own: 
         place = ContainerPlace(config, session, workspace, root)
         place.check(own=own)
         return place
-    return LocalPlace(config, str(workspace))
+    return LocalPlace(config, str(workspace), forks=forks, root=root)

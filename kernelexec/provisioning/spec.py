@@ -17,7 +17,7 @@ from kernelexec.provisioning.installed import InstalledSpec
 from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
-PROVISIONER = "kernelexec-local"
+PROVISIONER, FORKING = "kernelexec-local", "kernelexec-fork"
 
 
 class KernelNotHeard(KernelStartFailed):
@@ -28,17 +28,20 @@ class KernelNotHeard(KernelStartFailed):
 GUARD = ("-I", "-S")
 
 
-def kernel_spec(python: str, connection_file: Path | None, *, launcher: str = str(LAUNCHER)) -> KernelSpec:
+def kernel_spec(
+    python: str, connection_file: Path | None, *, launcher: str = str(LAUNCHER), forked_by: object = None
+) -> KernelSpec:
     """The kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner.
 
-    Without a ``connection_file`` the launcher's order says all.
+    Without a ``connection_file`` the launcher's order says all. A fork server may be named that has the launcher ready.
     """
+    name, options = (PROVISIONER, {}) if forked_by is None else (FORKING, {"server": forked_by})
     return KernelSpec(
         argv=[python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
         display_name="Python (kernelexec)",
         language="python",
         interrupt_mode="message",
-        metadata={"kernel_provisioner": {"provisioner_name": PROVISIONER, "config": {}}},
+        metadata={"kernel_provisioner": {"provisioner_name": name, "config": options}},
     )
 
 

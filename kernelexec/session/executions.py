@@ -12,6 +12,7 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.results import ExecutionResult, OutputPage, Progress
 from kernelexec.session.life import Life
 from kernelexec.session.queue import Queue
+from kernelexec.session.scribe import Scribe
 from kernelexec.session.turn import Turn
 
 #: How much of a cell's stream output one page of ``read_output`` gives, in bytes.
@@ -23,6 +24,7 @@ class Executions:
 
     life: Life
     _queue: Queue
+    _scribe: Scribe
 
     def executions(self) -> tuple[str, ...]:
         """The ids of all executions that can be had by ``wait_for``: remembered, running, waiting; the oldest first."""
@@ -68,6 +70,14 @@ class Executions:
         except FileNotFoundError:
             self.life.check_open()
             raise
+
+    async def save_notebook(self) -> None:
+        """Return once the notebook shows every cell that has ended: it is written some milliseconds after a result is given.
+
+        A disk that hangs is waited for 10 s.
+        """
+        self.life.check_here()
+        await self._scribe.settle()
 
     async def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
         """End the running cell (or the one named, which may still wait) and return its result; None if nothing runs.

@@ -15,12 +15,12 @@ from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Death, Execution, Kernel
 from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
-from kernelexec.results import Cause, Interrupted, MemoryUse
+from kernelexec.results import Cause, MemoryUse
 from kernelexec.session.ladder import end_cell
 from kernelexec.session.life import Life
 from kernelexec.session.loss import Loss
 from kernelexec.session.shortage import limit_of, say_memory
-from kernelexec.session.starting import begin
+from kernelexec.session.starting import NOT_READY, Ready, begin
 from kernelexec.session.turn import Verdict
 
 logger = logging.getLogger("kernelexec")
@@ -55,12 +55,14 @@ class Keeper:
         self._identity = stored_identity(runtime)
         self.loss: Loss | None = None
         self._killing: Cause | None = None
+        self._ready = NOT_READY
         self._starting: Kernel | None = None
         self._stopped = False
         self.renewing = False
         self._installed, self._place = installed, place
         self._noticed = False
         self._changing = anyio.Lock()
+        self._ephemeral = config.isolation == "container" and config.container.mode == "ephemeral"
 
     @property
     def language(self) -> str:
@@ -77,6 +79,11 @@ class Keeper:
     def is_starting(self) -> bool:
         """Whether a new kernel is on its way."""
         return self._starting is not None
+
+    def receive(self, ready: Ready) -> None:
+        """Have the first kernel be one that serves already, if there is one."""
+        self._ready, self._starting = ready, ready.kernel
+        self.remarks += ready.remarks
 
     async def limit(self, place: Place, memory_bytes: int | None, cpus: float | None) -> None:
         """Have the living kernel, or the one that is just starting, and all later ones be limited as the place says.
@@ -110,7 +117,9 @@ class Keeper:
         if self.kernel is None:
             self.epoch += 1
             try:
-                kernel = await begin(self._new_kernel, self._place, self._life.tasks, self._check_wanted)
+                ready, life, check = self._ready, self._life.tasks, self._check_wanted
+                self._ready = NOT_READY
+                kernel = await ready.entered(self._cwd) or await begin(self._new_kernel, self._place, life, check)
             except KernelStartFailed as exc:
                 self._check_wanted()
                 self._say("failed", str(exc))
@@ -182,10 +191,6 @@ class Keeper:
             remarks += self._place.notices(self._installed, kernel.transport)
         return remarks
 
-    @property
-    def _ephemeral(self) -> bool:
-        return self._config.isolation == "container" and self._config.container.mode == "ephemeral"
-
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
         """Find out, with the kernel, whether the state survived the execution; fill the verdict."""
         lingers = False
@@ -211,7 +216,7 @@ class Keeper:
             verdict.notes.append("Its threads or exit handlers did not end in time: it was killed.")
             loss = replace(loss, cause="exited", exit_code=1)
         elif not died_by_itself:
-            loss = replace(loss, cause=self._blame(verdict.interrupted))
+            loss = replace(loss, cause=self._killing or verdict.interrupted or "crashed")
         self.loss, verdict.cause = loss, loss.cause
         if verdict.interrupted is None:
             verdict.exit_code = loss.exit_code
@@ -219,7 +224,7 @@ class Keeper:
 
     async def _survives(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
         """Whether the kernel vouches for its state, or answers at least."""
-        if execution.end == "complete" and self._vouched(kernel, execution):
+        if execution.end == "complete" and kernel.vouched(execution):
             return True
         if execution.end in ("complete", "incomplete"):
             if await kernel.settle(execution, self._config.budgets.grace):
@@ -280,14 +285,6 @@ class Keeper:
         self.loss = Loss(self._killing or death.cause, death.exit_code, names, kernel.names.count, told)
         self.kernel = None
         return self.loss
-
-    def _blame(self, interrupted: Interrupted | None) -> Cause:
-        return self._killing or interrupted or "crashed"
-
-    def _vouched(self, kernel: Kernel, execution: Execution) -> bool:
-        """Whether the launcher of this very process put its token beside the reply."""
-        said = execution.reply_metadata.get("kernelexec")
-        return kernel.alive and isinstance(said, dict) and said.get("token") == kernel.token
 
     def _died(self, death: Death) -> None:
         self._say("died", death.cause)

@@ -18,7 +18,6 @@ from kernelexec.session.life import Life
 from kernelexec.session.memory import Memory
 from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner
-from kernelexec.session.scribe import Scribe
 from kernelexec.session.turn import Turn, broke_off, never_ran, snapshot
 
 _LATE_TOLD = 3
@@ -35,7 +34,6 @@ class Queue:
         *,
         kernels: Kernels,
         runner: Runner,
-        scribe: Scribe,
         requests: Requests,
         tell: Callable[[Event], None],
     ) -> None:
@@ -47,7 +45,6 @@ class Queue:
         self._life = life
         self._kernels = kernels
         self._runner = runner
-        self._scribe = scribe
         self._requests = requests
         self._tell = tell
 
@@ -87,10 +84,11 @@ class Queue:
 
         What the callback raised is not raised to who ``joined`` a turn that another call had asked for.
         """
-        with anyio.move_on_after(patience):
-            await (turn.done if joined else turn.answered).wait()
-            if turn.objection is None:
-                await turn.done.wait()
+        if patience is None:
+            await self._answered(turn, joined=joined)
+        else:
+            with anyio.move_on_after(patience):
+                await self._answered(turn, joined=joined)
         if turn.objection is not None and not joined:
             objection, turn.objection = turn.objection, None
             raise objection
@@ -98,6 +96,12 @@ class Queue:
             failure, turn.failure = turn.failure, None
             raise failure
         return self.result(turn) or snapshot(turn, self._session, self._kernels.of(turn.cell).epoch)
+
+    @staticmethod
+    async def _answered(turn: Turn, *, joined: bool) -> None:
+        await (turn.done if joined else turn.answered).wait()
+        if turn.objection is None:
+            await turn.done.wait()
 
     def result(self, turn: Turn) -> ExecutionResult | None:
         """The result of a turn that is done, with what came late."""
@@ -147,10 +151,7 @@ class Queue:
             turn.failure, why = exc, str(exc)
         finally:
             self._conclude(turn, result or self._broken(turn, why))
-            try:
-                await self._scribe.settle()
-            finally:
-                turn.answer()
+            turn.answer()
 
     def _broken(self, turn: Turn, why: str) -> ExecutionResult:
         """The result of a turn that never came to its own, which the hooks are told too."""
@@ -171,7 +172,6 @@ class Queue:
         return dataclasses.replace(result, notes=(*result.notes, *told))
 
     def _conclude(self, turn: Turn, result: ExecutionResult) -> None:
-        """The next turn may run while this one's notebook is written; then it is answered."""
         turn.conclude(result)
         self.turns.remove(turn)
         if turn.own:

@@ -1,4 +1,4 @@
-"""Has a session's notebook written, in a thread: before a cell's result is given, and soon after a change between cells."""
+"""Has a session's notebook written, in a thread, soon after a cell's end or a change of a display: no result waits for it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import anyio
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event, Record
 from kernelexec.session.life import Life, in_thread
 
-#: How long a write is waited for, in seconds: a disk that hangs holds no result back for ever.
+#: How long a write is waited for, in seconds, by who asks for it: a disk that hangs holds nobody for ever.
 PATIENCE = 10.0
-#: How long a change waits to be written with those that follow it, in seconds: so that writing takes a twentieth of the time.
-SOONEST, LATEST, _SHARE = 0.5, 10.0, 20
+#: How soon a cell is written, and how soon a change of its displays, in seconds.
+_SOON, SOONEST = 0.005, 0.5
+#: Writing takes a twentieth of the time at most, and rests so many seconds; but nothing waits longer than that many.
+_SHARE, _REST, LATEST = 20, 0.1, 10.0
 
 logger = logging.getLogger("kernelexec")
 
@@ -28,17 +30,17 @@ class Scribe:
         self._write: Callable[[], None] | None = record.write if record else None
         self._finish: Callable[[], None] | None = record.finish if record else None
         self._life = life
-        self._unwritten = False
+        self._pause: float | None = None
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._took = 0.0
+        self._took = self._rested = 0.0
 
     def __call__(self, event: Event, /) -> None:
-        """Take note that there is something to write; what no cell's end brings is written soon."""
-        self._unwritten |= isinstance(event, CellExecuted | DisplayUpdated)
-        if isinstance(event, DisplayUpdated) and self._timer is None and not self._life.ending:
-            pause = min(max(SOONEST, self._took * _SHARE), LATEST)
-            self._timer = asyncio.get_running_loop().call_later(pause, self._begin)
+        """Take note that there is something to write, and have that done in a moment."""
+        if isinstance(event, CellExecuted | DisplayUpdated) and self._write is not None:
+            pause = _SOON if isinstance(event, CellExecuted) else SOONEST
+            self._pause = pause if self._pause is None else min(pause, self._pause)
+            self._plan()
 
     async def settle(self) -> None:
         """Return once what was told so far is written. A write that fails is logged, and tried again with the next."""
@@ -46,16 +48,28 @@ class Scribe:
             return
         with anyio.move_on_after(PATIENCE) as patience:
             async with self._writing:
-                if self._unwritten:
+                if self._pause is not None:
                     await self._run(self._write)
+            self._plan()
         if patience.cancelled_caught:
             logger.error("kernelexec.notebook_late", extra={"session": self._session, "waited": PATIENCE})
 
     async def close(self) -> None:
         """Write for the last time, also what could not be written before."""
-        self._unwritten, self._write = True, self._finish
+        self._pause, self._write = 0.0, self._finish
         await self.settle()
         self._stop_timer()
+
+    def _plan(self) -> None:
+        """Have written what is not, after its pause, or later if it was just written."""
+        if self._pause is None or self._life.ending or self._writing.locked():
+            return
+        loop = asyncio.get_running_loop()
+        due = max(loop.time() + self._pause, self._rested + min(max(self._took * _SHARE, _REST), LATEST))
+        if self._timer is not None and self._timer.when() <= due:
+            return
+        self._stop_timer()
+        self._timer = loop.call_at(due, self._begin)
 
     def _begin(self) -> None:
         self._timer = None
@@ -64,12 +78,13 @@ class Scribe:
 
     async def _run(self, write: Callable[[], None]) -> None:
         self._stop_timer()
-        self._unwritten = False
+        self._pause = None
         begun = time.monotonic()
         try:
             await in_thread(write, abandon=True)
         except Exception:
             logger.exception("kernelexec.notebook_not_written", extra={"session": self._session})
+        self._rested = asyncio.get_running_loop().time()
         self._took = time.monotonic() - begun
 
     def _stop_timer(self) -> None:

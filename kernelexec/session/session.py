@@ -43,6 +43,7 @@ from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner, teller
 from kernelexec.session.scribe import Scribe
 from kernelexec.session.snapshots import Snapshots
+from kernelexec.session.starting import NOT_READY, Ready
 from kernelexec.session.turn import OnOutput, Turn
 from kernelexec.workspace import Workspace
 
@@ -63,6 +64,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         record: Record | None,
         ledger: Ledger | None,
         place: Place,
+        ready: Ready = NOT_READY,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
@@ -84,6 +86,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         listening = [hook for hook in told if wants_output(hook)]
         self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
         self._keeper = kernels.python
+        self._keeper.receive(ready)
         work_dir, spills = workspace.path, runtime / "out"
         runner = Runner(
             name,
@@ -96,10 +99,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
             tell=tell,
             tell_output=teller(name, listening) if listening else None,
         )
-        capacity, scribe = config.capacity, self._scribe
-        self._queue = Queue(
-            name, capacity, self.life, kernels=kernels, runner=runner, scribe=scribe, requests=requests, tell=tell
-        )
+        self._queue = Queue(name, config.capacity, self.life, kernels=kernels, runner=runner, requests=requests, tell=tell)
         self._on_close = on_close
 
     @property

@@ -1,14 +1,37 @@
-"""How a session comes by a new kernel: by one that starts, or by another where the place can supply what that one lacked."""
+"""How a session comes by a new kernel: an idle one, one that starts, or another where the place has what that one lacked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from anyio.abc import TaskGroup
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Place
+
+#: How long an idle kernel may take to answer, in seconds: else a new one is started.
+_ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An idle kernel that a session gets as its first one, how its environment differs by now; or why it gets none."""
+
+    kernel: Kernel | None = None
+    changes: Mapping[str, str | None] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    async def entered(self, cwd: str) -> Kernel | None:
+        """The kernel, at home in a directory; None, and its end, where it does not answer."""
+        if self.kernel is not None and not await self.kernel.enter(cwd, self.changes, patience=_ANSWER_SECONDS):
+            await self.kernel.kill()
+            return None
+        return self.kernel
+
+
+NOT_READY = Ready()
 
 
 async def begin(make: Callable[[], Kernel], place: Place | None, tasks: TaskGroup, check_wanted: Callable[[], None]) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -31,6 +32,23 @@ class Workspace:
             message = f"{path} is a symbolic link: a session's directory is its own."
             raise InvalidWorkDir(message)
         return cls(path.resolve())
+
+    def moved(self, parent: Path, session: str) -> Workspace:
+        """This directory, which was made before its session had a name, as that one's own under ``parent``.
+
+        Raises:
+            InvalidWorkDir: there is one of that name, or it cannot be moved.
+        """
+        check_name(session)
+        path = _made(parent) / session
+        try:
+            if path.is_symlink() or path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            self.path.rename(path)
+        except OSError as exc:
+            message = f"{path} cannot be made: {exc.strerror}."
+            raise InvalidWorkDir(message) from exc
+        return Workspace(path.resolve())
 
     @classmethod
     def made(cls, path: Path) -> Workspace:

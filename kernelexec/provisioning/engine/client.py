@@ -158,6 +158,15 @@ class Engine:
         with suppress(ContainerGone, EngineRefused), mapped("signal the container"):
             self.api.kill(container, signal=signum)
 
+    def rename(self, container: str, name: str) -> None:
+        """Give it another name.
+
+        Raises:
+            EngineFailed: it has none, or another one has it.
+        """
+        with mapped("rename the container"):
+            self.api.rename(container, name)
+
     def remove(self, container: str) -> None:
         """End and remove it, with whatever runs in it; nothing where it is gone.
 
