@@ -2,7 +2,8 @@
 
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
 ratios; absolute figures are those of the machine. ``--ladder`` times how fast cells over their timeout are ended
-instead, ``--containers`` where the time of a container's start goes.
+instead, ``--containers`` where the time of a container's start goes, ``--sessions`` how sessions start and what many cost.
+``--json FILE`` and ``--chart FILE`` keep what ``--sessions`` found.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +25,8 @@ from rich.table import Table
 from tests.benchmarks.containers import show_containers
 from tests.benchmarks.ladder import show_ladder
 from tests.benchmarks.peers import PEERS, missing
+from tests.benchmarks.report import draw, show_figures, show_times, write_json
+from tests.benchmarks.sessions import at_once, calls, restarts, starts
 
 ONE_LINE = "print('x' * 10_000_000)"
 MANY_LINES = "for _ in range(100_000): print('x' * 99)"
@@ -137,19 +141,40 @@ def show(found: dict[str, dict[str, list[float]]]) -> None:
     Console(width=170).print(table)
 
 
+def show_sessions(chosen: argparse.Namespace) -> None:
+    rounds, cells, sessions, idle = (1, 5, 3, 1.0) if chosen.smoke else (max(10, chosen.rounds), 300, 200, 30.0)
+    found = asyncio.run(starts(rounds, containers=True)) | asyncio.run(restarts(rounds, containers=True))
+    base = next(iter(found))
+    title = "session to first result, with numpy, pandas and matplotlib imported"
+    show_times(title, found, base)
+    by_call = asyncio.run(calls(cells))
+    show_times("a cell 1+1, and the same by a tool call over MCP stdio", by_call, "cell")
+    together = asyncio.run(at_once(sessions, idle))
+    show_figures(f"{sessions} sessions at once", together)
+    if chosen.json is not None:
+        write_json(chosen.json, {"starts_ms": found, "calls_ms": by_call, f"{sessions} sessions": together})
+    if chosen.chart is not None:
+        draw(chosen.chart, title, found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="one short round: fails unless everything runs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ladder", action="store_true", help="how fast, and by which rung, overruns are ended")
     parser.add_argument("--containers", action="store_true", help="how long a container's kernel takes, stage by stage")
+    parser.add_argument("--sessions", action="store_true", help="how soon sessions give results, and what 200 of them cost")
+    parser.add_argument("--json", type=Path, help="where --sessions writes all its figures")
+    parser.add_argument("--chart", type=Path, help="where --sessions draws its times, as PNG")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     if chosen.containers or chosen.smoke:
         show_containers(*((1, 20) if chosen.smoke else (max(10, chosen.rounds),)))
     if chosen.ladder or chosen.smoke:
         show_ladder(rounds=1 if chosen.smoke else chosen.rounds)
-    if chosen.ladder or chosen.containers:
+    if chosen.sessions or chosen.smoke:
+        show_sessions(chosen)
+    if chosen.ladder or chosen.containers or chosen.sessions:
         return
     found = run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20)
     show(found)

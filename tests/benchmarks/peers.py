@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -191,6 +192,44 @@ class Autogen:
             await executor.stop()
 
 
+class AG2:
+    """One of AG2's executors, called in threads."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._make = make
+        self._open: list[Any] = []
+
+    async def open(self) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+
+    async def session(self) -> Callable[[str], Any]:
+        from autogen.coding import CodeBlock  # noqa: PLC0415 - optional, and slow to import
+
+        executor = await asyncio.to_thread(self._make, self._directory.name)
+        self._open.append(executor)
+        return lambda code: len(executor.execute_code_blocks([CodeBlock(code=code, language="python")]).output)
+
+    async def close(self) -> None:
+        for executor in self._open:
+            if hasattr(executor, "stop"):
+                await asyncio.to_thread(executor.stop)
+        self._directory.cleanup()
+
+
+def embedded(directory: str) -> Any:
+    """A kernel in a process of its own, through jupyter_client."""
+    from autogen.coding.jupyter import EmbeddedIPythonCodeExecutor  # noqa: PLC0415 - as above
+
+    return EmbeddedIPythonCodeExecutor(timeout=int(TIMEOUT), output_dir=directory)
+
+
+def command_line(directory: str) -> Any:
+    """A new interpreter for each cell: no state."""
+    from autogen.coding import LocalCommandLineCodeExecutor  # noqa: PLC0415 - as above
+
+    return LocalCommandLineCodeExecutor(timeout=int(TIMEOUT), work_dir=directory)
+
+
 def size_of(message: dict[str, Any]) -> int:
     content = message["content"]
     match message["msg_type"]:
@@ -207,11 +246,21 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "jupyter_client, async, ipc": PlainAsync,
     "nbclient": Nbclient,
     "autogen-ext Jupyter": Autogen,
+    "AG2 embedded IPython": partial(AG2, embedded),
+    "AG2 local command line, stateless": partial(AG2, command_line),
     "kernelexec, blocking": KernelexecBlocking,
     "kernelexec, async": KernelexecAsync,
 }
 
 
+#: What of them has to be installed besides.
+NEEDED = {
+    "autogen-ext Jupyter": "autogen_ext",
+    "AG2 embedded IPython": "autogen",
+    "AG2 local command line, stateless": "autogen",
+}
+
+
 def missing() -> list[str]:
     """The peers that cannot run here."""
-    return [] if importlib.util.find_spec("autogen_ext") else ["autogen-ext Jupyter"]
+    return [name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None]

@@ -1,0 +1,179 @@
+"""Sessions: how soon the first result is there, with the data stack; what a call over MCP adds; and two hundred at once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import psutil
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+
+from kernelexec import AsyncExecutor, AsyncSession
+from tests.benchmarks.peers import PlainAsync
+from tests.engine import IMAGE
+
+IMPORTS = "import matplotlib.pyplot, numpy, pandas\n1+1"
+_IDLE_SECONDS = 30.0
+_CELLS = 5
+_CONTAINER = {"image": IMAGE, "layout": "classic"}
+Found = dict[str, list[float]]
+
+
+@asynccontextmanager
+async def opened(isolation: str = "local", **config: Any) -> AsyncIterator[AsyncExecutor]:
+    """An executor that has all ready that it makes ready ahead."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with AsyncExecutor(isolation, workspace=directory, config={"quiet": True, **config}) as executor:
+            forks, pool = executor._roster._forks, executor._roster._pool
+            if forks is not None:
+                await until(lambda: (server := forks.serving()) is not None and len(server.imported) == len(forks._modules))
+            if pool is not None:
+                await until(lambda: len(pool._ready) == executor.config.pool.size)
+            yield executor
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110 - what is made ready ahead says so to nobody
+        await asyncio.sleep(0.05)
+
+
+async def timed(call: Callable[[], Awaitable[Any]]) -> float:
+    """How long it takes, in milliseconds."""
+    began = time.perf_counter()
+    await call()
+    return (time.perf_counter() - began) * 1000
+
+
+async def starts(rounds: int, *, containers: bool) -> Found:
+    """From asking for a session to its first result, which needs the data stack; each way once in every round."""
+    found: Found = {}
+    async with AsyncExitStack() as stack:
+        cold = await stack.enter_async_context(opened())
+        warm = await stack.enter_async_context(opened(pool={"size": 1}))
+        ways: dict[str, Callable[[int], Awaitable[AsyncSession | None]]] = {
+            "jupyter_client, stock ipykernel": _stock,
+            "local": lambda number: _first(cold, number),
+            "local, pool": lambda number: _first(warm, number),
+        }
+        if containers:
+            there = await stack.enter_async_context(opened("container", container=_CONTAINER))
+            ready = await stack.enter_async_context(opened("container", container=_CONTAINER, pool={"size": 1}))
+            ways |= {"container": lambda number: _first(there, number), "container, pool": lambda number: _first(ready, number)}
+        for number in range(rounds + 1):
+            for name, way in ways.items():
+                for executor in (warm, *([ready] if containers else [])):
+                    await _filled(executor)
+                began = time.perf_counter()
+                session = await way(number)
+                if number:  # the first round warms disks and engines
+                    found.setdefault(name, []).append((time.perf_counter() - began) * 1000)
+                if session is not None:
+                    await session.close()
+    return found
+
+
+async def _filled(executor: AsyncExecutor) -> None:
+    pool = executor._roster._pool
+    if pool is not None:
+        await until(lambda: bool(pool._ready))
+    await asyncio.sleep(0.3)
+
+
+async def _first(executor: AsyncExecutor, number: int) -> AsyncSession:
+    session = await executor.session(f"s{number}")
+    assert (await session.execute(IMPORTS)).ok
+    return session
+
+
+async def _stock(_number: int) -> None:
+    peer = PlainAsync()
+    await peer.open()
+    try:
+        await (await peer.session())(IMPORTS)
+    finally:
+        await peer.close()
+
+
+async def restarts(rounds: int, *, containers: bool) -> Found:
+    """A restart of a session's kernel, to its first result, in milliseconds."""
+    found: Found = {}
+    for isolation, options in (("local", {}), *([("container", {"container": _CONTAINER})] if containers else [])):
+        async with opened(isolation, **options) as executor:
+            session = await executor.session()
+
+            async def again(session: AsyncSession = session) -> None:
+                await session.restart()
+                await session.execute("1+1")
+
+            found[f"{isolation}, restart"] = [await timed(again) for _ in range(rounds)]
+    return found
+
+
+async def calls(count: int) -> Found:
+    """A cell, from this process and by a tool call over MCP stdio, one here and one there in turn, in milliseconds."""
+    found: Found = {"cell": [], "cell by MCP": []}
+    with tempfile.TemporaryDirectory() as directory:
+        command = ["-m", "kernelexec", "mcp", "--isolation", "local", "--workspace", directory]
+        async with opened() as executor, Client(StdioTransport(sys.executable, command, keep_alive=False)) as client:
+            session = await executor.session()
+            for number in range(count + 20):
+                here = await timed(lambda: session.execute("1+1"))
+                there = await timed(lambda: client.call_tool("execute_code", {"code": "1+1"}))
+                if number >= 20:
+                    found["cell"].append(here)
+                    found["cell by MCP"].append(there)
+    return found
+
+
+async def at_once(sessions: int, idle_seconds: float = _IDLE_SECONDS) -> dict[str, float]:
+    """So many sessions at once: made, five cells each with the data stack, left idle, ended."""
+    own = psutil.Process()
+    firsts, cells = list[float](), list[float]()
+
+    async def agent(executor: AsyncExecutor, number: int) -> None:
+        firsts.append(await timed(lambda: _first(executor, number)))
+        session = await executor.session(f"s{number}")
+        cells.extend([await timed(lambda: session.execute("1+1")) for _ in range(_CELLS - 1)])
+
+    async with opened(capacity={"sessions": sessions}) as executor:
+        descriptors = own.num_fds()
+        began = time.perf_counter()
+        await asyncio.gather(*(agent(executor, number) for number in range(sessions)))
+        made = time.perf_counter() - began
+        kernels = own.children(recursive=True)
+        shares = [kernel.memory_full_info().pss / 2**20 for kernel in kernels]
+        held = (own.num_fds() - descriptors) / sessions
+        await asyncio.sleep(min(5.0, idle_seconds))
+        busy = _seconds(own, kernels)
+        await asyncio.sleep(idle_seconds)
+        idle = (_seconds(own, kernels) - busy) / idle_seconds * 100
+        began = time.perf_counter()
+    ended = time.perf_counter() - began
+    return {
+        "made, five cells each, s": made,
+        "ended, s": ended,
+        "first result p50, ms": statistics.median(firsts),
+        "first result p95, ms": percentile(firsts, 0.95),
+        "cell p50, ms": statistics.median(cells),
+        "cell p95, ms": percentile(cells, 0.95),
+        "PSS in all, GiB": sum(shares) / 1024,
+        "PSS of a kernel, median, MiB": statistics.median(shares),
+        "CPU of all while idle, %": idle,
+        "descriptors a session": held,
+        "processes left": len(own.children(recursive=True)),
+    }
+
+
+def _seconds(own: psutil.Process, kernels: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in (own, *kernels))
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
