@@ -16,7 +16,7 @@ from kernelexec.containerlog import ContainerLog
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.journal import Journal, journal_path
 from kernelexec.pool import Slot
-from kernelexec.provisioning import Forks, Place, place_of
+from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of
 from kernelexec.provisioning.register import KEPT, LeftSession
 from kernelexec.provisioning.trees import remove_tree
 from kernelexec.recorder import Recorder, make_empty
@@ -118,7 +118,8 @@ class Belongings:
 
 def _cleared(left: LeftSession) -> Path:
     """A session's private directory, without what only its dead owner had use for."""
-    keep = {str(left.handover.epoch), *KEPT}
+    kernel = left.directory / str(left.handover.epoch)
+    keep = {kernel.name, RuntimeDirectory(kernel).path.name, *KEPT}
     for path in left.directory.iterdir():
         if path.name not in keep:
             remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

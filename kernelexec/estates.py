@@ -14,9 +14,9 @@ from kernelexec.errors import EngineFailed
 from kernelexec.journal import in_flight, journal_path
 from kernelexec.pool import sweep_idle
 from kernelexec.provisioning import new_root
+from kernelexec.provisioning.bases import bases
 from kernelexec.provisioning.register import LeftSession, ended_beside, left_sessions
 from kernelexec.provisioning.roots import Root, sweep
-from kernelexec.provisioning.runtime import bases
 from kernelexec.session.inheritance import Left
 from kernelexec.session.life import in_thread
 

@@ -29,9 +29,13 @@ OVER_TCP: dict[str, dict[str, object]] = {
     "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
 }
 #: The same, and whether it is forked makes none either.
-NOT_FORKED: dict[str, dict[str, object]] = {"local without fork server": {"fork_server": False}}
+NOT_FORKED: dict[str, dict[str, object]] = {
+    "local without fork server": {"fork_server": False},
+    "container without fork server": {**KINDS["container"], "fork_server": False},
+}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
-EVERY_WAY = [*EVERY_KIND, *NOT_FORKED, *(pytest.param(kind, marks=needs_engine) for kind in OVER_TCP)]
+_MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else needs_engine) for kind in (NOT_FORKED | OVER_TCP))
+EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS]
 
 
 @pytest.fixture(scope="session", autouse=True)

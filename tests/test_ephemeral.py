@@ -28,4 +28,5 @@ def test_a_cell_that_dies_is_told_as_everywhere(tmp_path: Path) -> None:
         session = executor.session("a")
         result = session.execute("import os; os._exit(3)")
         assert (result.status, result.exit_code, result.state, result.cause) == ("error", 3, "lost", "exited")
-        assert session.execute("1 + 1").text == "2\n"
+        second = session.execute("1 + 1")
+        assert second.text == "2\n", second

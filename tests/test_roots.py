@@ -18,8 +18,8 @@ import pytest
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import new_root, roots
+from kernelexec.provisioning.bases import bases
 from kernelexec.provisioning.roots import RECORD, Owner, Root, sweep
-from kernelexec.provisioning.runtime import bases
 
 OWN = """
 import os, sys

@@ -253,6 +253,11 @@ class Container(Branch):
         return self
 
     @property
+    def succeeds(self) -> bool:
+        """Whether a container can be as new for a second kernel: what the first one did to its root would last."""
+        return self.mode == "persistent" and self.read_only_root and not self.sudo
+
+    @property
     def ids(self) -> tuple[int, int]:
         """The user and group id of kernels; a user without a group has the group of the same number."""
         if self.user is None:

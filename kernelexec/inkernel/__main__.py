@@ -3,7 +3,8 @@
 ``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner; with
 ``--guard-alone`` instead, where signals are for the guard alone, it hands them on.
 
-``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD.
+``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD;
+``--warden SOCKET -f CONNECTION_FILE`` forks one, and then others for who listens at the socket, in a container.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(here))]
-chosen = {"--guard": "guard", "--guard-alone": "guard", "--forkserver": "forkserver"}.get("".join(sys.argv[1:2]), "app")
+programs = {"--guard": "guard", "--guard-alone": "guard", "--forkserver": "forkserver", "--warden": "warden"}
+chosen = programs.get("".join(sys.argv[1:2]), "app")
 program = import_module(f"{here.name}.{chosen}")
 sys.path.remove(str(here.parent))
 
 if chosen == "guard":
     program.main(sys.argv[2:], alone=sys.argv[1] == "--guard-alone")
 else:
-    program.main(sys.argv[2:] if chosen == "forkserver" else sys.argv[1:])
+    program.main(sys.argv[1:] if chosen == "app" else sys.argv[2:])

@@ -14,41 +14,20 @@ import json
 import os
 import select
 import socket
-import sys
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
 
-from . import app
+from .forking import Birth, import_late, part
 
 #: By which variable a kernel and all that it starts can be told, and how long its value is.
 MARK, MARK_CHARS = "KERNELEXEC_KERNEL", 32
 _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
 #: How long nobody has asked for a kernel when it imports something that users may want; and how long it minds that, in seconds.
 _IDLE_MILLISECONDS, _MINDFUL_SECONDS = 200, 3.0
-#: What ipykernel 7.4 and IPython 9 import while a kernel starts.
-_LATE = (
-    "tornado.platform.asyncio",
-    "IPython.core.completerlib",
-    "IPython.core.debugger",
-    "IPython.core.oinspect",
-    "IPython.extensions.storemagic",
-)
 #: Set while something is imported that looks for it then; a kernel sets the same.
 _BACKEND = ("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-
-
-@dataclass(frozen=True)
-class Birth:
-    """What a forked process is to become."""
-
-    arguments: list[str]
-    environ: dict[str, str]
-    cwd: str
 
 
 def main(arguments: list[str]) -> None:
@@ -56,19 +35,12 @@ def main(arguments: list[str]) -> None:
     channel = socket.socket(fileno=int(arguments[0]))
     mark = _Mark.here()
     os.environ.setdefault(*_BACKEND)
-    for name in _LATE:
-        with suppress(ImportError):
-            importlib.import_module(name)
+    import_late()
     threads = _settle()
     _say(channel, {"serves": threads == 1, "threads": threads})
     birth = _Server(channel, arguments[1:]).serve() if threads == 1 else _wait_for_end(channel)
     mark.change(birth.environ.get(MARK, ""))
-    _be_called(sys.argv[0], *birth.arguments)
-    os.environ.clear()
-    os.environ.update(birth.environ)
-    os.chdir(birth.cwd)
-    sys.argv[1:] = birth.arguments
-    app.main(birth.arguments)
+    birth.become()
 
 
 class _Server:
@@ -114,7 +86,8 @@ class _Server:
             return None
         if pid == 0:
             self._channel.detach()
-            _part(stderr)
+            _have(stderr)
+            part()
             return birth
         os.close(stderr)
         fd = os.pidfd_open(pid)
@@ -166,15 +139,6 @@ class _Mark:
             ctypes.memmove(self._address, value.encode(), MARK_CHARS)
 
 
-def _be_called(*words: str) -> None:
-    """Have lists of processes show what this one is, as far as there is room for it."""
-    with suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-        first, end = int(fields[45]), int(fields[46])
-        said = b"\0".join(os.fsencode(word) for word in (sys.executable, *words))
-        ctypes.memmove(first, said[: end - first - 1].ljust(end - first, b"\0"), end - first)
-
-
 def _settle() -> int:
     """Be ready to be copied; how many threads there are then.
 
@@ -188,24 +152,11 @@ def _settle() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
 
 
-def _part(stderr: int) -> None:
-    """In the child: have a session of its own, and no descriptor of the server's."""
-    os.setsid()
+def _have(stderr: int) -> None:
+    """Have nothing to read, and that to complain to."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd, own in ((null, 0), (null, 1), (stderr, 2)):
         os.dup2(fd, own)
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only
-        if int(name) > 2:  # noqa: PLR2004 - stderr
-            with suppress(OSError):
-                os.close(int(name))
-    _sow()
-
-
-def _sow() -> None:
-    """Draw other random numbers than the server and its other children: Python's own module sees to that itself."""
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def _wait_for_end(channel: socket.socket) -> NoReturn:

@@ -88,12 +88,12 @@ class Gauge:
         self._listed = 0
         self._list: list[tuple[str, int]] = []
         self._was_high = False
-        self._kills = 0
+        self._kills = self._kills_before = 0
         self._running = False
         self._sleeps = True
         self._wake = threading.Semaphore(0)
         if group is not None:
-            self._kills = group.kills()
+            self._kills_before = group.kills()
             threading.Thread(target=self._watch, name="memory", daemon=True).start()
 
     def begin_cell(self) -> None:
@@ -139,7 +139,7 @@ class Gauge:
         high = used >= limit * _HIGH
         if abs(used - self._listed) >= limit * _STEP or high > self._was_high:
             self._listed, self._list = used, self._biggest()
-        self._was_high, self._kills = high, self._group.kills()
+        self._was_high, self._kills = high, self._group.kills() - self._kills_before
         return {"used": used, "limit": limit, "high": high, "kills": self._kills, "biggest": self._list}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kernelexec.kernel.death import Death
+from kernelexec.kernel.ending import Remaining
 from kernelexec.kernel.execution import End, Execution, unread
 from kernelexec.kernel.kernel import Kernel
 from kernelexec.kernel.visit import ask_kernel
 
-__all__ = ["Death", "End", "Execution", "Kernel", "ask_kernel", "unread"]
+__all__ = ["Death", "End", "Execution", "Kernel", "Remaining", "ask_kernel", "unread"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import subprocess
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,13 +19,21 @@ from kernelexec.hooks import InContainer
 from kernelexec.kernel import lease
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
-from kernelexec.kernel.levers import Levers
+from kernelexec.kernel.ending import Ending
 from kernelexec.kernel.link import Link
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
 from kernelexec.kernel.racing import until_death
 from kernelexec.kernel.usage import Usage
-from kernelexec.provisioning import Connection, Handover, KernelProvisionerBase, Place, Transport, create_provisioner
+from kernelexec.provisioning import (
+    Connection,
+    Handover,
+    KernelProvisionerBase,
+    KernelSpec,
+    Place,
+    Transport,
+    create_provisioner,
+)
 from kernelexec.provisioning.spec import KernelNotHeard, complaint, start_failure
 
 #: How much text of the newest cell the launcher keeps for a new owner, in ``stream_bytes``: those of stdout and stderr.
@@ -34,7 +42,7 @@ _TAPE_BUDGETS = 2
 logger = logging.getLogger("kernelexec")
 
 
-class Beginning(Levers, ABC):
+class Beginning(Ending):
     """The part of a kernel that ends when it serves. Whoever derives from it ends the kernel, and hears of its death."""
 
     about: dict[str, Any]
@@ -50,7 +58,6 @@ class Beginning(Levers, ABC):
     _dialing: Dialing | None
     _identity: bytes
     _place: Place
-    _unwanted: bool
 
     async def start(self, tasks: TaskGroup) -> None:
         """Start the process, wait until it says that it serves, and connect.
@@ -106,12 +113,12 @@ class Beginning(Levers, ABC):
         except KernelConnectionFailed as exc:
             raise KernelStartFailed(await self._give_up(f"{self._called}'s sockets cannot be used: {exc}.")) from exc
         except BaseException:
-            await self.kill()
+            await self.stop(0.0)
             raise
 
     async def _give_up(self, why: str) -> str:
         message = why + await self._complaint()
-        await self.kill()
+        await self.stop(0.0)
         return message
 
     async def _launch(self, tasks: TaskGroup) -> Mapping[str, Any]:
@@ -119,7 +126,7 @@ class Beginning(Levers, ABC):
             raise KernelStartFailed("The kernel was stopped before it started.")
         spec = self._place.spec(self._runtime, self.token, self._installed)
         env = self._place.environment() | self._order()
-        provisioner = create_provisioner(self.token, spec)
+        provisioner = await self._provisioner_for(spec)
         kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
         with self._runtime.stderr_file.open("ab") as stderr:
             try:
@@ -134,6 +141,16 @@ class Beginning(Levers, ABC):
         self.container = getattr(provisioner, "in_container", None)
         tasks.start_soon(self._watch, provisioner)
         return where
+
+    async def _provisioner_for(self, spec: KernelSpec) -> KernelProvisionerBase:
+        """The one that has a container for it, or a new one."""
+        remains = self.take_remains()
+        if remains is not None and remains.provisioner.fits(spec):
+            found: KernelProvisionerBase = remains.provisioner
+            return found
+        if remains is not None:
+            await remains.provisioner.cleanup()
+        return create_provisioner(self.token, spec)
 
     def _order(self) -> dict[str, str]:
         """What the launcher is told."""
@@ -176,12 +193,12 @@ class Beginning(Levers, ABC):
         """Write down what a new owner would need."""
         if not self._patience or self._provisioner is None:
             return
-        path = self._runtime.path
-        handover = Handover(int(path.name), self.token, self.about, await self._provisioner.get_provisioner_info())
+        runtime = self._runtime
+        handover = Handover(runtime.epoch, self.token, self.about, await self._provisioner.get_provisioner_info())
         try:
-            handover.write(path.parent)
+            handover.write(runtime.session)
         except (OSError, TypeError, ValueError):
-            logger.exception("kernelexec.kernel_not_noted", extra={"kernel": str(path)})
+            logger.exception("kernelexec.kernel_not_noted", extra={"kernel": str(runtime.path)})
 
     async def _connect(self, connection: Connection) -> None:
         pid = getattr(self._provisioner, "pid", None)
@@ -223,18 +240,8 @@ class Beginning(Levers, ABC):
         return complaint((await self.stderr()).strip(), None if self._installed else self._place.python)
 
     @abstractmethod
-    async def kill(self) -> None:
-        """Kill the process and all its descendants, and wait until it is gone."""
-
-    @abstractmethod
     async def answers(self, patience: float) -> bool:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
-
-    @abstractmethod
-    async def _watch(self, provisioner: KernelProvisionerBase) -> None: ...
-
-    @abstractmethod
-    def _set_death(self, death: Death) -> None: ...
 
     @abstractmethod
     def _learn(self, metadata: dict[str, Any]) -> None: ...

@@ -20,6 +20,7 @@ from kernelexec.hooks import InContainer
 from kernelexec.kernel.beginning import Beginning
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
+from kernelexec.kernel.ending import Remains
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
 from kernelexec.kernel.names import Names
@@ -33,13 +34,11 @@ from kernelexec.provisioning import (
     RuntimeDirectory,
     Transport,
 )
-from kernelexec.provisioning.handover import forget
 
 _IMPORTING = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
 _WARMING = "get_ipython().display_formatter.format(0) and None"
 #: How many cells leave no page of memory that the first one of a session would have to copy, and no code to be made fast.
 _WARMING_CELLS = 10
-_WORDS_BYTES = 2 * 1024 * 1024
 
 
 class Kernel(Beginning):
@@ -54,6 +53,7 @@ class Kernel(Beginning):
         identity: bytes,
         installed: InstalledSpec | None = None,
         place: Place | None = None,
+        remains: Remains | None = None,
     ) -> None:
         self.names = Names()
         self.usage = Usage(lambda: self._provisioner)
@@ -71,16 +71,13 @@ class Kernel(Beginning):
         self._identity = identity
         self._provisioner: KernelProvisionerBase | None = None
         self._link: Link | None = None
+        self._remains = remains
+        self._killing = anyio.Lock()
         self._unwanted = False
         self._installed = installed
         self.transport: Transport = "ipc"
         self._called = f"The kernel {installed.name!r}" if installed else "The kernel"
         self._dialing: Dialing | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process lives and still talks to us."""
-        return self._link is not None and self.death is None and not self._link.hung_up
 
     @property
     def unseen(self) -> bool:
@@ -159,57 +156,6 @@ class Kernel(Beginning):
     async def settle(self, execution: Execution, patience: float) -> bool:
         """Whether the kernel answers after a cell; see ``Link.settle``."""
         return self.alive and self._link is not None and await self._link.settle(execution, patience)
-
-    async def exits(self, patience: float) -> bool:
-        """Whether the kernel's process ends within ``patience`` seconds, as it said it would."""
-        with anyio.move_on_after(patience):
-            await self.died.wait()
-        return self.death is not None
-
-    async def kill(self) -> None:
-        """Kill the process and all its descendants, and wait until it is gone."""
-        self._unwanted = True
-        with anyio.CancelScope(shield=True):
-            provisioner = self._provisioner
-            if provisioner is not None and self.death is None:
-                await provisioner.kill()
-                status = await provisioner.wait()
-                if self._link is not None:
-                    await self._link.drained()
-                self._set_death(Death.of(status))
-            if self._link is not None:
-                self._link.close()
-            if provisioner is not None:
-                self._provisioner = None
-                await provisioner.cleanup()
-            self._runtime.remove()
-            if self._patience:
-                forget(self._runtime.path.parent)
-
-    async def stop(self, patience: float) -> None:
-        """End the kernel: politely for ``patience`` seconds, then by force. Nothing of it is left."""
-        with anyio.CancelScope(shield=True):
-            if self.alive and self._link is not None and patience:
-                self._link.control("shutdown_request", restart=False)
-                await self.exits(patience)
-            await self.kill()
-
-    async def _watch(self, provisioner: KernelProvisionerBase) -> None:
-        status = await provisioner.wait()
-        if self._link is not None:
-            await self._link.drained()
-        self._set_death(Death.of(status, out_of_memory=getattr(provisioner, "out_of_memory", False)))
-
-    def _set_death(self, death: Death) -> None:
-        if self.death is not None:
-            return
-        self.death = death
-        self.died.set()
-        if self._link is not None:
-            self._link.hear_last_words(self._runtime.read("words", _WORDS_BYTES))
-            self._link.finish("died")
-        if self.on_death is not None:
-            self.on_death(death)
 
     def _learn(self, metadata: dict[str, Any]) -> None:
         """Follow the user's names, and the kernel's memory, as the launcher says them."""

@@ -13,6 +13,8 @@ from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, Runtim
 from kernelexec.results import Rung
 
 _STACKS_BYTES, _STDERR_BYTES = 64 * 1024, 4096
+#: How long the stacks may take to be written, and how often they are looked at, in seconds: nothing tells when they are there.
+_STACKS_SECONDS, _STACKS_PAUSE = 0.2, 0.005
 #: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
 
@@ -62,9 +64,20 @@ class Levers:
             self._link.control("kernelexec_kill_request")
 
     async def request_stacks(self) -> None:
-        """Have every thread's stack written, if the launcher listens for it (else the signal would kill)."""
-        if self._runtime.leased or (self._runtime.path / "stacks").exists():
+        """Have every thread's stack written, if the launcher listens for it (else the signal would kill).
+
+        They are waited for, a while: a thread that does meanwhile what it is asked next can crash who reads its stack.
+        """
+        if self._runtime.leased:
             await self.signal(STACKS_SIGNAL)
+        elif (self._runtime.path / "stacks").exists():
+            before = last = await self.stacks()
+            await self.signal(STACKS_SIGNAL)
+            with anyio.move_on_after(_STACKS_SECONDS):
+                found = before
+                while found == before or found != last:
+                    await anyio.sleep(_STACKS_PAUSE)
+                    last, found = found, await self.stacks()
 
     async def stacks(self) -> str:
         """What the launcher wrote of its threads' stacks so far: to a file, or to stderr where it sees none of ours."""

@@ -29,6 +29,8 @@ class Usage:
     def begin(self) -> None:
         """Count the time from here: the kernel serves."""
         self._served = time.monotonic()
+        served: Callable[[], None] = getattr(self._provisioner(), "served", lambda: None)
+        served()
 
     def begin_cell(self) -> None:
         """Forget what was said of the cell before."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
+from kernelexec.provisioning.bases import new_root, stored_identity
 from kernelexec.provisioning.environment import scrubbed
 from kernelexec.provisioning.forks import Forks
 from kernelexec.provisioning.handover import Handover
 from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.places import LocalPlace, Place, place_of, unavailable
 from kernelexec.provisioning.processes import Mark
-from kernelexec.provisioning.runtime import Connection, RuntimeDirectory, new_root, stored_identity
+from kernelexec.provisioning.runtime import Connection, RuntimeDirectory
 from kernelexec.provisioning.spec import create_provisioner
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Installed",
     "InstalledSpec",
     "KernelProvisionerBase",
+    "KernelSpec",
     "LocalPlace",
     "Mark",
     "Place",

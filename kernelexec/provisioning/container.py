@@ -21,9 +21,10 @@ from kernelexec.provisioning.engine import LOOPBACK, News, Order, Seen, network_
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.provisioning.making import make, remove, remove_left
-from kernelexec.provisioning.measured import KILLED, Measured, in_thread
+from kernelexec.provisioning.measured import KILLED, in_thread
 from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import children_of, descends, status_of
+from kernelexec.provisioning.succession import Succession
 
 #: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
@@ -32,7 +33,7 @@ _AS_MADE = ("network", "layout")
 logger = logging.getLogger("kernelexec")
 
 
-class Provisioner(Measured, KernelProvisionerBase):
+class Provisioner(Succession, KernelProvisionerBase):
     """One container for one kernel process: made, watched, signalled and removed through the engine."""
 
     isolation = "container"
@@ -43,12 +44,14 @@ class Provisioner(Measured, KernelProvisionerBase):
     labels = Dict(help="Labels of the container.").tag(config=True)
     name = Unicode(help="What the container is called.").tag(config=True)
     share_home = Bool(help="Whether a notebook in the user's own directory may see all of that.").tag(config=True)
+    warden = Unicode(
+        help="Where its first process connects to, and has the kernels forked; it is the kernel if that is empty."
+    ).tag(config=True)
     ports: Any = Dict(help="Names of ports, and the ports of the container that are published on 127.0.0.1.").tag(config=True)
 
     _image = ""
     _published: Mapping[int, int] = MappingProxyType({})
     """Ports of the container, and where they are reached."""
-    _pid = 0
     unseen = False
     """Whether the engine did not answer when it was asked last."""
 
@@ -109,7 +112,6 @@ class Provisioner(Measured, KernelProvisionerBase):
         """
         if self._guest is None:
             return await self._launch(cmd, kwargs)
-        self._id, self._pid, self._status, self._oom, self._flagged = "", 0, None, False, False
         try:
             with told():
                 await self._launch(cmd, kwargs)
@@ -121,6 +123,10 @@ class Provisioner(Measured, KernelProvisionerBase):
         return self.connection_info
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        if await self._fork(cmd[4:], kwargs):
+            return self.connection_info
+        await self._remove()
+        self._forget()
         try:
             self._news = await in_thread(News.hold)
             await in_thread(remove_left, self._news.engine)
@@ -129,8 +135,11 @@ class Provisioner(Measured, KernelProvisionerBase):
             order = self._order(cmd, kwargs)
             self._id = await in_thread(make, self._news.engine, order, self.name)
             self._look = self._stack.enter_context(self._news.of(self._id))
+            self._listen()
             await in_thread(networks.start, self._news.engine, self._id, order)
             self._take(await in_thread(self._news.engine.see, self._id))
+            if self._warden is not None:
+                self._warden.welcome(self.serves)
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
         if not self.ports:
@@ -155,6 +164,7 @@ class Provisioner(Measured, KernelProvisionerBase):
             options=options,
             limits=Limits.model_validate(self.limits),
             ports=tuple(self.ports.values()),
+            has_init=bool(self.warden),
         )
 
     async def poll(self) -> int | None:
@@ -175,6 +185,7 @@ class Provisioner(Measured, KernelProvisionerBase):
                 if self._status is None:
                     await self._look.wait()
             await self._learn_why()
+            await self._sweep()
         return self._status
 
     async def _see(self) -> None:
@@ -191,12 +202,8 @@ class Provisioner(Measured, KernelProvisionerBase):
 
     def _read(self, seen: Seen) -> None:
         if not seen.running and self._status is None:
-            self._flagged = seen.out_of_memory
+            self._flagged = seen.out_of_memory and not self._was_flagged
             self._end(_SIGNALLED.get(seen.exit_code, seen.exit_code))
-
-    def _end(self, status: int) -> None:
-        self._status = status
-        self._look.set()
 
     async def rename(self, session: str, workspace: str) -> None:
         """Give an idle container to a session, whose workspace it has by now. Its name stays as it is if the engine is away."""
@@ -209,12 +216,21 @@ class Provisioner(Measured, KernelProvisionerBase):
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel: the first process of its container hands on what it gets, but for SIGKILL, which ends all."""
+        if signum in (0, signal.SIGKILL) or not self._signal(signum):
+            await self._signal_by_engine(signum)
+
+    async def _signal_by_engine(self, signum: int) -> None:
         if signum and self.has_process and self._news is not None:
             self._unwanted |= signum == signal.SIGKILL
             await in_thread(self._news.engine.signal, self._id, int(signum))
 
-    async def kill(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
-        """Kill everything in the container. Where the engine is away the container is left, and removed when it is back."""
+    async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Kill everything in the container, which goes on for a ``restart`` if it can.
+
+        Where the engine is away the container is left, and removed when it is back.
+        """
+        if restart and await self._sweep():
+            return
         try:
             await self.send_signal(signal.SIGKILL)
         except EngineAway:
@@ -226,15 +242,17 @@ class Provisioner(Measured, KernelProvisionerBase):
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Remove the container. Called when the kernel has ended, or did not come up."""
+        """Remove the container, unless it is good for a ``restart``. Called when the kernel has ended, or did not come up."""
         try:
-            await self._remove()
+            if not (restart and await self._sweep()):
+                await self._remove()
         finally:
             if self._guest is not None:
                 await self._guest.leave(restart=restart)
 
     async def _remove(self) -> None:
         news, self._news = self._news, None
+        self._leave()
         if news is None:
             return
         try:

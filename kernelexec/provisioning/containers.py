@@ -19,6 +19,7 @@ from kernelexec.provisioning.runtime import PUBLISHED_PORTS, RuntimeDirectory
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.standin import PYTHON as STAND_IN
 from kernelexec.provisioning.standin import find_stand_in, notice, stand_in
+from kernelexec.provisioning.warden import NAME as WARDEN
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.engine import ImageFacts
@@ -205,11 +206,15 @@ class ContainerPlace:
         """
         options = self.config.container
         python = STAND_IN if stand_in(options) else options.python
+        forks = self.config.fork_server and not runtime.leased and installed is None and options.succeeds
+        warden = str(runtime.path / WARDEN) if forks else ""
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, "--guard-alone")
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         else:
             spec = kernel_spec(python, None if runtime.leased else runtime.connection_file, launcher=LAUNCHER_INSIDE)
+            if warden:
+                spec.argv[2:2] = ["--warden", warden]
         parts = (options.name, installed.label if installed else None, options.instance)
         named = options.name and "-".join(filter(None, parts))
         settings = {
@@ -223,6 +228,7 @@ class ContainerPlace:
                 runtime=runtime.path,
                 held_by="lease" if runtime.leased else "pipe",
             ),
+            "warden": warden,
             "ports": PUBLISHED_PORTS if runtime.leased else {},
             "name": named or container_name(self.session, token, options.instance),
         }

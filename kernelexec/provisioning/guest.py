@@ -21,9 +21,10 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Budgets, Config, load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, KernelStartFailed
+from kernelexec.provisioning.bases import bases, new_root
 from kernelexec.provisioning.places import place_of
 from kernelexec.provisioning.roots import Root, sweep
-from kernelexec.provisioning.runtime import PORTS, RuntimeDirectory, bases, new_root
+from kernelexec.provisioning.runtime import PORTS, RuntimeDirectory
 from kernelexec.provisioning.spec import complaint as spec_complaint
 
 T = TypeVar("T")

@@ -23,6 +23,10 @@ class Kills:
         self._until = time.monotonic() + _LATE_SECONDS
         self._told, self._events = told, events
 
+    def is_exceeded(self, kills: int) -> bool:
+        """Whether there were more, ``kills`` in all since the kernel's start, than it lived to tell of."""
+        return kills > self._told
+
     def was_one(self, events: int, *, flagged: bool) -> bool:
         """Whether the kernel, which a signal of that kind ended, was one of them.
 

@@ -14,7 +14,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.adopted import AdoptedProcess
 from kernelexec.provisioning.guest import Guest, told
-from kernelexec.provisioning.processes import NAME, Leader, Mark, oom_kills
+from kernelexec.provisioning.processes import NAME, Leader, Mark, OomCount
 from kernelexec.provisioning.spec import LAUNCHER, start_failure
 from kernelexec.provisioning.usage import usage_of
 from kernelexec.results import Stats
@@ -28,6 +28,7 @@ class Provisioner(LocalProvisioner):
     mark: Mark | None = None
     _leader: Leader | None = None
     _left: int | None = None
+    _count = OomCount()
     _oom_kills = 0
     _guest: Guest | None = None
 
@@ -45,7 +46,8 @@ class Provisioner(LocalProvisioner):
         """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
         self.mark = Mark(env.setdefault(NAME, Mark().value))
-        self._oom_kills = oom_kills()
+        self._count = OomCount()
+        self._oom_kills = self._count.kills()
         self._left = None
         if self._guest is not None:
             return await self._launch_guest(self._guest, cmd, kwargs)
@@ -107,8 +109,8 @@ class Provisioner(LocalProvisioner):
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel was killed while the machine killed something for want of memory: as close as it can be known."""
-        return self._left == -signal.SIGKILL and oom_kills() > self._oom_kills
+        """Whether it was killed while something in its control group was, for want of memory: as close as it can be known."""
+        return self._left == -signal.SIGKILL and self._count.kills() > self._oom_kills
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """What another process finds the kernel by: its id and when it was born, its group, its mark."""
@@ -121,12 +123,16 @@ class Provisioner(LocalProvisioner):
         await super().load_provisioner_info(provisioner_info)
         self.mark = Mark(str(provisioner_info["mark"]))
         leader = self._leader = Leader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
-        self._oom_kills = oom_kills()
         self.process = AdoptedProcess.of(leader.pid, leader.born)
+
+    def served(self) -> None:
+        """Called when the kernel serves: it is in its control group by now."""
+        self._count = OomCount(self.pid)
+        self._oom_kills = self._count.kills()
 
     def survived(self, _kills: int) -> None:
         """Called when something was killed for want of memory, and the kernel lives: what counts is what comes after."""
-        self._oom_kills = oom_kills()
+        self._oom_kills = self._count.kills()
 
     async def stats(self) -> Stats:
         """What the kernel and all that it started use."""

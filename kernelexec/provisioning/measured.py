@@ -34,6 +34,10 @@ class Measured:
     """Whether this side killed it."""
     _flagged = False
     """Whether the engine says that something in it was killed for want of memory: it never says otherwise again."""
+    _was_flagged = False
+    """Whether it said so of an earlier kernel of the container."""
+    _counted = False
+    """Whether the count of kills until the kernel's end is known, and ``_oom`` with it."""
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
@@ -59,7 +63,7 @@ class Measured:
     async def _learn_why(self) -> None:
         """Whether it ended for want of memory: that is mostly told before the end, and at times a moment after it."""
         with anyio.move_on_after(_REASON_SECONDS):
-            while self._status == KILLED and not self._unwanted and self._news is not None:
+            while self._status == KILLED and not self._unwanted and not self._counted and self._news is not None:
                 self._look.clear()
                 self._oom = self._kills.was_one(self._news.memory_kills(self._id), flagged=self._flagged)
                 if self._oom:

@@ -12,11 +12,12 @@ import secrets
 import select
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 NAME = "KERNELEXEC_KERNEL"
-_PROC = Path("/proc")
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _SWEEPS = 5
 _DEATH_MILLISECONDS = 100
 _GENERATIONS = 100
@@ -114,13 +115,30 @@ def programs_of(guard: int) -> dict[int, int]:
     return {pid: status.born for pid, status in table.items() if status.parent in kernels}
 
 
-def oom_kills() -> int:
-    """How many processes this machine has killed for want of memory since it started, in any control group; 0 if unknown."""
-    try:
-        lines = (_PROC / "vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+class OomCount:
+    """Counts what was killed for want of memory: in a process's own control group, or anywhere if that is silent."""
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._file = next((file for file in _counts_of(pid) if file.is_file()), _PROC / "vmstat")
+
+    def kills(self) -> int:
+        """Since the group, or the machine, came to be; 0 if nobody says."""
+        try:
+            lines = self._file.read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _counts_of(pid: int | None) -> Iterator[Path]:
+    """Where the control group of a process counts, of version 1 and 2."""
+    with suppress(OSError, ValueError):
+        for line in (_PROC / str(pid) / "cgroup").read_text().splitlines() if pid else ():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "memory":
+                yield _GROUPS / "memory" / path.lstrip("/") / "memory.oom_control"
+            elif not controllers:
+                yield _GROUPS / path.lstrip("/") / "memory.events.local"
 
 
 def _processes() -> Iterator[int]:

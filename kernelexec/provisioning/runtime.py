@@ -11,8 +11,7 @@ import json
 import os
 import secrets
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +21,12 @@ import zmq
 from zmq.utils import z85
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.bases import SOCKET_PATH_BYTES
 from kernelexec.provisioning.installed import Transport
 from kernelexec.provisioning.loopback import free_ports
-from kernelexec.provisioning.roots import PREFIX, hold, let_go
-from kernelexec.provisioning.trees import remove_tree
+from kernelexec.provisioning.roots import hold, let_go
+from kernelexec.provisioning.trees import DIRECTORY, clear, remove_tree
 
-#: Unix socket paths end here (sockaddr_un.sun_path, less the final NUL).
-SOCKET_PATH_BYTES = 107
 #: What stands for the channels' ports in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 #: Where a kernel in a network of its own listens there; nobody else does, and an ordinary user may.
@@ -61,43 +59,6 @@ class Connection:
         return self.ports[f"{channel}_port"]
 
 
-def new_root() -> Path:
-    """A new private directory for one executor, as short as the machine allows.
-
-    Raises:
-        KernelStartFailed: the machine's runtime directory is too deep for unix sockets.
-    """
-    for base in bases():
-        with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    message = f"No directory for unix sockets: TMPDIR is not writable or too long (a path ends at {SOCKET_PATH_BYTES} bytes)."
-    raise KernelStartFailed(message)
-
-
-def bases() -> Iterator[Path]:
-    """The directories that executors' private directories can be in, the best first."""
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - private by mkdtemp
-        if base and _is_fit(Path(base)):
-            yield Path(base)
-
-
-def stored_identity(directory: Path) -> bytes:
-    """The name under which a session's connections are known to its kernels; whoever takes the session over needs it."""
-    path = directory / "identity"
-    with suppress(FileNotFoundError):
-        return path.read_bytes()
-    identity = secrets.token_hex(16).encode()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(identity)
-    return identity
-
-
-def _is_fit(base: Path) -> bool:
-    """Whether a directory takes sockets: absolute, writable, and with room for a session's name in their paths."""
-    room = len(os.fsencode(base)) < SOCKET_PATH_BYTES - 40
-    return room and base.is_absolute() and base.is_dir() and os.access(base, os.W_OK | os.X_OK)
-
-
 def _new_keys() -> dict[str, str]:
     """A key pair for the kernel's side of encrypted connections, under the names of connection files."""
     public, secret = zmq.curve_keypair()
@@ -107,14 +68,30 @@ def _new_keys() -> dict[str, str]:
 class RuntimeDirectory:
     """The private directory of one kernel process."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.connection_file = path / "connection.json"
-        self.stderr_file = path / "stderr"
+    def __init__(self, path: Path, going_on: RuntimeDirectory | None = None) -> None:
+        """``path`` is named for the kernel's number in its session; one that is ``going_on`` gets that name beside its own."""
+        self._called, self._goes_on = path, going_on is not None
+        self.path: Path
+        if going_on is not None:
+            self.path = going_on.path
+        else:
+            self.path = path.with_name(path.readlink().name) if path.is_symlink() else path
+        self.connection_file = self.path / "connection.json"
+        self.stderr_file = self.path / "stderr"
         self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
         self._owner: int | None = None
         self._told: dict[str, Any] = {}
+
+    @property
+    def epoch(self) -> int:
+        """Which of its session's kernels has it."""
+        return int(self._called.name)
+
+    @property
+    def session(self) -> Path:
+        """The session's private directory, which kernels do not see."""
+        return self.path.parent
 
     def create(
         self,
@@ -141,7 +118,10 @@ class RuntimeDirectory:
         if len(os.fsencode(prefix)) + 2 > SOCKET_PATH_BYTES:
             message = f"{prefix}: a socket's path ends at {SOCKET_PATH_BYTES} bytes; set XDG_RUNTIME_DIR or TMPDIR shorter."
             raise KernelStartFailed(message)
-        self.path.mkdir(mode=0o700, parents=True)
+        if self._goes_on:
+            self._called.symlink_to(self.path.name)
+        else:
+            self.path.mkdir(mode=0o700, parents=True)
         key = secrets.token_hex(32) if key is None else key
         uid, gid = user or (os.getuid(), os.getgid())
         said = {"key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
@@ -286,10 +266,25 @@ class RuntimeDirectory:
         finally:
             os.close(fd)
 
+    def clear(self) -> None:
+        """Close the pipes, and remove what is in the directory."""
+        self._let_go()
+        with suppress(OSError):
+            fd = os.open(self.path, DIRECTORY)
+            try:
+                clear(fd)
+            finally:
+                os.close(fd)
+
     def remove(self) -> None:
         """Close the pipes and remove the directory with all that is in it."""
+        self._let_go()
+        remove_tree(self.path)
+
+    def _let_go(self) -> None:
         for fd in (self._ready, self._owner):
             if fd is not None:
                 let_go(fd)
         self._ready = self._owner = None
-        remove_tree(self.path)
+        if self._called.is_symlink():
+            self._called.unlink()

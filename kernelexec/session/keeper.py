@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ import anyio
 from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.hooks import KernelChanged, MemoryHigh
-from kernelexec.kernel import Death, Execution, Kernel
+from kernelexec.kernel import Death, Execution, Kernel, Remaining
 from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, MemoryUse
 from kernelexec.session.ladder import end_cell
@@ -52,11 +53,12 @@ class Keeper:
         self._cwd = cwd
         self._life = life
         self._tell = tell
-        self._identity = stored_identity(runtime)
+        self._make = partial(Kernel, config, cwd=cwd, identity=stored_identity(runtime), installed=installed)
         self.loss: Loss | None = None
         self._killing: Cause | None = None
         self._ready = NOT_READY
         self._starting: Kernel | None = None
+        self._remaining = Remaining()
         self._stopped = False
         self.renewing = False
         self._installed, self._place = installed, place
@@ -155,10 +157,9 @@ class Keeper:
         return kernel
 
     def _new_kernel(self) -> Kernel:
-        runtime = RuntimeDirectory(self._runtime / str(self.epoch))
-        self._starting = Kernel(
-            self._config, runtime, cwd=self._cwd, identity=self._identity, installed=self._installed, place=self._place
-        )
+        remains = self._remaining.take()
+        runtime = RuntimeDirectory(self._runtime / str(self.epoch), remains.runtime if remains else None)
+        self._starting = self._make(runtime, place=self._place, remains=remains)
         return self._starting
 
     async def mind(self, kernel: Kernel, execution: Execution, timeout: float, *, own: bool = False) -> Verdict:
@@ -266,12 +267,13 @@ class Keeper:
         """End the kernel for good, politely for ``patience`` seconds, also one that is just starting."""
         self._stopped = True
         if self._starting is not None:
-            await self._starting.kill()
+            await self._starting.stop(0.0)
         kernel, self.kernel = self.kernel, None
         if kernel is not None:
             self._killing = "request" if kernel.death is None else self._killing
             kernel.on_death = None
             await kernel.stop(patience)
+        await self._remaining.end()
 
     def _check_wanted(self) -> None:
         if self._stopped:
@@ -280,6 +282,7 @@ class Keeper:
 
     async def _bury(self, kernel: Kernel, *, told: bool) -> Loss:
         await kernel.kill()
+        await self._remaining.keep(kernel.take_remains())
         death = kernel.death or Death("killed", 137)
         names = tuple(sorted(kernel.names.known))
         self.loss = Loss(self._killing or death.cause, death.exit_code, names, kernel.names.count, told)

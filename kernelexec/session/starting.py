@@ -26,7 +26,7 @@ class Ready:
     async def entered(self, cwd: str) -> Kernel | None:
         """The kernel, at home in a directory; None, and its end, where it does not answer."""
         if self.kernel is not None and not await self.kernel.enter(cwd, self.changes, patience=_ANSWER_SECONDS):
-            await self.kernel.kill()
+            await self.kernel.stop(0.0)
             return None
         return self.kernel
 

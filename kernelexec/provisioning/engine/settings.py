@@ -39,6 +39,8 @@ class Order:
     limits: Limits = field(default_factory=Limits)
     ports: tuple[int, ...] = ()
     """Ports of the container that are published on this machine's own address, each at one that is free."""
+    has_init: bool = False
+    """Whether its command reaps what other processes leave, as a first process must."""
 
     @property
     def network(self) -> str:
@@ -74,7 +76,7 @@ class Order:
             "cap_add": list(options.cap_add) or None,
             "security_opt": ["no-new-privileges:true"] if options.no_new_privileges else None,
             "extra_hosts": {self._hostname: "127.0.0.1"} if self._hostname and self._is_alone else None,
-            "init": True,
+            "init": not self.has_init,
             "ipc_mode": "private",
             "shm_size": options.shm_bytes,
             "mem_limit": memory,

@@ -1,0 +1,71 @@
+"""What is common to those that fork kernels: what they have ready, and how a forked process comes to be a kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import app
+
+#: What ipykernel 7.4 and IPython 9 import while a kernel starts.
+_LATE = (
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+)
+
+_STDERR = 2
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What a forked process is to become."""
+
+    arguments: list[str]
+    environ: dict[str, str]
+    cwd: str
+
+    def become(self) -> None:
+        """Be a kernel in this process until it ends."""
+        be_called(sys.argv[0], *self.arguments)
+        os.environ.clear()
+        os.environ.update(self.environ)
+        os.chdir(self.cwd)
+        sys.argv[1:] = self.arguments
+        app.main(self.arguments)
+
+
+def import_late() -> None:
+    """Import what a kernel would while it starts."""
+    for name in _LATE:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def be_called(*words: str) -> None:
+    """Have lists of processes show what this one is, as far as there is room for it."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        first, end = int(fields[45]), int(fields[46])
+        said = b"\0".join(os.fsencode(word) for word in (sys.executable, *words))
+        ctypes.memmove(first, said[: end - first - 1].ljust(end - first, b"\0"), end - first)
+
+
+def part() -> None:
+    """In the child: have a session of its own, no descriptor of the parent's but the first three, and other random numbers."""
+    os.setsid()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only
+        if int(name) > _STDERR:
+            with suppress(OSError):
+                os.close(int(name))
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:  # Python's own module sees to that itself
+        numpy_random.seed()
