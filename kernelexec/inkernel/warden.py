@@ -115,7 +115,7 @@ class _Warden:
         """Do what the owner asks; the kernel that it wants, if it wants one."""
         try:
             said: dict[str, Any] = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
-        except OSError:
+        except (OSError, ValueError):
             said = {}
         match said:
             case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._pid:

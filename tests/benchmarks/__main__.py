@@ -1,9 +1,9 @@
 """``python -m tests.benchmarks [--smoke] [--rounds N]``: kernelexec beside its peers, in one run, as medians and ratios.
 
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
-ratios; absolute figures are those of the machine. ``--ladder`` times how fast cells over their timeout are ended
-instead, ``--containers`` where the time of a container's start goes, ``--sessions`` how sessions start and what many cost.
-``--json FILE`` and ``--chart FILE`` keep what ``--sessions`` found.
+ratios; absolute figures are those of the machine. All parts run, or those that are named: ``--peers``, ``--sessions`` (how
+soon they give results, what many cost), ``--containers`` (where the time of a start goes) and ``--ladder`` (how fast cells
+over their timeout are ended). What was found is shown as tables, written as JSON and drawn.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from rich.table import Table
 
 from tests.benchmarks.containers import show_containers
 from tests.benchmarks.ladder import show_ladder
-from tests.benchmarks.peers import PEERS, missing
+from tests.benchmarks.peers import ALONE, PEERS, missing
 from tests.benchmarks.report import draw, show_figures, show_times, write_json
 from tests.benchmarks.sessions import at_once, calls, restarts, starts
 
 ONE_LINE = "print('x' * 10_000_000)"
 MANY_LINES = "for _ in range(100_000): print('x' * 99)"
+FIRST = "session to first result, with numpy, pandas and matplotlib imported"
 MEASURES = {
     "cold": "cold start to first result, s",
     "second": "second session, s",
@@ -116,8 +117,8 @@ def run(rounds: int, cells: int, sessions: int) -> dict[str, dict[str, list[floa
             for key, value in values.items():
                 found[name][key].append(value)
             print(f"round {number + 1}: {name} done", flush=True)
-    for name in absent:
-        print(f"not installed, so not measured: {name} (pip install '.[benchmarks]')")
+    for name, why in absent.items():
+        print(f"not measured, since it cannot be imported: {name} ({why})")
     return found
 
 
@@ -141,45 +142,60 @@ def show(found: dict[str, dict[str, list[float]]]) -> None:
     Console(width=170).print(table)
 
 
-def show_sessions(chosen: argparse.Namespace) -> None:
-    rounds, cells, sessions, idle = (1, 5, 3, 1.0) if chosen.smoke else (max(10, chosen.rounds), 300, 200, 30.0)
-    found = asyncio.run(starts(rounds, containers=True)) | asyncio.run(restarts(rounds, containers=True))
-    base = next(iter(found))
-    title = "session to first result, with numpy, pandas and matplotlib imported"
-    show_times(title, found, base)
+def peers(chosen: argparse.Namespace) -> Any:
+    """Fails in smoke mode unless everybody who can be installed beside us runs."""
+    found = run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20)
+    show(found)
+    wanted = [name for name in PEERS if name not in ALONE]
+    if chosen.smoke and (unmeasured := [name for name in wanted if name not in found or not found[name]["many"]]):
+        sys.exit(f"not everything runs: {', '.join(unmeasured)}")
+    return found
+
+
+def sessions(chosen: argparse.Namespace) -> Any:
+    rounds, cells, many, idle = (1, 5, 3, 1.0) if chosen.smoke else (max(10, chosen.rounds), 300, 200, 30.0)
+    first = asyncio.run(starts(rounds))
+    show_times(FIRST, first, next(iter(first)))
+    again = asyncio.run(restarts(rounds))
+    show_times("1+1 in a new session, and after a restart", again, "container, cold")
     by_call = asyncio.run(calls(cells))
     show_times("a cell 1+1, and the same by a tool call over MCP stdio", by_call, "cell")
-    together = asyncio.run(at_once(sessions, idle))
-    show_figures(f"{sessions} sessions at once", together)
-    if chosen.json is not None:
-        write_json(chosen.json, {"starts_ms": found, "calls_ms": by_call, f"{sessions} sessions": together})
-    if chosen.chart is not None:
-        draw(chosen.chart, title, found)
+    together = asyncio.run(at_once(many, idle))
+    show_figures(f"{many} sessions at once", together)
+    return {"starts, ms": first, "restarts, ms": again, "calls, ms": by_call, f"{many} sessions": together}
+
+
+def containers(chosen: argparse.Namespace) -> Any:
+    return show_containers(*((1, 20) if chosen.smoke else (max(10, chosen.rounds),)))
+
+
+def ladder(chosen: argparse.Namespace) -> Any:
+    return show_ladder(rounds=1 if chosen.smoke else chosen.rounds)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "containers": containers,
+    "ladder": ladder,
+    "sessions": sessions,
+    "peers": peers,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="one short round: fails unless everything runs")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ladder", action="store_true", help="how fast, and by which rung, overruns are ended")
-    parser.add_argument("--containers", action="store_true", help="how long a container's kernel takes, stage by stage")
-    parser.add_argument("--sessions", action="store_true", help="how soon sessions give results, and what 200 of them cost")
-    parser.add_argument("--json", type=Path, help="where --sessions writes all its figures")
-    parser.add_argument("--chart", type=Path, help="where --sessions draws its times, as PNG")
+    for part in PARTS:
+        parser.add_argument(f"--{part}", action="store_true", help="this part, not all")
+    parser.add_argument("--json", type=Path, default="build/benchmarks.json", help="where all figures are written")
+    parser.add_argument("--chart", type=Path, default="build/benchmarks.png", help="where the starts of sessions are drawn")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    if chosen.containers or chosen.smoke:
-        show_containers(*((1, 20) if chosen.smoke else (max(10, chosen.rounds),)))
-    if chosen.ladder or chosen.smoke:
-        show_ladder(rounds=1 if chosen.smoke else chosen.rounds)
-    if chosen.sessions or chosen.smoke:
-        show_sessions(chosen)
-    if chosen.ladder or chosen.containers or chosen.sessions:
-        return
-    found = run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20)
-    show(found)
-    if chosen.smoke and (unmeasured := [name for name in PEERS if name not in found or not found[name]["many"]]):
-        sys.exit(f"not everything runs: {', '.join(unmeasured)}")
+    named = [part for part in PARTS if getattr(chosen, part)]
+    found = {part: PARTS[part](chosen) for part in named or PARTS}
+    write_json(chosen.json, found)
+    if "sessions" in found:
+        draw(chosen.chart, FIRST, found["sessions"]["starts, ms"])
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ async def measure(rounds: int, cells: int) -> tuple[list[dict[str, float]], dict
             return starts, await cell_times(sessions, cells)
 
 
-def show_containers(rounds: int, cells: int = _CELLS) -> None:
+def show_containers(rounds: int, cells: int = _CELLS) -> dict[str, Any]:
     starts, times = asyncio.run(measure(rounds, cells))
     table = Table(title=f"a container's kernel, image {IMAGE}: medians of {rounds}, in ms")
     table.add_column("stage")
@@ -118,3 +118,4 @@ def show_containers(rounds: int, cells: int = _CELLS) -> None:
         table.add_row(f"a cell, {name}, p50 of {cells}", f"{middle:.2f}")
     table.add_row("ratio container / local", f"{middles['container'] / middles['local']:.2f}")
     Console(width=120).print(table)
+    return {"stages, s": starts, "cells, ms": times}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import importlib
 import tempfile
 import uuid
 from collections.abc import Callable
@@ -192,6 +192,31 @@ class Autogen:
             await executor.stop()
 
 
+class Ipybox:
+    """ipybox's CodeExecutor: a kernel gateway for each session."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+
+    async def session(self) -> Callable[[str], Any]:
+        from ipybox import CodeExecutor  # noqa: PLC0415 - optional, and slow to import
+
+        place = Path(self._directory.name)
+        executor = await self._stack.enter_async_context(CodeExecutor(working_dir=place, images_dir=place, log_level="ERROR"))
+
+        async def execute(code: str) -> int:
+            return len((await executor.execute(code, timeout=TIMEOUT)).text or "")
+
+        return execute
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+        self._directory.cleanup()
+
+
 class AG2:
     """One of AG2's executors, called in threads."""
 
@@ -248,19 +273,27 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "autogen-ext Jupyter": Autogen,
     "AG2 embedded IPython": partial(AG2, embedded),
     "AG2 local command line, stateless": partial(AG2, command_line),
+    "ipybox": Ipybox,
     "kernelexec, blocking": KernelexecBlocking,
     "kernelexec, async": KernelexecAsync,
 }
-
-
 #: What of them has to be installed besides.
 NEEDED = {
     "autogen-ext Jupyter": "autogen_ext",
     "AG2 embedded IPython": "autogen",
     "AG2 local command line, stateless": "autogen",
+    "ipybox": "ipybox",
 }
+#: What cannot be installed beside us: ipybox 0.9 imports names of mcp 1, and fastmcp 4 wants mcp 2.
+ALONE = frozenset({"ipybox"})
 
 
-def missing() -> list[str]:
-    """The peers that cannot run here."""
-    return [name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None]
+def missing() -> dict[str, str]:
+    """The peers that cannot run here, and why."""
+    found = {}
+    for name, module in NEEDED.items():
+        try:
+            importlib.import_module(module)
+        except ImportError as exc:
+            found[name] = str(exc)
+    return found

@@ -51,6 +51,7 @@ def show_figures(title: str, found: dict[str, float]) -> None:
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
     """All that was measured, each single time too, with the machine and the date."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine(), **found}, indent=1) + "\n")
 
 
@@ -70,5 +71,6 @@ def draw(path: Path, title: str, found: Found) -> None:
     axes.set(xscale="log", xlabel="ms, median and 95th percentile", title=title)
     axes.invert_yaxis()
     figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)

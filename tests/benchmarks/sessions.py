@@ -51,24 +51,24 @@ async def timed(call: Callable[[], Awaitable[Any]]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-async def starts(rounds: int, *, containers: bool) -> Found:
+async def starts(rounds: int) -> Found:
     """From asking for a session to its first result, which needs the data stack; each way once in every round."""
     found: Found = {}
     async with AsyncExitStack() as stack:
         cold = await stack.enter_async_context(opened())
         warm = await stack.enter_async_context(opened(pool={"size": 1}))
+        there = await stack.enter_async_context(opened("container", container=_CONTAINER))
+        ready = await stack.enter_async_context(opened("container", container=_CONTAINER, pool={"size": 1}))
         ways: dict[str, Callable[[int], Awaitable[AsyncSession | None]]] = {
             "jupyter_client, stock ipykernel": _stock,
             "local": lambda number: _first(cold, number),
             "local, pool": lambda number: _first(warm, number),
+            "container": lambda number: _first(there, number),
+            "container, pool": lambda number: _first(ready, number),
         }
-        if containers:
-            there = await stack.enter_async_context(opened("container", container=_CONTAINER))
-            ready = await stack.enter_async_context(opened("container", container=_CONTAINER, pool={"size": 1}))
-            ways |= {"container": lambda number: _first(there, number), "container, pool": lambda number: _first(ready, number)}
         for number in range(rounds + 1):
             for name, way in ways.items():
-                for executor in (warm, *([ready] if containers else [])):
+                for executor in (warm, ready):
                     await _filled(executor)
                 began = time.perf_counter()
                 session = await way(number)
@@ -101,18 +101,23 @@ async def _stock(_number: int) -> None:
         await peer.close()
 
 
-async def restarts(rounds: int, *, containers: bool) -> Found:
-    """A restart of a session's kernel, to its first result, in milliseconds."""
+async def restarts(rounds: int) -> Found:
+    """From asking for a session, and for a restart of its kernel, to the result of ``1+1``, in milliseconds, in turn."""
     found: Found = {}
-    for isolation, options in (("local", {}), *([("container", {"container": _CONTAINER})] if containers else [])):
+    for isolation, options in (("local", {}), ("container", {"container": _CONTAINER})):
+        cold, again = found.setdefault(f"{isolation}, cold", []), found.setdefault(f"{isolation}, restart", [])
         async with opened(isolation, **options) as executor:
-            session = await executor.session()
-
-            async def again(session: AsyncSession = session) -> None:
+            for number in range(rounds + 1):
+                began = time.perf_counter()
+                session = await executor.session(f"s{number}")
+                await session.execute("1+1")
+                made = time.perf_counter()
                 await session.restart()
                 await session.execute("1+1")
-
-            found[f"{isolation}, restart"] = [await timed(again) for _ in range(rounds)]
+                if number:  # the first round warms disks and engines
+                    cold.append((made - began) * 1000)
+                    again.append((time.perf_counter() - made) * 1000)
+                await session.close()
     return found
 
 
