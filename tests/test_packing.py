@@ -101,3 +101,20 @@ def test_the_same_message_is_read_once(ours: Session) -> None:
     ours.deserialize(frames)
     with pytest.raises(ValueError, match="Duplicate Signature"):
         ours.deserialize(frames)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"username": 'a"b\\c\n\x00\x7fé\u2028日'},
+        {"username": "\udc80"},
+        {"username": None},
+        {"date": jupyter.utcnow()},
+        {"more": 1},
+    ],
+    ids=["characters", "a lone surrogate", "no text", "a date", "one field more"],
+)
+def test_a_header_is_packed_as_any_value(ours: Session, odd: dict[str, Any]) -> None:
+    header = {**ours.msg_header("status"), **odd}
+    frames = ours.serialize({"header": header, "parent_header": {}, "metadata": {}, "content": {}})
+    assert frames[2] == pack(header)

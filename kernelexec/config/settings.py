@@ -127,7 +127,7 @@ class Config(Branch):
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
     fork_server: bool = True
-    """Whether kernels are forked by a process that has imported what they need, and not started one by one: on this machine, and
+    """Whether kernels are forked by a process that has imported what they need, not started one by one: on this machine, and
     in a container all but the first, where its root can only be read and ``sudo`` is off."""
     preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot")
     """The modules that it imports besides, where they are there: kernels then share their memory, and import them at once. Idle

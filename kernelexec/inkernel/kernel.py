@@ -21,6 +21,7 @@ from .bounds import bounded, bounded_traceback
 from .gauge import Gauge, own_group
 from .interrupts import interruptible, looked
 from .lifeline import Lease, Order, say_ready
+from .names import Names
 from .packing import pack
 from .publisher import Publisher
 from .requests import Requests
@@ -30,7 +31,6 @@ from .tape import Tape
 from .words import LastWords
 
 _NAMES, _NAMES_IN_ALL = 1000, 10_000
-_NAME_CHARS = 100
 _OWNER = "kernelexec"  # how the owner signs its requests, as a Jupyter client says its user's name
 _VARIABLES_MAX = 1000
 #: How many variables are named where memory gets short, and from which size on.
@@ -58,6 +58,7 @@ class Kernel(IPythonKernel):
         self.control_handlers["kernelexec_resume_request"] = self.resume_request
         self.control_handlers["kernelexec_lease_request"] = self.lease_request
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
+        self._look_for_names = Names()
         self._known_names: set[str] = self._names()
         self._cpu_before = 0.0
         self._cell_task: asyncio.Future[Any] | None = None
@@ -173,9 +174,7 @@ class Kernel(IPythonKernel):
         return tape if tape is not None and tape.msg_id == msg_id else None
 
     def _names(self) -> set[str]:
-        names = (name for name in list(self.shell.user_ns) if type(name) is str and name[:1] != "_")
-        hidden: dict[str, Any] = self.shell.user_ns_hidden
-        return {name for name in names if len(name) <= _NAME_CHARS} - hidden.keys()
+        return self._look_for_names(self.shell.user_ns, self.shell.user_ns_hidden)
 
     def _biggest(self) -> list[tuple[str, int]]:
         told = variables.listing(self._names(), self.shell.user_ns, _VARIABLES_MAX)["variables"]

@@ -12,6 +12,9 @@ from jupyter_client._version import protocol_version
 from jupyter_client.jsonutil import json_clean, json_default
 
 _encode = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False).encode
+_quoted = json.encoder.encode_basestring
+_HEADER = ("msg_id", "msg_type", "username", "session", "date", "version")
+_HEADER_TEXT = "{" + ", ".join(f'"{name}": %s' for name in _HEADER) + "}"
 _NOTHING = b"{}"
 _PARTS = 5  # the signature, and what it signs
 
@@ -27,6 +30,16 @@ def pack(value: Any) -> bytes:
     except (TypeError, ValueError):
         text = _encode(json_clean(value))
     return text.encode("utf-8", "backslashreplace")
+
+
+def _packed_header(header: dict[str, Any]) -> bytes:
+    """The same for a header, whose fields are known."""
+    if tuple(header) != _HEADER:
+        return pack(header)
+    try:
+        return (_HEADER_TEXT % tuple(map(_quoted, header.values()))).encode("utf-8", "backslashreplace")
+    except TypeError:  # a value that is no text
+        return pack(header)
 
 
 class Session(jupyter.Session):
@@ -51,7 +64,7 @@ class Session(jupyter.Session):
         if not isinstance(content, dict):
             return super().serialize(msg, ident)
         parts = [
-            pack(msg["header"]),
+            _packed_header(msg["header"]),
             self._packed_parent(msg["parent_header"]),
             pack(metadata) if metadata else _NOTHING,
             pack(content),

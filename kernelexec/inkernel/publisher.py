@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,8 @@ from ipykernel.thread import CONTROL_THREAD_NAME
 
 from . import offspring
 from .inlet import Children, Inlet
-from .requests import waiting
+from .packing import pack
+from .requests import NOBLOCK, send_frames, waiting
 from .tape import Gap, Tape
 from .words import LastWords
 
@@ -31,6 +31,8 @@ _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an 
 _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # what a small message costs while it waits
 _FLUSH_SECONDS = 0.2
+#: The content of the message that a request is begun, and what stands in its parent's header if that is a cell.
+_BUSY, _EXECUTION = pack({"execution_state": "busy"}), b'"execute_request"'
 
 
 def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
@@ -58,6 +60,8 @@ class Publisher(IOPubThread):
         self.publishing: int | None = None
         """The thread that publishes what was pending, if one does."""
         self.between_cells = True
+        self._held: list[Any] | None = None
+        """The word that a cell begins: its code follows at once, and two messages that are sent as one wake everybody once."""
         self.words = LastWords(None)
         self.tape: Tape | None = None
         self.text_bytes = 0
@@ -123,9 +127,14 @@ class Publisher(IOPubThread):
         with self.wire:
             if self.pieces or self.closed:
                 return False
-            flags = [zmq.NOBLOCK | zmq.SNDMORE] * (len(msg) - 1) + [zmq.NOBLOCK]
+            if self._held is None and msg[-1] == _BUSY and _EXECUTION in msg[-3]:
+                self._held = msg
+                return True
             try:
-                deque(map(self._bare.send, msg, flags), maxlen=0)
+                if self._held is not None:
+                    send_frames(self._bare, self._held, NOBLOCK)
+                    self._held = None
+                send_frames(self._bare, msg, NOBLOCK)
             except zmq.Again:
                 return False
             if self.tape is not None:
@@ -135,6 +144,9 @@ class Publisher(IOPubThread):
 
     def _really_send(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         with self.wire:
+            if self._held is not None:
+                held, self._held = self._held, None
+                super()._really_send(held)
             if self.tape is not None:
                 self.tape.add(msg, self.text_bytes)
             super()._really_send(msg, *args, **kwargs)

@@ -63,7 +63,7 @@ class Keeper:
         self.renewing = False
         self._installed, self._place = installed, place
         self._noticed = False
-        self._changing = anyio.Lock()
+        self._changing = anyio.Lock(fast_acquire=True)
         self._ephemeral = config.isolation == "container" and config.container.mode == "ephemeral"
 
     @property
