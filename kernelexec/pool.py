@@ -32,8 +32,8 @@ logger = logging.getLogger("kernelexec")
 _WORKSPACES = ".pool"
 #: How long it rests when a kernel did not start, in seconds: twice as long each time.
 _REST, _REST_MAX = 1.0, 60.0
-#: How long nothing is started when one was taken and there are more, in seconds: its session has its first cells to run.
-_SETTLING = 0.25
+#: How long nothing is started when one was taken, and when it was the last, in seconds: its session has its first cells to run.
+_SETTLING, _SETTLING_LAST = 0.25, 0.05
 #: The share of the machine's memory that idle kernels may take, where no bound is set.
 _SHARE = 4
 
@@ -79,6 +79,8 @@ class Pool:
         self._filled = asyncio.Event()
         self._work: anyio.CancelScope | None = None
         self._ending = False
+        self._waiting = 0
+        """How many wait for a kernel: none of them is to wait longer."""
         self._life: Life | None = None
         self._root: Path | None = None
 
@@ -133,7 +135,11 @@ class Pool:
             with anyio.fail_after(patience):
                 while (slot := await self._living()) is None and self._options.policy == "wait" and not self._ending:
                     self._filled.clear()
-                    await self._filled.wait()
+                    self._waiting += 1
+                    try:
+                        await self._filled.wait()
+                    finally:
+                        self._waiting -= 1
         except TimeoutError as exc:
             message = f"No idle kernel came within {patience} s (pool.policy='wait')."
             raise CapacityReached(message) from exc
@@ -169,8 +175,8 @@ class Pool:
         rest = 0.0
         while True:
             await self._drop_old()
-            if self._changed.is_set() and self._ready:
-                await anyio.sleep(_SETTLING)
+            if self._changed.is_set() and not self._waiting:
+                await anyio.sleep(_SETTLING if self._ready else _SETTLING_LAST)
             self._changed.clear()
             if len(self._ready) < self._options.size and self._has_room():
                 try:

@@ -26,7 +26,7 @@ from tests.benchmarks.containers import show_containers
 from tests.benchmarks.ladder import show_ladder
 from tests.benchmarks.peers import ALONE, PEERS, missing
 from tests.benchmarks.report import draw, show_figures, show_times, write_json
-from tests.benchmarks.sessions import at_once, calls, restarts, starts
+from tests.benchmarks.sessions import at_once, beside, calls, restarts, starts
 
 ONE_LINE = "print('x' * 10_000_000)"
 MANY_LINES = "for _ in range(100_000): print('x' * 99)"
@@ -158,11 +158,14 @@ def sessions(chosen: argparse.Namespace) -> Any:
     show_times(FIRST, first, next(iter(first)))
     again = asyncio.run(restarts(rounds))
     show_times("1+1 in a new session, and after a restart", again, "container, cold")
+    both = asyncio.run(beside(rounds, cells // 3))
+    for title, times in both.items():
+        show_times(title, times, next(iter(times)))
     by_call = asyncio.run(calls(cells))
     show_times("a cell 1+1, and the same by a tool call over MCP stdio", by_call, "cell")
     together = asyncio.run(at_once(many, idle))
     show_figures(f"{many} sessions at once", together)
-    return {"starts, ms": first, "restarts, ms": again, "calls, ms": by_call, f"{many} sessions": together}
+    return {"starts, ms": first, "restarts, ms": again, "beside, ms": both, "calls, ms": by_call, f"{many} sessions": together}
 
 
 def containers(chosen: argparse.Namespace) -> Any:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import psutil
@@ -16,7 +17,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
 from kernelexec import AsyncExecutor, AsyncSession
-from tests.benchmarks.peers import PlainAsync
+from tests.benchmarks.peers import PlainAsync, PlainBlocking
 from tests.engine import IMAGE
 
 IMPORTS = "import matplotlib.pyplot, numpy, pandas\n1+1"
@@ -24,6 +25,11 @@ _IDLE_SECONDS = 30.0
 _CELLS = 5
 _CONTAINER = {"image": IMAGE, "layout": "classic"}
 Found = dict[str, list[float]]
+_STOCK, _OURS = "jupyter_client, stock ipykernel", "kernelexec"
+FLOODS = {
+    "10 MB in 100-byte lines": "for _ in range(100_000): print('x' * 99)",
+    "100k prints": "for number in range(100_000): print(number)",
+}
 
 
 @asynccontextmanager
@@ -60,7 +66,7 @@ async def starts(rounds: int) -> Found:
         there = await stack.enter_async_context(opened("container", container=_CONTAINER))
         ready = await stack.enter_async_context(opened("container", container=_CONTAINER, pool={"size": 1}))
         ways: dict[str, Callable[[int], Awaitable[AsyncSession | None]]] = {
-            "jupyter_client, stock ipykernel": _stock,
+            _STOCK: _stock,
             "local": lambda number: _first(cold, number),
             "local, pool": lambda number: _first(warm, number),
             "container": lambda number: _first(there, number),
@@ -118,6 +124,32 @@ async def restarts(rounds: int) -> Found:
                     cold.append((made - began) * 1000)
                     again.append((time.perf_counter() - made) * 1000)
                 await session.close()
+    return found
+
+
+async def beside(rounds: int, cells: int) -> dict[str, Found]:
+    """Cells, and floods of output, in kernels of jupyter_client's blocking client and in ours, in turn, in milliseconds."""
+    found: dict[str, Found] = {name: {_STOCK: [], _OURS: []} for name in ("a cell 1+1", *FLOODS)}
+    for codes, times in (({"a cell 1+1": "1+1"}, cells), (FLOODS, 1)):  # in kernels of their own
+        async with AsyncExitStack() as stack:
+            peer = PlainBlocking()
+            await peer.open()
+            stack.push_async_callback(peer.close)
+            stock, executor = await peer.session(), await stack.enter_async_context(opened())
+            session = await executor.session()
+
+            async def theirs(code: str, stock: Callable[[str], Any] = stock) -> None:
+                stock(code)  # it blocks, and nothing else runs
+
+            async def ours(code: str, session: AsyncSession = session) -> None:
+                await session.execute(code)
+
+            for number in range(rounds + 1):
+                for name, run in ((_STOCK, theirs), (_OURS, ours)):
+                    for title, code in codes.items():
+                        taken = [await timed(partial(run, code)) for _ in range(times)]
+                        if number:  # the first round warms both
+                            found[title][name] += taken
     return found
 
 
