@@ -118,3 +118,37 @@ def test_a_header_is_packed_as_any_value(ours: Session, odd: dict[str, Any]) -> 
     header = {**ours.msg_header("status"), **odd}
     frames = ours.serialize({"header": header, "parent_header": {}, "metadata": {}, "content": {}})
     assert frames[2] == pack(header)
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ODD,
+        "text",
+        {"a": {1: (1, 2.5, None)}, Word("b"): Word("c")},
+        {"when": [jupyter.utcnow()]},
+        {"b": b"bytes"},
+        {"s": {1, 2}},
+        [],
+    ],
+    ids=["odd", "text", "keys", "dates", "bytes", "a set", "nothing"],
+)
+def test_a_value_is_packed_as_theirs(value: Any) -> None:
+    assert pack(value) == jupyter.json_packer(value)
+
+
+@pytest.mark.parametrize("value", [object(), pytest], ids=["an object", "a module"])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        pack({"a": value})
+
+
+def test_what_holds_itself_is_refused() -> None:
+    circle: dict[str, object] = {}
+    circle["itself"] = circle
+    with pytest.raises(RecursionError):
+        pack(circle)

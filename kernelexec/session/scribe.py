@@ -17,7 +17,7 @@ PATIENCE = 10.0
 #: How soon a cell is written, and how soon a change of its displays, in seconds.
 _SOON, SOONEST = 0.005, 0.5
 #: Writing takes a twentieth of the time at most, and rests so many seconds; but nothing waits longer than that many.
-_SHARE, _REST, LATEST = 20, 0.1, 10.0
+_SHARE, _REST, LATEST = 20, 0.25, 10.0
 
 logger = logging.getLogger("kernelexec")
 

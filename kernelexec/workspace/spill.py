@@ -61,8 +61,9 @@ class SpillFile:
     def remove(self) -> None:
         """Close and delete."""
         self.close()
-        with suppress(FileNotFoundError):
-            self._path.unlink()
+        if self.stored_bytes or self.failed:  # else there was none
+            with suppress(FileNotFoundError):
+                self._path.unlink()
 
     def page(self, offset: int, limit: int, total_bytes: int) -> OutputPage:
         """The characters that begin within ``limit`` bytes from ``offset``."""
