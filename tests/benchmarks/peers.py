@@ -236,8 +236,8 @@ class AG2:
 
     async def close(self) -> None:
         for executor in self._open:
-            if hasattr(executor, "stop"):
-                await asyncio.to_thread(executor.stop)
+            if (manager := getattr(executor, "_kernel_manager", None)) is not None:  # it ends no kernel itself
+                await asyncio.to_thread(manager.shutdown_kernel, now=True)
         self._directory.cleanup()
 
 
