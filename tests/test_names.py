@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
+
+import pytest
 
 from kernelexec.inkernel.names import Names
 
@@ -40,3 +43,18 @@ def test_each_look_finds_what_is_there_now() -> None:
     hidden.pop("exit")
     namespace["exit"] = 1
     assert names(namespace, hidden) == {"d", "e", "exit"}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_comes_and_goes_between_two_looks_is_found(seed: int) -> None:
+    chance, names = random.Random(seed), Names()  # noqa: S311 - the same every time
+    namespace: dict[Any, Any] = {}
+    for cell in range(20):
+        namespace |= {f"_i{cell}": "", f"_{cell}": ""}
+        for _ in range(chance.randrange(5)):
+            name = chance.choice("abcdef")
+            if chance.random() < 0.5:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = 1
+        assert names(namespace, {}) == {name for name in namespace if name[0] != "_"}

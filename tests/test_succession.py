@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,24 +12,12 @@ import pytest
 
 from kernelexec import Executor, Session
 from kernelexec.provisioning.engine import Engine
-from kernelexec.provisioning.labels import WORKSPACE
-from tests.engine import IMAGE, needs_engine
+from tests.engine import needs_engine
+from tests.succession import CLEAN, ids, looked, opened
 
 pytestmark = needs_engine
 BOUND = 30
 
-#: What a container holds of those that ran in it, beside the kernel that looks.
-LOOK = """
-import ctypes, json, os
-print(json.dumps({
-    'parent': os.getppid(),
-    'processes': len({int(name) for name in os.listdir('/proc') if name.isdecimal()} - {1, os.getpid()}),
-    'tmp': sorted(name for name in os.listdir('/tmp') if name in ('file', 'directory', 'fifo')),
-    'shm': os.listdir('/dev/shm'),
-    'objects': sum(len(open(f'/proc/sysvipc/{kind}').readlines()) - 1 for kind in ('shm', 'msg', 'sem')),
-    'leads': os.getpid() == os.getsid(0) == os.getpgid(0),
-}))
-"""
 #: Leaves something of every kind.
 LEAVE = """
 import ctypes, os, pathlib, subprocess
@@ -45,16 +32,6 @@ pathlib.Path('/dev/shm/file').write_text('left')
 pathlib.Path('file').write_text('kept')
 orphan = subprocess.Popen(['setsid', '-f', 'env', '-i', 'sh', '-c', 'trap "" TERM HUP INT; while :; do sleep 1; done'])
 """
-CLEAN = {"parent": 1, "processes": 0, "tmp": [], "shm": [], "objects": 0, "leads": True}
-
-
-def ids(executor: Executor) -> set[str]:
-    with Engine() as engine:
-        return {found.id for found in engine.labelled(f"{WORKSPACE}={executor.config.workspaces}") if found.running}
-
-
-def opened(tmp_path: Path, more: dict[str, Any] | None = None, **options: Any) -> Executor:
-    return Executor("container", workspace=tmp_path, config={"container": {"image": IMAGE, **options}, **(more or {})})
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +46,6 @@ def session(executor: Executor) -> Iterator[Session]:
     yield one
     one.close()
     assert ids(executor) == set()
-
-
-def looked(session: Session) -> dict[str, Any]:
-    return dict(json.loads(session.execute(LOOK).stdout))
 
 
 def test_a_restart_keeps_the_container_and_nothing_that_was_in_memory(executor: Executor, session: Session) -> None:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -18,6 +17,7 @@ from traitlets import Instance, Type
 
 from . import family, offspring, variables
 from .bounds import bounded, bounded_traceback
+from .entering import enter
 from .gauge import Gauge, own_group
 from .interrupts import interruptible, looked
 from .lifeline import Lease, Order, say_ready
@@ -80,6 +80,13 @@ class Kernel(IPythonKernel):
 
     def post_handler_hook(self) -> None:
         """See pre_handler_hook."""
+
+    def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
+        """The word that a cell begins is sent with its code, which follows at once: who reads is woken once."""
+        parent = parent or self.get_parent(channel)
+        if status == "busy" and parent.get("msg_type") == "execute_request" and not parent.get("content", {}).get("silent"):
+            self.iopub_thread.holds_next = True
+        super()._publish_status(status, channel, parent)
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
         """Run a cell; whatever happens, there is a reply."""
@@ -203,17 +210,7 @@ class Kernel(IPythonKernel):
 
     def enter_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Be at home in another directory, with another environment, before the first cell. Served by the control thread."""
-        content, reply = parent["content"], {"status": "ok"}
-        try:
-            os.chdir(content["cwd"])
-        except OSError as exc:
-            reply = {"status": "error", "evalue": str(exc)}
-        self.shell.user_ns.get("_dh", [])[:] = [Path(content["cwd"])]
-        for name, value in content["environment"].items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        reply = enter(parent["content"], self.shell.user_ns.get("_dh", []))
         self.session.send(stream, "kernelexec_enter_reply", reply, parent, ident)
 
     def variables_request(self, stream: Any, ident: Any, parent: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,16 +15,22 @@ _WHOLE = "/"
 #: Deeper directories are left, and said to be there: nobody makes them but to be a nuisance.
 _DEPTH_MAX = 200
 _REMOVE = 0
+#: The mode of directories that are mounted from memory: the engine's own have it, and so have those that we ask for.
+_MODE = 0o1777
 
 
-def clear_memory(directories: Iterable[str]) -> bool:
-    """Remove all objects in memory, and what is in those directories that are mounted from it; whether nothing is left.
+def clear_memory(directories: Iterable[str], spared: Collection[int]) -> bool:
+    """Remove all objects in memory, and what is in those directories, which are mounted from it; whether nothing is left.
 
-    Nobody else may run meanwhile. What other directories have mounted within stays, and so do the ways there.
+    Nobody else may run meanwhile. What is mounted within stays, and so do the ways there. A directory that turns out to be
+    something else, or on a device (``st_dev``) that is to be spared, is not touched, and counts as left.
     """
     _clear_objects()
     mounted = _mounted()
-    found = [_clear(path) for path in directories if mounted.get(path) in _KINDS]
+    real = [os.path.realpath(path) for path in directories]
+    if not all(mounted.get(path) in _KINDS and Path(path).stat().st_dev not in spared for path in real):
+        return False
+    found = [_clear(path) for path in real]
     return all(found)
 
 
@@ -34,6 +40,8 @@ def _mounted() -> dict[str, str]:
     for line in (_PROC / "self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         _, _, _, root, path, *_ = before.split(" ")
+        for code in ("\\040", "\\011", "\\012", "\\134"):
+            path = path.replace(code, chr(int(code[1:], 8)))
         found[path] = after.split(" ")[0] if root == _WHOLE else ""
     return found
 
@@ -44,7 +52,10 @@ def _clear(path: str) -> bool:
     except OSError:
         return False
     try:
-        return _clear_within(fd, os.fstat(fd).st_dev, 0)
+        found = os.fstat(fd)
+        if stat.S_IMODE(found.st_mode) != _MODE:
+            os.fchmod(fd, _MODE)
+        return _clear_within(fd, found.st_dev, 0)
     except OSError:
         return False
     finally:

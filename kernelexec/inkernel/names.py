@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from operator import is_
 from typing import Any
 
 _CHARS = 100
-#: How many new names are looked for before all are looked at.
-_NEWEST = 64
 
 
 class Names:
     """Finds them after each cell. IPython adds two numbered names a cell: in the long run there are thousands.
 
-    A dictionary keeps the order in which its keys came, so those that are new are at its end; and if none but those came, and
-    the one that was last is there, none has gone. Any thread may ask.
+    A dictionary keeps the order in which its keys came. If those that were there are all in their places, only what
+    came after them is looked at; the comparison is C code, and asks no key anything. Any thread may ask.
     """
 
     def __init__(self) -> None:
-        self._known: tuple[object, int, frozenset[str]] = (self, 0, frozenset())
-        """The key that was last, how many there were, and those of the user's."""
+        self._known: tuple[list[Any], frozenset[str]] = ([], frozenset())
+        """All keys, and those of the user's."""
 
     def __call__(self, namespace: dict[Any, Any], hidden: Mapping[str, Any]) -> set[str]:
         """The names of variables that a user made: no longer than 100 characters, and without an underscore ahead."""
-        last, count, names = self._known
-        newest = list(islice(reversed(namespace), _NEWEST))
-        new = next((newest[:index] for index, key in enumerate(newest) if key is last), None)
-        if new is not None and len(namespace) == count + len(new):
-            names |= _fit(new)
+        before, names = self._known
+        keys = list(namespace)
+        if len(keys) >= len(before) and all(map(is_, before, keys)):
+            names |= _fit(keys[len(before) :])
         else:
-            newest = list(reversed(namespace))
-            new, count, names = newest, 0, _fit(newest)
-        if newest:
-            self._known = newest[0], count + len(new), names
+            names = _fit(keys)
+        self._known = keys, names
         return set(names - hidden.keys())
 
 

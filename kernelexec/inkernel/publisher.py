@@ -19,7 +19,6 @@ from ipykernel.thread import CONTROL_THREAD_NAME
 
 from . import offspring
 from .inlet import Children, Inlet
-from .packing import pack
 from .requests import NOBLOCK, send_frames, waiting
 from .tape import Gap, Tape
 from .words import LastWords
@@ -31,8 +30,6 @@ _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an 
 _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # what a small message costs while it waits
 _FLUSH_SECONDS = 0.2
-#: The content of the message that a request is begun, and what stands in its parent's header if that is a cell.
-_BUSY, _EXECUTION = pack({"execution_state": "busy"}), b'"execute_request"'
 
 
 def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
@@ -60,8 +57,9 @@ class Publisher(IOPubThread):
         self.publishing: int | None = None
         """The thread that publishes what was pending, if one does."""
         self.between_cells = True
+        self.holds_next = False
+        """Whether the next message waits for the one after it, which comes at once: two sent as one wake who reads once."""
         self._held: list[Any] | None = None
-        """The word that a cell begins: its code follows at once, and two messages that are sent as one wake everybody once."""
         self.words = LastWords(None)
         self.tape: Tape | None = None
         self.text_bytes = 0
@@ -127,8 +125,8 @@ class Publisher(IOPubThread):
         with self.wire:
             if self.pieces or self.closed:
                 return False
-            if self._held is None and msg[-1] == _BUSY and _EXECUTION in msg[-3]:
-                self._held = msg
+            if self.holds_next and self._held is None:
+                self._held, self.holds_next = msg, False
                 return True
             try:
                 if self._held is not None:

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -67,6 +68,7 @@ class _Warden:
         self._group = gauge.own_group()
         self._kills = self._pid = 0
         self._ending = False
+        self._before = _settings()
         gc.freeze()
         _be_untouchable(on=True)
         for signum in _HANDED_ON:
@@ -122,8 +124,8 @@ class _Warden:
                 return Birth(arguments, environ, cwd)
             case {"signal": int(signum)}:
                 self._signal(signum)
-            case {"sweep": list(directories)}:
-                self._say({"swept": self._sweep() and clear_memory(directories)})
+            case {"sweep": list(directories), "spared": list(spared)}:
+                self._say({"swept": self._sweep() and clear_memory(directories, spared) and self._before == _settings()})
             case _:
                 self._part_from_owner()
         return None
@@ -188,6 +190,16 @@ def _spawned(birth: Birth) -> int:
 def _others() -> bool:
     """Whether there is any other process in the container."""
     return sum(name.isdecimal() for name in os.listdir("/proc")) > 1  # noqa: PTH208 - names only
+
+
+def _settings() -> object:
+    """What others of this user can change of this process, and its kernels would have from it; and what the devices are."""
+    try:
+        limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
+        rank = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
+        return limits, rank, Path("/proc/self/oom_score_adj").read_text(), sorted(os.listdir("/dev"))  # noqa: PTH208 - names only
+    except OSError:
+        return object()  # like no other
 
 
 def _be_untouchable(*, on: bool) -> None:

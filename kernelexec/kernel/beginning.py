@@ -67,10 +67,10 @@ class Beginning(Ending):
         """
         installed = self._installed
         name = installed.name if installed else "kernelexec"
-        self.transport = self._place.reach(installed)
-        connection = self._runtime.create(self.transport, name, user=self._place.user)
 
         async def begin() -> None:
+            self.transport = self._place.reach(installed)
+            connection = self._furnished(name)
             served = self._runtime.publish(connection, await self._launch(tasks))
             if self._says_ready:
                 await self._or_death(self._await_ready)
@@ -81,6 +81,12 @@ class Beginning(Ending):
             await self._note()
 
         await self._within_budget(begin)
+
+    def _furnished(self, name: str) -> Connection:
+        try:
+            return self._runtime.create(self.transport, name, user=self._place.user)
+        except OSError as exc:
+            raise KernelStartFailed(f"The kernel's private directory {self._runtime.path} cannot be made: {exc}.") from exc
 
     async def take_over(self, tasks: TaskGroup, handover: Handover) -> None:
         """Become the owner of a kernel that outlived the one before. No other process may have its directory's root.
@@ -127,6 +133,8 @@ class Beginning(Ending):
         spec = self._place.spec(self._runtime, self.token, self._installed)
         env = self._place.environment() | self._order()
         provisioner = await self._provisioner_for(spec)
+        if self._unwanted:
+            raise KernelStartFailed("The kernel was stopped before it started.")
         kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
         with self._runtime.stderr_file.open("ab") as stderr:
             try:
@@ -147,6 +155,7 @@ class Beginning(Ending):
         remains = self.take_remains()
         if remains is not None and remains.provisioner.fits(spec):
             found: KernelProvisionerBase = remains.provisioner
+            self._provisioner = found
             return found
         if remains is not None:
             await remains.provisioner.cleanup()

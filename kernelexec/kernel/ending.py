@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.levers import Levers
@@ -29,7 +30,7 @@ class Remains:
         """Leave nothing of it."""
         with anyio.CancelScope(shield=True):
             await self.provisioner.cleanup()
-            self.runtime.remove()
+            await anyio.to_thread.run_sync(self.runtime.remove)
 
 
 class Remaining:
@@ -71,6 +72,8 @@ class Ending(Levers, ABC):
     _killing: anyio.Lock
     _over = False
     """Whether nothing of it is left but what goes on, which another kernel may have by now."""
+    _for_good = False
+    """Whether no other kernel is to follow."""
     _unwanted: bool
 
     @property
@@ -96,7 +99,7 @@ class Ending(Levers, ABC):
         if self._over:
             return
         if provisioner is not None and self.death is None:
-            await provisioner.kill(restart=True)
+            await provisioner.kill(restart=not self._for_good)
             status = await provisioner.wait()
             if self._link is not None:
                 await self._link.drained()
@@ -105,13 +108,14 @@ class Ending(Levers, ABC):
             self._link.close()
         if provisioner is not None:
             self._provisioner = None
-            await provisioner.cleanup(restart=True)
+            await provisioner.cleanup(restart=not self._for_good)
             if getattr(provisioner, "reusable", False):
                 self._remains = Remains(provisioner, self._runtime)
-        if self._remains is not None:
-            self._runtime.clear()
-        else:
-            self._runtime.remove()
+        if self._remains is not None and not await anyio.to_thread.run_sync(self._runtime.clear):
+            await self._remains.provisioner.cleanup()
+            self._remains = None
+        if self._remains is None:
+            await anyio.to_thread.run_sync(self._runtime.remove)
         if self._patience:
             forget(self._runtime.session)
         self._over = True
@@ -127,6 +131,7 @@ class Ending(Levers, ABC):
             if self.alive and self._link is not None and patience:
                 self._link.control("shutdown_request", restart=False)
                 await self.exits(patience)
+            self._for_good = True
             await self.kill()
             if (remains := self.take_remains()) is not None:
                 await remains.end()

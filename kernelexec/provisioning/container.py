@@ -20,7 +20,7 @@ from kernelexec.hooks import InContainer
 from kernelexec.provisioning.engine import LOOPBACK, News, Order, Seen, network_of, networks
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
-from kernelexec.provisioning.making import make, remove, remove_left
+from kernelexec.provisioning.making import remove, remove_left
 from kernelexec.provisioning.measured import KILLED, in_thread
 from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import children_of, descends, status_of
@@ -133,7 +133,7 @@ class Provisioner(Succession, KernelProvisionerBase):
             if self._guest is not None:
                 await in_thread(remove_leftovers, self._news.engine)
             order = self._order(cmd, kwargs)
-            self._id = await in_thread(make, self._news.engine, order, self.name)
+            await self._make(order, self._news)
             self._look = self._stack.enter_context(self._news.of(self._id))
             self._listen()
             await in_thread(networks.start, self._news.engine, self._id, order)

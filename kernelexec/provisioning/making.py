@@ -64,6 +64,12 @@ def remove(engine: Engine, container: str) -> None:
         _left.add(container)
 
 
+def remove_now(container: str) -> None:
+    """The same, for one whose maker has let go of the engine meanwhile."""
+    with Engine.shared() as engine:
+        remove(engine, container)
+
+
 def remove_left(engine: Engine) -> None:
     """Remove what could not be removed before. For a thread."""
     while _left:

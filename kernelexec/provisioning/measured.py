@@ -36,6 +36,8 @@ class Measured:
     """Whether the engine says that something in it was killed for want of memory: it never says otherwise again."""
     _was_flagged = False
     """Whether it said so of an earlier kernel of the container."""
+    _changed = False
+    """Whether it has other limits by now than it was made with."""
     _counted = False
     """Whether the count of kills until the kernel's end is known, and ``_oom`` with it."""
 
@@ -105,7 +107,7 @@ class Measured:
         except EngineRefused as exc:
             message = f"The limits stay as they are (memory {now}, of which {size_text(used)} are in use): {exc}"
             raise LimitRefused(message) from exc
-        self._memory_bytes = memory_bytes or self._memory_bytes
+        self._memory_bytes, self._changed = memory_bytes or self._memory_bytes, True
 
 
 async def in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own

@@ -32,6 +32,8 @@ PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "
 #: Where a kernel in a network of its own listens there; nobody else does, and an ordinary user may.
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
 _LINE_BYTES = 4096
+#: The modes of the directory: of a kernel that runs as this user, and as another.
+_OWN, _SHARED = 0o700, 0o1770
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class RuntimeDirectory:
         if self._goes_on:
             self._called.symlink_to(self.path.name)
         else:
-            self.path.mkdir(mode=0o700, parents=True)
+            self.path.mkdir(mode=_OWN, parents=True)
         key = secrets.token_hex(32) if key is None else key
         uid, gid = user or (os.getuid(), os.getgid())
         said = {"key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
@@ -147,7 +149,7 @@ class RuntimeDirectory:
         return Connection(prefix, key.encode(), uid=uid)
 
     def _share(self, uid: int, gid: int) -> None:
-        modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: 0o1770}
+        modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: _SHARED}
         try:
             for path, mode in modes.items():
                 os.chown(path, -1, gid)
@@ -266,15 +268,20 @@ class RuntimeDirectory:
         finally:
             os.close(fd)
 
-    def clear(self) -> None:
-        """Close the pipes, and remove what is in the directory."""
+    def clear(self) -> bool:
+        """Close the pipes, and remove what is in the directory; whether it is as it was when it was made."""
         self._let_go()
-        with suppress(OSError):
+        try:
             fd = os.open(self.path, DIRECTORY)
-            try:
-                clear(fd)
-            finally:
-                os.close(fd)
+        except OSError:
+            return False
+        try:
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            return mode in (_OWN, _SHARED) and clear(fd)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
 
     def remove(self) -> None:
         """Close the pipes and remove the directory with all that is in it."""

@@ -8,11 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Container
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.engine import News, Order
 from kernelexec.provisioning.kills import Kills
-from kernelexec.provisioning.measured import KILLED, Measured
+from kernelexec.provisioning.making import make, remove_now
+from kernelexec.provisioning.measured import KILLED, Measured, in_thread
 from kernelexec.provisioning.warden import Warden
 
 #: Where a container has files in memory, beside what its options name.
@@ -25,6 +29,7 @@ class Succession(Measured):
     container: Any
     limits: Any
     mounts: Any
+    name: Any
     warden: Any
     _pid = 0
     """Of the container's first process, as this machine counts."""
@@ -42,7 +47,19 @@ class Succession(Measured):
         """Whether a kernel as the kernelspec says can be had here: nothing was chosen anew, or has been replaced, meanwhile."""
         wanted = spec.metadata["kernel_provisioner"]["config"]
         same = all(getattr(self, name) == wanted.get(name) for name in ("container", "limits", "warden"))
-        return same and self.reusable and self._sources == self._seen_sources()
+        return same and not self._changed and self.reusable and self._sources == self._seen_sources()
+
+    async def _make(self, order: Order, news: News) -> None:
+        """Have a container, which is not started yet; who let go of it meanwhile finds nothing of it.
+
+        Raises:
+            KernelStartFailed: nobody wants it any more, or see ``make``.
+        """
+        with anyio.CancelScope(shield=True):  # else nobody knew of it
+            self._id = await in_thread(make, news.engine, order, self.name)
+            if self._news is not news:
+                await in_thread(remove_now, self._id)
+                raise KernelStartFailed("The kernel was stopped before it started.")
 
     def _listen(self) -> None:
         """Have the first process of a container that is to start be able to connect."""
@@ -70,7 +87,7 @@ class Succession(Measured):
     def _forget(self) -> None:
         """Know nothing of the container that there was."""
         self._begin()
-        self._id, self._pid, self._was_flagged = "", 0, False
+        self._id, self._pid, self._was_flagged, self._changed = "", 0, False, False
 
     def _signal(self, signum: int) -> bool:
         """Signal the kernel, without the engine; whether that was possible."""
@@ -80,9 +97,9 @@ class Succession(Measured):
         """End what runs in the container, the kernel too, but not the container; whether that was possible."""
         if self._warden is not None and self._warden.open and not self._clean:
             self._unwanted |= self._status is None
-            options = Container.model_validate(self.container)
-            places = (_IN_MEMORY | options.tmpfs.keys()) - {inside for _, inside, _ in self.mounts}
-            self._clean = await self._warden.sweep(sorted(places))
+            places = _IN_MEMORY | Container.model_validate(self.container).tmpfs.keys()
+            mounted = [identity[0] for identity in self._sources.values() if identity]
+            self._clean = await self._warden.sweep(sorted(places), mounted)
         return self.reusable
 
     def _leave(self) -> None:

@@ -67,9 +67,12 @@ class Warden:
         said = await self._ask({"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": cwd}}, None)
         return "born" in said
 
-    async def sweep(self, directories: Iterable[str]) -> bool:
-        """Have all its processes end and what is in these directories, which are in memory, removed; whether that was done."""
-        said = await self._ask({"sweep": list(directories)}, _SWEEP_SECONDS)
+    async def sweep(self, directories: Iterable[str], spared: Iterable[int]) -> bool:
+        """Have all its processes end and what is in these directories, which are in memory, removed; whether that was done.
+
+        What is on a ``spared`` device (``st_dev``) is of this machine, and stays, wherever in the container it is.
+        """
+        said = await self._ask({"sweep": list(directories), "spared": list(spared)}, _SWEEP_SECONDS)
         return said.get("swept") is True
 
     def signal(self, signum: int) -> bool:
