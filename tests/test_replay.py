@@ -55,6 +55,7 @@ def test_the_cells_of_a_notebook_come_back_in_order(own: Executor, tmp_path: Pat
     assert [cell.number for cell in found.cells] == [1, 2, 3, 4]
     assert [cell.execution_id for cell in found.cells] == list(session.executions()[:4])
     assert session.notebook is not None
+    session.save_notebook()
     assert Document.read(session.notebook).sources[:2] == ("xs = [1]", "xs.append(2)")
 
 

@@ -58,6 +58,26 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+OUT_OF_DESCRIPTORS = """
+import json, os, resource, sys
+from pathlib import Path
+from kernelexec.provisioning.labels import OWNER, ROOT
+from kernelexec.provisioning.orphans import abandoned
+from kernelexec.provisioning.roots import RECORD, Owner
+record = Path(sys.argv[1], RECORD).read_text()
+owner, labels = Owner.said(json.loads(record)), {OWNER: record, ROOT: sys.argv[1]}
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+print(owner.gone, abandoned(labels), abandoned({**labels, ROOT: "/nowhere"}))
+"""
+
+
+def test_who_is_out_of_descriptors_takes_nobody_for_dead(owner: subprocess.Popen[str]) -> None:
+    command = [sys.executable, "-c", OUT_OF_DESCRIPTORS, line_of(owner)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False False False\n"
+
+
 def swept(base: Path) -> list[str]:
     """The names that are left after a sweep."""
     sweep([base], threading.Event())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ipykernel.iostream import OutStream
@@ -18,6 +18,8 @@ _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
 _PENDING_CHARS = 512 * 1024  # with what is just being sent, less than the last words hold
 _DRAIN_SECONDS = 0.25
+#: How long libzmq gets, after a flush, to hand on what nothing else keeps, and how seldom, in seconds.
+_SENDING_SECONDS, _REST_SECONDS = 0.003, 0.05
 _TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
 
 
@@ -27,6 +29,7 @@ class Stream(OutStream):
     flush_timeout = 3600
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
+        self._rested = 0.0
         self._written = 0.0
         self._descriptor: Descriptor | None = None
         self._is_stderr = name == "stderr"
@@ -99,6 +102,9 @@ class Stream(OutStream):
             publisher.flush_text()
         elif publisher.pieces or publisher.publishing:
             super().flush()
+            if not publisher.words.lasting and monotonic() - self._rested > _REST_SECONDS:
+                sleep(_SENDING_SECONDS)  # what libzmq has and the system has not would die with this process
+                self._rested = monotonic()
 
     def _flush(self) -> None:
         if self.pub_thread is not None:

@@ -41,6 +41,11 @@ class LastWords:
             self._map = mmap.mmap(fd, 2 * HALF_BYTES)
             os.close(fd)
 
+    @property
+    def lasting(self) -> bool:
+        """Whether they outlive this process."""
+        return self._map is not None
+
     def begin(self, header: Any) -> None:
         """Forget what was; the words of another cell follow, which is known by its request's header."""
         self.header, self._total = header, 0

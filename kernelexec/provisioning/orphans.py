@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from kernelexec.provisioning.register import LeftSession, left_sessions
 from kernelexec.provisioning.roots import RECORD, Owner, Root, is_held
 from kernelexec.provisioning.trees import DIRECTORY
 
+#: Who is out of descriptors or memory knows nothing of others.
+_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 logger = logging.getLogger("kernelexec")
 
 
@@ -117,19 +120,13 @@ def _waits(found: Labelled) -> bool:
 
 def abandoned(labels: Mapping[str, str]) -> bool:
     """Whether a container's owner is dead and no other process has taken its private directory over."""
-    for fd in _opened(Path(labels.get(ROOT, "/nowhere"))):
+    try:
+        fd = os.open(labels.get(ROOT, "/nowhere"), DIRECTORY)
+    except OSError as exc:
+        owner = owner_of(labels)
+        return exc.errno not in _OUT and owner is not None and owner.gone
+    try:
         owner = Owner.of(fd)
         return owner is not None and not is_held(fd, owner) and owner.gone
-    owner = owner_of(labels)
-    return owner is not None and owner.gone
-
-
-def _opened(path: Path) -> Iterator[int]:
-    try:
-        fd = os.open(path, DIRECTORY)
-    except OSError:
-        return
-    try:
-        yield fd
     finally:
         os.close(fd)

@@ -159,10 +159,26 @@ def _descendants(pid: int, table: dict[int, Status]) -> set[int]:
 def status_of(pid: int) -> Status | None:
     """Of a process by its id; None where it has ended."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else Status(int(fields[1]), int(fields[3]), int(fields[19]))
+        return _read((_PROC / str(pid) / "stat").read_bytes())
     except (OSError, IndexError):
         return None
+
+
+def _read(said: bytes) -> Status | None:
+    fields = said.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else Status(int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def has_ended(pid: int, born: int) -> bool:
+    """Whether the process of that id that was born then is surely gone: not where that cannot be read."""
+    try:
+        said = (_PROC / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    status = _read(said)
+    return status is None or status.born != born
 
 
 def _environ(pid: int) -> list[bytes]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning.processes import status_of
+from kernelexec.provisioning.processes import has_ended, status_of
 from kernelexec.provisioning.trees import DIRECTORY, clear, names_in
 
 RECORD, _FRESH = ".owner", ".owner.new"
@@ -85,10 +85,13 @@ class Owner:
     @property
     def gone(self) -> bool:
         """Whether the process has certainly ended, given that nobody holds the directory's lock."""
-        if self.boot != _boot():
+        boot, namespace = _boot(), _pid_namespace()
+        if bool(self.boot) > bool(boot) or bool(self.pid_namespace) > bool(namespace):
+            return False  # who is out of descriptors, for one, knows nothing of others
+        if self.boot != boot:
             return self.machine == os.uname().nodename  # the machine was started anew; or else it is another one
-        if self.started and self.pid_namespace == _pid_namespace():
-            return _started(self.pid) != self.started
+        if self.started and self.pid_namespace == namespace:
+            return has_ended(self.pid, self.started)
         return self.locked
 
 
