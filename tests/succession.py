@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kernelexec import Executor, Session
 from kernelexec.provisioning.engine import Engine
@@ -37,3 +40,17 @@ def opened(tmp_path: Path, more: dict[str, Any] | None = None, **options: Any) -
 
 def looked(session: Session) -> dict[str, Any]:
     return dict(json.loads(session.execute(LOOK).stdout))
+
+
+@pytest.fixture(scope="module", name="executor")
+def small_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    with opened(tmp_path_factory.mktemp("w"), memory_bytes=512 << 20) as one:
+        yield one
+
+
+@pytest.fixture(name="session")
+def watched_session(executor: Executor) -> Iterator[Session]:
+    one = executor.session("one")
+    yield one
+    one.close()
+    assert ids(executor) == set()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,10 @@ from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import WORKSPACE
 from kernelexec.provisioning.making import make
 from tests.engine import IMAGE, needs_engine
-from tests.succession import CLEAN, ids, looked, opened
+from tests.succession import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 
 pytestmark = needs_engine
 BOUND = 30
-
-
-@pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    with opened(tmp_path_factory.mktemp("w"), memory_bytes=512 << 20) as one:
-        yield one
-
-
-@pytest.fixture
-def session(executor: Executor) -> Iterator[Session]:
-    one = executor.session("one")
-    yield one
-    one.close()
-    assert ids(executor) == set()
 
 
 @pytest.mark.parametrize(

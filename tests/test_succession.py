@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from kernelexec import Executor, Session
 from kernelexec.provisioning.engine import Engine
 from tests.engine import needs_engine
-from tests.succession import CLEAN, ids, looked, opened
+from tests.succession import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 
 pytestmark = needs_engine
 BOUND = 30
@@ -32,20 +31,6 @@ pathlib.Path('/dev/shm/file').write_text('left')
 pathlib.Path('file').write_text('kept')
 orphan = subprocess.Popen(['setsid', '-f', 'env', '-i', 'sh', '-c', 'trap "" TERM HUP INT; while :; do sleep 1; done'])
 """
-
-
-@pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    with opened(tmp_path_factory.mktemp("w"), memory_bytes=512 << 20) as one:
-        yield one
-
-
-@pytest.fixture
-def session(executor: Executor) -> Iterator[Session]:
-    one = executor.session("one")
-    yield one
-    one.close()
-    assert ids(executor) == set()
 
 
 def test_a_restart_keeps_the_container_and_nothing_that_was_in_memory(executor: Executor, session: Session) -> None:

@@ -59,6 +59,11 @@ def be_called(*words: str) -> None:
         ctypes.memmove(first, said[: end - first - 1].ljust(end - first, b"\0"), end - first)
 
 
+def threads() -> int:
+    """How many threads this process has: more than one do not survive a fork."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
+
+
 def part() -> None:
     """In the child: have a session of its own, no descriptor of the parent's but the first three, and other random numbers."""
     os.setsid()

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any, NoReturn
 
-from .forking import Birth, import_late, part
+from .family import KERNEL_MARK
+from .forking import Birth, import_late, part, threads
 
-#: By which variable a kernel and all that it starts can be told, and how long its value is.
-MARK, MARK_CHARS = "KERNELEXEC_KERNEL", 32
+_MARK_CHARS = 32
 _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
 #: How long nobody has asked for a kernel when it imports something that users may want; and how long it minds that, in seconds.
 _IDLE_MILLISECONDS, _MINDFUL_SECONDS = 200, 3.0
@@ -36,10 +36,10 @@ def main(arguments: list[str]) -> None:
     mark = _Mark.here()
     os.environ.setdefault(*_BACKEND)
     import_late()
-    threads = _settle()
-    _say(channel, {"serves": threads == 1, "threads": threads})
-    birth = _Server(channel, arguments[1:]).serve() if threads == 1 else _wait_for_end(channel)
-    mark.change(birth.environ.get(MARK, ""))
+    count = _settle()
+    _say(channel, {"serves": count == 1, "threads": count})
+    birth = _Server(channel, arguments[1:]).serve() if count == 1 else _wait_for_end(channel)
+    mark.change(birth.environ.get(KERNEL_MARK, ""))
     birth.become()
 
 
@@ -123,20 +123,20 @@ class _Mark:
     @classmethod
     def here(cls) -> _Mark:
         """Where it is; to be called before anything changes the environment."""
-        prefix = f"{MARK}=".encode()
+        prefix = f"{KERNEL_MARK}=".encode()
         entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
         index = 0
         while (address := entries[index]) is not None:
             entry = ctypes.string_at(address)
-            if entry.startswith(prefix) and len(entry) == len(prefix) + MARK_CHARS:
+            if entry.startswith(prefix) and len(entry) == len(prefix) + _MARK_CHARS:
                 return cls(address + len(prefix))
             index += 1
         return cls(None)
 
     def change(self, value: str) -> None:
         """Be another one's."""
-        if self._address is not None and len(value) == MARK_CHARS and value.isascii():
-            ctypes.memmove(self._address, value.encode(), MARK_CHARS)
+        if self._address is not None and len(value) == _MARK_CHARS and value.isascii():
+            ctypes.memmove(self._address, value.encode(), _MARK_CHARS)
 
 
 def _settle() -> int:
@@ -149,7 +149,7 @@ def _settle() -> int:
     os.waitpid(pid, 0)
     gc.collect()
     gc.freeze()
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
+    return threads()
 
 
 def _have(stderr: int) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from . import app, gauge
-from .forking import Birth, import_late, part
+from .forking import Birth, import_late, part, threads
 from .leftovers import clear_memory
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
@@ -95,9 +95,8 @@ class _Warden:
     def _start(self, birth: Birth) -> bool:
         """Whether this is the child. What does not survive a fork, threads that something in the image has begun, is spared."""
         self._kills = self._group.kills() if self._group is not None else 0
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
         try:
-            self._pid = os.fork() if threads == 1 else _spawned(birth)
+            self._pid = os.fork() if threads() == 1 else _spawned(birth)
         except OSError as exc:
             self._say({"failed": exc.strerror})
             return False

@@ -128,13 +128,11 @@ class Beginning(Ending):
         return message
 
     async def _launch(self, tasks: TaskGroup) -> Mapping[str, Any]:
-        if self._unwanted:
-            raise KernelStartFailed("The kernel was stopped before it started.")
+        self._check_wanted()
         spec = self._place.spec(self._runtime, self.token, self._installed)
         env = self._place.environment() | self._order()
         provisioner = await self._provisioner_for(spec)
-        if self._unwanted:
-            raise KernelStartFailed("The kernel was stopped before it started.")
+        self._check_wanted()
         kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
         with self._runtime.stderr_file.open("ab") as stderr:
             try:
@@ -149,6 +147,10 @@ class Beginning(Ending):
         self.container = getattr(provisioner, "in_container", None)
         tasks.start_soon(self._watch, provisioner)
         return where
+
+    def _check_wanted(self) -> None:
+        if self._unwanted:
+            raise KernelStartFailed("The kernel was stopped before it started.")
 
     async def _provisioner_for(self, spec: KernelSpec) -> KernelProvisionerBase:
         """The one that has a container for it, or a new one."""

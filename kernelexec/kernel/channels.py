@@ -11,15 +11,13 @@ import asyncio
 import os
 import socket
 import stat
-import struct
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel import zmtp
-
-_UCRED = struct.Struct("3i")
+from kernelexec.provisioning.processes import peer_of
 
 
 def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callable[[int], bool] | None = None) -> socket.socket:
@@ -57,9 +55,10 @@ def _check_file(pin: int, path: Path, uid: int) -> None:
 
 
 def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[int], bool]) -> None:
-    if not hasattr(socket, "SO_PEERCRED"):
+    peer = peer_of(sock)
+    if peer is None:
         return
-    peer_pid, peer_uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    peer_pid, peer_uid = peer
     if peer_uid != uid or not belongs(peer_pid):
         raise KernelConnectionFailed(f"{path.name} is served by process {peer_pid} of uid {peer_uid}, not by the kernel.")
 

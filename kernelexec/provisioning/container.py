@@ -26,7 +26,7 @@ from kernelexec.provisioning.orphans import remove_leftovers
 from kernelexec.provisioning.processes import children_of, descends, status_of
 from kernelexec.provisioning.succession import Succession
 
-#: tini says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
+#: The first process says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
 #: Options that a container keeps for its life, whatever who takes it over is configured with.
 _AS_MADE = ("network", "layout")

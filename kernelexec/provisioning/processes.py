@@ -11,6 +11,8 @@ import os
 import secrets
 import select
 import signal
+import socket
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from pathlib import Path
 NAME = "KERNELEXEC_KERNEL"
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _SWEEPS = 5
+_PEER = struct.Struct("3i")
 _DEATH_MILLISECONDS = 100
 _GENERATIONS = 100
 
@@ -167,6 +170,14 @@ def status_of(pid: int) -> Status | None:
 def _read(said: bytes) -> Status | None:
     fields = said.rpartition(b")")[2].split()
     return None if fields[0] in (b"Z", b"X") else Status(int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int] | None:
+    """The process and the user at the other end of a unix socket; None where the system does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid
 
 
 def has_ended(pid: int, born: int) -> bool:

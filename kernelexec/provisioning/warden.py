@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from kernelexec.provisioning.processes import peer_of
 from kernelexec.provisioning.roots import hold, let_go
 
 #: What its socket is called in the kernel's private directory, whose path has room for no more.
@@ -21,7 +21,6 @@ NAME = "w"
 _MESSAGE_BYTES, _ANSWER_BYTES = 96 * 1024, 1024
 #: How long it may take to end all processes of a container, in seconds.
 _SWEEP_SECONDS = 5.0
-_PEER = struct.Struct("3i")
 
 
 class Warden:
@@ -122,8 +121,8 @@ class Warden:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if uid != self._uid or not belongs(pid):
+        peer = peer_of(sock)
+        if peer is None or peer[1] != self._uid or not belongs(peer[0]):
             sock.close()
             return
         self.close()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import socket
-import struct
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
 from kernelexec.provisioning.engine.address import host, socket_at
 from kernelexec.provisioning.engine.client import Engine, mapped
+from kernelexec.provisioning.processes import peer_of
 
-_PEER = struct.Struct("3i")
 _NEAR = frozenset({"", "localhost", "127.0.0.1", "::1"})
 
 
@@ -50,12 +49,12 @@ class Whereabouts:
 
 def _listener(address: str) -> int:
     path = socket_at(address)
-    if path is None or not hasattr(socket, "SO_PEERCRED"):
+    if path is None:
         return 0
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(path)
-            pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            peer = peer_of(sock)
     except OSError:
         return 0
-    return int(pid)
+    return 0 if peer is None else peer[0]
