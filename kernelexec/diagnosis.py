@@ -11,8 +11,9 @@ from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Sta
 
 _CELL_LINE = re.compile(r"^Cell In\[(\d+)\], line (\d+)", re.MULTILINE)
 _ARROW = re.compile(r"^-+> (\d+) (.*)$", re.MULTILINE)
-_SYNTAX_LINE = re.compile(r"^\s*(?:Cell In\[\d+\]|File .*), line (\d+)\n(.*)$", re.MULTILINE)
-_OTHER_FILE = re.compile(r"^\s*File ", re.MULTILINE)
+#: Where IPython cuts a cell into tokens, its indentation is refused under this name.
+_SYNTAX_LINE = re.compile(r"^\s*(?:(?:Cell In\[\d+\]|File .*), line |File <tokenize>:)(\d+)\n(.*)$", re.MULTILINE)
+_OTHER_FILE = re.compile(r"^\s*File (?!<tokenize>:)", re.MULTILINE)
 #: Python's own traceback, as the launcher gives it for exception groups: a tree with a bar for each group around a line.
 _BRANCH = re.compile(r"^ *\+(?:-\+)?-+ \d+ -+$", re.MULTILINE)
 _TREE_FRAME = re.compile(r'^([ |]*)  File "Cell In\[(\d+)\]", line (\d+).*(?:\n\1    (.*))?$', re.MULTILINE)

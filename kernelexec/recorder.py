@@ -17,6 +17,7 @@ from kernelexec.cells import Cell
 from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
 from kernelexec.notebooks import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.text import json_encoder
 from kernelexec.workspace.files import create, holds, write_atomically
 
 _METADATA = {
@@ -33,7 +34,7 @@ _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left o
 _PIECE_CHARS = 128 * 1024
 #: What comes before the first of several and before the others, and after the outputs of a cell.
 _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode = json_encoder()
 
 
 @dataclass(slots=True)

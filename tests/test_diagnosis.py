@@ -131,6 +131,11 @@ TAB = Error(
     "inconsistent use of tabs and spaces in indentation (821687771.py, line 3)",
     ("  Cell In[5], line 3\n    y = 2\n    ^\nTabError: inconsistent use of tabs and spaces in indentation\n",),
 )
+DEDENT = Error(
+    "IndentationError",
+    "unindent does not match any outer indentation level (<tokenize>, line 3)",
+    ("  File <tokenize>:3\n    y = 2 % 3\n    ^\nIndentationError: unindent does not match any outer indentation level\n",),
+)
 EXIT = Error("SystemExit", "3", ("An exception has occurred, use %tb to see the full traceback.\n", "SystemExit: 3\n"))
 GROUP = Error("ExceptionGroup", "g (2 sub-exceptions)", ())
 STOPPED = error("KeyboardInterrupt", "", "Cell In[4], line 2\n      1 import time\n----> 2 time.sleep(30)\n")
@@ -157,6 +162,7 @@ PLACES: dict[str, tuple[Error, int | None, str | None]] = {
     "syntax of evaluated text": (EVAL, 2, "eval('1 +')"),
     "syntax of an imported module": (BROKEN_MODULE, 2, "import broken"),
     "indentation": (INDENT, 2, "y = 2"),
+    "indentation among tokens": (DEDENT, 3, "y = 2 % 3"),
     "tabs": (TAB, 3, "y = 2"),
     "an exit": (EXIT, None, None),
     "a group": (GROUP, None, None),
@@ -168,6 +174,7 @@ HINTS: dict[str, tuple[Error, str]] = {
     "a zero": (FUNCTION, "Guard against a divisor of zero."),
     "syntax": (SYNTAX, "Mend the marked line: nothing of the cell ran."),
     "indentation": (INDENT, "Mend the indentation of the marked line: nothing of the cell ran."),
+    "indentation among tokens": (DEDENT, "Mend the indentation of the marked line: nothing of the cell ran."),
     "an index": (DURING, "Check the length first."),
     "a key": (COLOURED, "Look at the keys or columns that are there."),
     "a file": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 from pathlib import Path
@@ -17,8 +18,10 @@ from kernelexec import (
     ExecutionResult,
     InvalidWorkDir,
     KernelStartFailed,
+    Output,
     QueueFull,
 )
+from kernelexec.session.turn import Turn
 from tests.traces import descriptors, marked_processes, processes_of, runtime_directories
 
 SESSIONS, CELLS = 20, 10
@@ -167,3 +170,25 @@ def test_a_caller_that_is_cancelled_while_a_session_starts_leaves_nothing(tmp_pa
 
     asyncio.run(run())
     assert (descriptors(), marked_processes(), runtime_directories()) == before
+
+
+def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path) -> None:
+    """Python's search for what holds itself stops the whole process: the cells of hundreds of sessions must not need it."""
+    codes = ("1 + 1", "print(1)", "1 / 0", "!echo 1", "from IPython.display import HTML; HTML('a')", "x =")
+
+    async def run() -> int:
+        async with AsyncExecutor("local", workspace=tmp_path, config={"capacity": {"results": 1}}) as executor:
+            session = await executor.session("s")
+            heard: list[Output] = []
+            for code in codes:
+                await session.execute(code, on_output=heard.append)
+            gc.disable()
+            try:
+                turns = sum(isinstance(found, Turn) for found in gc.get_objects())
+                for code in codes * 2:
+                    await session.execute(code, on_output=heard.append)
+                return sum(isinstance(found, Turn) for found in gc.get_objects()) - turns
+            finally:
+                gc.enable()
+
+    assert asyncio.run(run()) == 0

@@ -100,6 +100,10 @@ class Collector:
         self.dropped_bytes += size_bytes
         self._unread += outputs
 
+    def end(self) -> None:
+        """Tell nobody any more: who is told may hold this collector, and the memory of both would stay until it is searched."""
+        self._on_output = None
+
     def outputs(self) -> tuple[Output, ...]:
         """The outputs so far, in order; streams of one name that follow each other are one."""
         found: list[Output] = []

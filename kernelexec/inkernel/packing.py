@@ -88,6 +88,18 @@ class Session(jupyter.Session):
         idents = ident if isinstance(ident, list) else [] if ident is None else [ident]
         return [*idents, jupyter.DELIM, self.sign(parts), *parts]
 
+    def sign(self, msg_list: list[bytes]) -> bytes:
+        """The signature of what is given, in hexadecimal; nothing without a key."""
+        auth: Any = self.auth
+        if auth is None:
+            return b""
+        *envelope, content = msg_list
+        digest = auth.copy()
+        digest.update(b"".join(envelope))
+        digest.update(content)
+        signature: bytes = digest.hexdigest().encode()
+        return signature
+
     def send(self, stream: Any, msg_or_type: Any, *args: Any, **kwargs: Any) -> Any:
         """Send a message; what is not as usual goes jupyter_client's own way."""
         if stream is None or kwargs.get("buffers") or len(args) > 3 or self.adapt_version or self.debug:  # noqa: PLR2004 - buffers

@@ -13,7 +13,6 @@ from subprocess import CalledProcessError
 from typing import Any
 
 from ipykernel.jsonutil import json_clean
-from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.display import publish_display_data
@@ -24,6 +23,7 @@ from . import groups, snapshot
 from .bounds import bounded, bounded_traceback
 from .command import MARK, Command
 from .formatting import Formatter
+from .reading import Reader
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
@@ -34,7 +34,7 @@ _EXEC = re.compile(r"\bexec\b")
 _NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
 
 
-class Shell(ZMQInteractiveShell):
+class Shell(Reader):
     """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
 
     scratch: str | None = None
@@ -43,7 +43,6 @@ class Shell(ZMQInteractiveShell):
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     failed_within: dict[str, Any] | None = None
-    _transformed: tuple[str, str] | None = None
 
     def init_environment(self) -> None:
         """No colours and no pagers: what commands print is read by programs."""
@@ -111,15 +110,6 @@ class Shell(ZMQInteractiveShell):
         super().safe_execfile(fname, *where, **options)
         if self.shown_error is not before:
             self.failed_within = self.shown_error
-
-    def transform_cell(self, raw_cell: str) -> str:
-        """IPython's syntax as Python's. ipykernel asks for that before each cell, and IPython again when it runs it."""
-        known, self._transformed = self._transformed, None
-        if known is not None and known[0] == raw_cell:
-            return known[1]
-        text: str = super().transform_cell(raw_cell)
-        self._transformed = (raw_cell, text)
-        return text
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, or one within it for ``%%capture``, and remember its failure, which IPython only shows."""

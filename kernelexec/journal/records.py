@@ -31,7 +31,7 @@ from kernelexec.hooks import (
     SnapshotTaken,
 )
 from kernelexec.results import Error, ExecutionResult, Output, Stream
-from kernelexec.text import clean, clean_text, cut_middle, head_of
+from kernelexec.text import clean, clean_text, cut_middle, head_of, json_encoder
 
 #: What is kept of a result whose request may be sent again, of the text of any other, and of what was refused; in bytes.
 RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
@@ -40,7 +40,7 @@ _ERROR_BYTES = RESULT_BYTES // 16
 _FILES = 1000
 #: Records of every cell, in which nothing is nested: they are made JSON as they are.
 _FLAT = frozenset({"started", "finished"})
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_encode = json_encoder(separators=(",", ":"), allow_nan=False)
 _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 
 

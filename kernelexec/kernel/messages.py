@@ -16,6 +16,7 @@ from json.scanner import make_scanner
 from typing import Any
 
 from kernelexec.kernel.zmtp import Multipart
+from kernelexec.text import json_encoder
 
 _DELIMITER = b"<IDS|MSG>"
 _VERSION = "5.4"
@@ -23,7 +24,7 @@ _SIGNED_FRAMES = 4
 _ENVELOPE_BYTES = 64 * 1024
 #: What nobody here reads the content of: it repeats what was sent.
 _ECHO = "execute_input"
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json_encoder(separators=(",", ":"))
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # without looks for white space around it
 
 

@@ -148,6 +148,7 @@ class Turn:
         """Set the outcome and let go of what only a running cell needs."""
         self.result = result
         if self.collector is not None:
+            self.collector.end()
             self.held_bytes = self.collector.held_bytes
         if self.spill is not None:
             self.spill.close()

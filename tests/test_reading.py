@@ -1,0 +1,108 @@
+"""A cell is read as IPython reads it, though most are not cut into tokens, and what was asked before is not found out anew."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+from IPython.core.interactiveshell import InteractiveShellABC
+
+from kernelexec.inkernel.reading import DisplayHook, Reader, Transformer
+
+#: What IPython's syntax is made of, among what ends a line, hides a sign or has one by chance.
+PIECES = [*"%!?,;/= \t\nx1'#()", "%%", "!!", "??", "\r\n", "\x0c", "\\\n", "ls", '"""', ": "]
+CELLS = ["1+1", "a % b", "x = %who", "files = !ls", "%time 1", "  ;f a", "/f a", "f?", "'%'", "# ?", "f(\n/g)"]
+CELLS += ["%%bash\nls", "x\n,f a b\n", "if 1:\n    x\n  y", "", "\n", "(", "'"]
+
+
+@InteractiveShellABC.register
+class Shell:
+    """What a display hook asks for the cell that runs."""
+
+    def __init__(self, cells: list[str]) -> None:
+        self.history_manager = SimpleNamespace(input_hist_parsed=cells)
+
+
+def read(manager: TransformerManager, cell: str) -> object:
+    try:
+        return manager.transform_cell(cell)
+    except IndentationError:  # a cell that is not cut into tokens is left as it is, and does not compile either
+        return cell if cell.endswith("\n") else f"{cell}\n"
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is to be the same
+        return type(exc)
+
+
+def test_any_cell_is_read_as_ipython_reads_it() -> None:
+    chosen = random.Random(1)  # noqa: S311 - for many cells, not for secrets
+    made = ["".join(chosen.choices(PIECES, k=chosen.randint(1, 12))) for _ in range(20_000)]
+    theirs: Any = TransformerManager
+    ours, theirs = Transformer(), theirs()
+    assert [(cell, read(ours, cell)) for cell in (*CELLS, *made)] == [(cell, read(theirs, cell)) for cell in (*CELLS, *made)]
+
+
+def test_a_cell_without_its_syntax_is_not_cut_into_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(_lines: list[str]) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("IPython.core.inputtransformer2.make_tokens_by_line", cut)
+    cell = "for i in range(3):\n    print(i / 2, [i, 'a;b'])\n"
+    assert Transformer().transform_cell(cell) == cell
+    with pytest.raises(AssertionError):
+        Transformer().transform_cell("a != b")
+
+
+def test_what_somebody_adds_to_the_transformers_is_asked() -> None:
+    class Adding:
+        @classmethod
+        def find(cls, _tokens: Any) -> None:
+            asked.append(cls)
+
+    asked: list[type] = []
+    manager = Transformer()
+    manager.token_transformers.append(Adding)
+    manager.transform_cell("1+1")
+    assert asked == [Adding]
+
+
+@pytest.mark.parametrize(
+    ("cells", "quiet"),
+    [
+        ([], False),
+        (["1"], False),
+        (["1;"], True),
+        (["1; # why"], True),
+        (["1 #;"], False),
+        (["';'"], False),
+        (["1;", "2"], False),
+    ],
+)
+def test_a_semicolon_at_the_end_hides_the_value(cells: list[str], quiet: bool) -> None:  # noqa: FBT001 - a parameter
+    hook: Any = DisplayHook.__new__(DisplayHook)
+    hook.shell = Shell(cells)
+    assert hook.quiet() is quiet
+
+
+def test_whether_a_cell_awaits_is_found_out_once_for_both_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def find(cell: str) -> bool:
+        found.append(cell)
+        return "await" in cell
+
+    monkeypatch.setattr("IPython.core.interactiveshell._should_be_async", find)
+    shell: Any = Reader.__new__(Reader)
+    told = [
+        shell.should_run_async(raw, transformed_cell=text)
+        for raw, text in (("1", "1\n"), ("await f", "await f\n"))
+        for _ in "12"
+    ]
+    assert told == [False, False, True, True]
+    assert found == ["1\n", "await f\n"]
+    shell.should_run_async("await f", transformed_cell="await f\n")
+    shell.autoawait = False
+    assert not shell.should_run_async("await f", transformed_cell="await f\n")
+    failed = (ValueError, ValueError(), None)
+    assert not shell.should_run_async("await f", transformed_cell="await f\n", preprocessing_exc_tuple=failed)
