@@ -231,14 +231,31 @@ def test_an_empty_reply_is_a_reply(case: Case) -> None:
 @pytest.mark.parametrize("step", [finish("died"), lambda case: case.execution.ask_interrupt()])
 def test_an_end_and_a_request_to_interrupt_wake_who_watches(case: Case, step: Step) -> None:
     async def watch() -> None:
-        waiting = [asyncio.ensure_future(case.execution.wait_for_turn()) for _ in range(2)]
+        waiting = [asyncio.ensure_future(case.execution.wait_for_turn(60)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not any(waiter.done() for waiter in waiting)
         step(case)
         await asyncio.gather(*waiting)
-        await case.execution.wait_for_turn()
+        await case.execution.wait_for_turn(60)
 
     case.runner.run(watch())
+
+
+def test_a_cell_that_goes_on_is_waited_for_so_long(case: Case) -> None:
+    async def watch() -> bool:
+        waiting = asyncio.ensure_future(case.execution.wait_for_turn(60))
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ManualLoop)
+        for _ in range(6):
+            assert not waiting.done()
+            loop.now += 10
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return waiting.done()
+
+    assert case.runner.run(watch())
+    assert (case.end(), case.execution.asked) == (None, False)
 
 
 def test_a_request_to_interrupt_is_no_end(case: Case) -> None:
@@ -249,12 +266,12 @@ def test_a_request_to_interrupt_is_no_end(case: Case) -> None:
 
 def test_a_wait_that_was_given_up_is_taken_up_again(case: Case) -> None:
     async def wait() -> None:
-        given_up = asyncio.ensure_future(case.execution.wait_for_turn())
+        given_up = asyncio.ensure_future(case.execution.wait_for_turn(60))
         await asyncio.sleep(0)
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
-        again = asyncio.ensure_future(case.execution.wait_for_turn())
+        again = asyncio.ensure_future(case.execution.wait_for_turn(60))
         idle(case)
         reply(case)
         await again

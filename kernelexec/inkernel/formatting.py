@@ -25,8 +25,19 @@ class Formatter(DisplayFormatter):
     def _shows_plain_values(self) -> bool:
         """Whether somebody has registered another representation of a plain value, or of any value."""
         others = [formatter for name, formatter in self.formatters.items() if name != _TEXT]
-        return any(
-            not formatter.type_printers.keys().isdisjoint(_OF_PLAIN)
-            or any(module == "builtins" for module, _ in formatter.deferred_printers)
-            for formatter in (self.ipython_display_formatter, self.mimebundle_formatter, *others)
-        )
+        for formatter in (self.ipython_display_formatter, self.mimebundle_formatter, *others):
+            by_type, by_name = _printers(formatter)
+            if by_type and not by_type.keys().isdisjoint(_OF_PLAIN):
+                return True
+            if by_name and any(module == "builtins" for module, _ in by_name):
+                return True
+        return False
+
+
+def _printers(formatter: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """What is registered by type and by name; traits are looked up where they are kept, for there are two dozens of them."""
+    kept = formatter._trait_values  # noqa: SLF001 - traitlets has no quicker way
+    try:
+        return kept["type_printers"], kept["deferred_printers"]
+    except KeyError:  # nobody has asked for them yet
+        return formatter.type_printers, formatter.deferred_printers

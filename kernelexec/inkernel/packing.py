@@ -61,6 +61,10 @@ def _packed_header(header: dict[str, Any]) -> bytes:
 class Session(jupyter.Session):
     """jupyter_client's session, with which a message costs a third of the time."""
 
+    #: In jupyter_client these are traits, which it looks up for each message. Nobody sets them in a kernel.
+    adapt_version: Any = 0
+    debug: Any = False
+    copy_threshold: Any = 2**16
     _parent: tuple[Any, bytes] = ({}, _NOTHING)
 
     def msg_header(self, msg_type: str) -> dict[str, Any]:

@@ -224,10 +224,10 @@ class Publisher(IOPubThread):
         """
         with self.wire:
             with self.room:
+                self.publishing, before = threading.get_ident(), self.publishing  # before nothing is pending any more
                 pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
                 self.last_stream = self.last_parent = None
                 self.room.notify_all()
-            self.publishing, before = threading.get_ident(), self.publishing
             try:
                 for stream, parent, texts in pieces:
                     with suppress(Exception):  # one message's fault must not cost the others

@@ -79,7 +79,9 @@ class Requests:
     def _read(self, limit: int | None = None) -> int:
         count = 0
         while self._handle is not None and not self.socket.closed and count != limit and waiting(self.socket):
-            request = self.socket.recv_multipart(NOBLOCK, copy=False)
+            request = [self._bare.recv(NOBLOCK, copy=False)]
+            while request[-1].more:
+                request.append(self._bare.recv(NOBLOCK, copy=False))
             task = self._loop.create_task(self._handle(request), context=self._context)
             self._running.add(task)
             task.add_done_callback(self._running.discard)

@@ -98,9 +98,11 @@ class Stream(OutStream):
             return
         if publisher.inlet.busy:
             self.drain()
+        if not (publisher.pieces or publisher.publishing):
+            return
         if publisher.between_cells and threading.current_thread() is threading.main_thread():
             publisher.flush_text()
-        elif publisher.pieces or publisher.publishing:
+        else:
             super().flush()
             if not publisher.words.lasting and monotonic() - self._rested > _REST_SECONDS:
                 sleep(_SENDING_SECONDS)  # what libzmq has and the system has not would die with this process

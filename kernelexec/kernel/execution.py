@@ -50,9 +50,13 @@ class Execution:
         self._half_at = 0.0
         self._patience: asyncio.TimerHandle | None = None
 
-    async def wait_for_turn(self) -> None:
-        """Wait until the execution ended or somebody asked for its interruption."""
-        await self._turning.wait()
+    async def wait_for_turn(self, seconds: float) -> None:
+        """Wait until the execution ended or somebody asked for its interruption, so many seconds at most, for all who wait."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._turning.set)
+        try:
+            await self._turning.wait()
+        finally:
+            timer.cancel()
 
     @property
     def asks_exit(self) -> bool:

@@ -117,9 +117,10 @@ class Wire:
         return parent_id
 
     def _sign(self, parts: Sequence[bytes]) -> bytes:
+        *envelope, content = parts
         signer = self._hmac.copy()
-        for part in parts:
-            signer.update(part)
+        signer.update(b"".join(envelope))
+        signer.update(content)
         return signer.hexdigest().encode()
 
 

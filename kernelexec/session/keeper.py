@@ -168,8 +168,7 @@ class Keeper:
         A request of our ``own`` has a result that nobody sees: what is to be said is kept for the next cell's.
         """
         verdict = Verdict(notes=[] if own else self._told(kernel))
-        with anyio.move_on_after(timeout):
-            await execution.wait_for_turn()
+        await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
             verdict.interrupted = "request" if execution.asked else "timeout"
             climbed = await end_cell(kernel, execution, grace=self._config.budgets.grace)
