@@ -133,12 +133,12 @@ class Kernel(IPythonKernel):
     def _part_from_children(self) -> None:
         """Wait for what programs wrote so far; what those that go on will write belongs to this cell, not to a later one."""
         lingering = family.has_children()
-        for stream in self._own_streams[:2]:
-            if isinstance(stream, Stream):
-                stream.drain()
-                if lingering:
-                    stream.part_from_programs()
+        streams = [stream for stream in self._own_streams[:2] if isinstance(stream, Stream)]
+        for stream in streams[:1]:  # for both, and for children
+            stream.drain()
         if lingering:
+            for stream in streams:
+                stream.part_from_programs()
             family.reap_adopted()
 
     def _restore_streams(self) -> None:

@@ -68,6 +68,7 @@ class Publisher(IOPubThread):
         self.children = Children(self.inlet, self._take_from_child)
         self._queued_bytes = 0
         self._woken = self._armed = False
+        self._main = threading.main_thread().ident
         self._bare: Any = super(zmq.Socket, socket) if isinstance(socket, zmq.Socket) else socket
         super().__init__(socket, pipe=pipe, session=session)
 
@@ -88,11 +89,11 @@ class Publisher(IOPubThread):
             with suppress(ValueError, LookupError, TypeError):
                 self.children.write_message(list(map(bytes, msg)))
             return
-        if self.publishes_here or not self.may_block:
-            if threading.current_thread().name != CONTROL_THREAD_NAME:
-                self._really_send(msg, *args, **kwargs)
+        if not self.publishes_here and (threading.get_ident() == self._main or self.may_block):
+            if kwargs.get("copy", True) and self._send_now(msg):
                 return
-        elif kwargs.get("copy", True) and self._send_now(msg):
+        elif threading.current_thread().name != CONTROL_THREAD_NAME:
+            self._really_send(msg, *args, **kwargs)
             return
         self._queue(msg, *args, **kwargs)
 
