@@ -11,9 +11,10 @@ from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Sta
 
 _CELL_LINE = re.compile(r"^Cell In\[(\d+)\], line (\d+)", re.MULTILINE)
 _ARROW = re.compile(r"^-+> (\d+) (.*)$", re.MULTILINE)
-#: Where IPython cuts a cell into tokens, its indentation is refused under this name.
-_SYNTAX_LINE = re.compile(r"^\s*(?:(?:Cell In\[\d+\]|File .*), line |File <tokenize>:)(\d+)\n(.*)$", re.MULTILINE)
-_OTHER_FILE = re.compile(r"^\s*File (?!<tokenize>:)", re.MULTILINE)
+_SYNTAX_LINE = re.compile(r"^\s*(?:(?:Cell In\[\d+\]|File .*), line |File <(?:tokenize|string)>:)(\d+)\n(.*)$", re.MULTILINE)
+_OTHER_FILE = re.compile(r"^\s*File ", re.MULTILINE)
+#: How a traceback begins where IPython, which cuts a cell into tokens, refuses its indentation; the second one on Python 3.12.
+_TOKENS = re.compile(r"\s*File <(?:tokenize|string)>:")
 #: Python's own traceback, as the launcher gives it for exception groups: a tree with a bar for each group around a line.
 _BRANCH = re.compile(r"^ *\+(?:-\+)?-+ \d+ -+$", re.MULTILINE)
 _TREE_FRAME = re.compile(r'^([ |]*)  File "Cell In\[(\d+)\]", line (\d+).*(?:\n\1    (.*))?$', re.MULTILINE)
@@ -97,7 +98,8 @@ def _hints(error: Error) -> tuple[str, ...]:
         return tuple(dict.fromkeys(hint for found in failed for hint in _hints(found)))
     if error.ename in ("ModuleNotFoundError", "ImportError") and (missing := _MISSING_MODULE.search(error.evalue)):
         return (f"{missing[1]} is not installed in the kernel's environment: install it, or do without.",)
-    if error.ename in _SYNTAX and any(_OTHER_FILE.search(strip_ansi(entry)) for entry in error.traceback):
+    entries = [strip_ansi(entry) for entry in error.traceback]
+    if error.ename in _SYNTAX and any(map(_OTHER_FILE.search, entries)) and not _TOKENS.match(entries[0]):
         return ("Mend what was compiled there: the cell ran up to the marked line.",)
     return _HINTS.get(error.ename, ())
 

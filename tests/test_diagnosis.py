@@ -136,6 +136,11 @@ DEDENT = Error(
     "unindent does not match any outer indentation level (<tokenize>, line 3)",
     ("  File <tokenize>:3\n    y = 2 % 3\n    ^\nIndentationError: unindent does not match any outer indentation level\n",),
 )
+DEDENT_312 = Error(
+    "IndentationError",
+    "unindent does not match any outer indentation level (<string>, line 4)",
+    ("  File <string>:4\n    y = 2 % 3\n    ^\nIndentationError: unindent does not match any outer indentation level\n",),
+)
 EXIT = Error("SystemExit", "3", ("An exception has occurred, use %tb to see the full traceback.\n", "SystemExit: 3\n"))
 GROUP = Error("ExceptionGroup", "g (2 sub-exceptions)", ())
 STOPPED = error("KeyboardInterrupt", "", "Cell In[4], line 2\n      1 import time\n----> 2 time.sleep(30)\n")
@@ -163,6 +168,7 @@ PLACES: dict[str, tuple[Error, int | None, str | None]] = {
     "syntax of an imported module": (BROKEN_MODULE, 2, "import broken"),
     "indentation": (INDENT, 2, "y = 2"),
     "indentation among tokens": (DEDENT, 3, "y = 2 % 3"),
+    "the same in Python 3.12": (DEDENT_312, 4, "y = 2 % 3"),
     "tabs": (TAB, 3, "y = 2"),
     "an exit": (EXIT, None, None),
     "a group": (GROUP, None, None),
@@ -175,6 +181,7 @@ HINTS: dict[str, tuple[Error, str]] = {
     "syntax": (SYNTAX, "Mend the marked line: nothing of the cell ran."),
     "indentation": (INDENT, "Mend the indentation of the marked line: nothing of the cell ran."),
     "indentation among tokens": (DEDENT, "Mend the indentation of the marked line: nothing of the cell ran."),
+    "the same in Python 3.12": (DEDENT_312, "Mend the indentation of the marked line: nothing of the cell ran."),
     "an index": (DURING, "Check the length first."),
     "a key": (COLOURED, "Look at the keys or columns that are there."),
     "a file": (

@@ -54,3 +54,15 @@ def test_it_shows_what_ipython_shows(value: object, register: Callable[[Any], ob
         register(made)
     for options in ({}, {"include": ["text/html"]}, {"exclude": ["text/plain"]}):
         assert ours.format(value, **options) == theirs.format(value, **options)
+
+
+def test_a_formatter_of_somebodys_own_is_asked_for_every_value() -> None:
+    class Own:
+        format_type, enabled = "text/x-own", True
+
+        def __call__(self, obj: object) -> str:
+            return f"own {obj}"
+
+    made: Any = Formatter()
+    made.formatters["text/x-own"] = Own()
+    assert made.format(1) == ({"text/plain": "1", "text/x-own": "own 1"}, {})

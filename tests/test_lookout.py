@@ -165,6 +165,7 @@ def test_names_are_completed_and_told_about(session: Session) -> None:
         ("1 + 1", ("complete", "")),
         ("def f():", ("incomplete", "    ")),
         ("1 1", ("invalid", "")),
+        ("if 1:\n    x\n  y", ("invalid", "")),
         ("", ("complete", "")),
         ("%%bash\nls", ("incomplete", "")),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShellABC
 
+from kernelexec import Session
 from kernelexec.inkernel.reading import DisplayHook, Reader, Transformer
 
 #: What IPython's syntax is made of, among what ends a line, hides a sign or has one by chance.
@@ -43,6 +45,24 @@ def test_any_cell_is_read_as_ipython_reads_it() -> None:
     assert [(cell, read(ours, cell)) for cell in (*CELLS, *made)] == [(cell, read(theirs, cell)) for cell in (*CELLS, *made)]
 
 
+def complete(manager: TransformerManager, cell: str) -> object:
+    try:
+        return manager.check_complete(cell)
+    except Exception as exc:  # noqa: BLE001 - as above
+        return type(exc)
+
+
+def test_whether_a_cell_is_complete_is_told_as_ipython_tells_it() -> None:
+    chosen = random.Random(2)  # noqa: S311 - as above
+    pieces = [*PIECES, "if x", ":\n", "\n  ", "\n    "]
+    made = ["".join(chosen.choices(pieces, k=chosen.randint(1, 12))) for _ in range(10_000)]
+    theirs: Any = TransformerManager
+    ours, theirs = Transformer(), theirs()
+    with warnings.catch_warnings(action="ignore"):
+        told = [(cell, complete(ours, cell)) for cell in (*CELLS, *made)]
+        assert told == [(cell, complete(theirs, cell)) for cell in (*CELLS, *made)]
+
+
 def test_a_cell_without_its_syntax_is_not_cut_into_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(_lines: list[str]) -> None:
         raise AssertionError
@@ -52,6 +72,13 @@ def test_a_cell_without_its_syntax_is_not_cut_into_tokens(monkeypatch: pytest.Mo
     assert Transformer().transform_cell(cell) == cell
     with pytest.raises(AssertionError):
         Transformer().transform_cell("a != b")
+
+
+def test_lines_that_somebody_joined_are_read() -> None:
+    manager = Transformer()
+    manager.cleanup_transforms.append(lambda lines: ["".join(lines)])
+    assert "run_line_magic('time'" in manager.transform_cell("x\n%time 1")
+    assert "print(" in manager.transform_cell("x=1\n/print 7")
 
 
 def test_what_somebody_adds_to_the_transformers_is_asked() -> None:
@@ -106,3 +133,26 @@ def test_whether_a_cell_awaits_is_found_out_once_for_both_who_ask(monkeypatch: p
     assert not shell.should_run_async("await f", transformed_cell="await f\n")
     failed = (ValueError, ValueError(), None)
     assert not shell.should_run_async("await f", transformed_cell="await f\n", preprocessing_exc_tuple=failed)
+
+
+REGISTERING = "ip.register_magic_function(lambda line: print(line), magic_name='foo9')"
+COUNTING = "ip.input_transformers_post.append(lambda lines: [line.replace('NN', str(len(told))) for line in lines])"
+CODE_THAT_RUNS_CELLS = {
+    "a name that hides a magic": ("ip.run_cell('pwd'); pwd = 3; ip.run_cell('pwd')", "3\n"),
+    "a magic that is new": (f"ip.run_cell('foo9 x'); {REGISTERING}; ip.run_cell('foo9 x')", "x\n"),
+    "a transformer that counts": (
+        f"told = []; {COUNTING}\nfor _ in range(3): ip.run_cell('print(NN)'); told.append(1)",
+        "0\n1\n2\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "text"), CODE_THAT_RUNS_CELLS.values(), ids=CODE_THAT_RUNS_CELLS)
+def test_cells_that_code_runs_are_read_each_time(session: Session, code: str, text: str) -> None:
+    assert session.execute(f"ip = get_ipython()\n{code}\nNone").text.endswith(text)
+
+
+def test_a_transformer_counts_from_the_next_cell_on(session: Session) -> None:
+    adding = "import asyncio; await asyncio.sleep(0); print('old')\n"
+    adding += "get_ipython().input_transformers_post.append(lambda lines: [line.replace('old', 'new') for line in lines])"
+    assert [session.execute(adding).text for _ in range(2)] == ["old\n", "new\n"]

@@ -26,6 +26,8 @@ class Formatter(DisplayFormatter):
         """Whether somebody has registered another representation of a plain value, or of any value."""
         others = [formatter for name, formatter in self.formatters.items() if name != _TEXT]
         for formatter in (self.ipython_display_formatter, self.mimebundle_formatter, *others):
+            if type(formatter).__module__ != DisplayFormatter.__module__:  # who knows what somebody's own one shows
+                return True
             by_type, by_name = _printers(formatter)
             if by_type and not by_type.keys().isdisjoint(_OF_PLAIN):
                 return True

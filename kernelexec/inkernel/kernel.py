@@ -128,6 +128,7 @@ class Kernel(IPythonKernel):
             self.iopub_thread.tape = Tape(str(header.get("msg_id")), self.order.tape_bytes)
         self._cpu_before = _cpu_seconds()
         self._gauge.begin_cell()
+        self.shell.expect_cell()
         self.shell.last_exit_code = self.shell.last_work_dir = self.shell.last_answer = self.shell.failed_within = None
 
     def _part_from_children(self) -> None:

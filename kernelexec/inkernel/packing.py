@@ -97,10 +97,9 @@ class Session(jupyter.Session):
         auth: Any = self.auth
         if auth is None:
             return b""
-        *envelope, content = msg_list
         digest = auth.copy()
-        digest.update(b"".join(envelope))
-        digest.update(content)
+        digest.update(b"".join(msg_list[:-1]))
+        digest.update(b"".join(msg_list[-1:]))  # one is not copied
         signature: bytes = digest.hexdigest().encode()
         return signature
 

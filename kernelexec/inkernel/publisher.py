@@ -224,12 +224,13 @@ class Publisher(IOPubThread):
         Runs in this thread; between cells, where no signal's handler raises, in that of the cells too.
         """
         with self.wire:
-            with self.room:
-                self.publishing, before = threading.get_ident(), self.publishing  # before nothing is pending any more
-                pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
-                self.last_stream = self.last_parent = None
-                self.room.notify_all()
+            before = self.publishing
             try:
+                with self.room:
+                    self.publishing = threading.get_ident()  # said before nothing is pending any more
+                    pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
+                    self.last_stream = self.last_parent = None
+                    self.room.notify_all()
                 for stream, parent, texts in pieces:
                     with suppress(Exception):  # one message's fault must not cost the others
                         parent() if stream is None else stream.publish("".join(texts), parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import wraps
 from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -12,7 +13,7 @@ from traitlets import Type
 
 #: What looks for IPython's syntax among the tokens of a cell; and a line that may hold any of what they look for.
 _BY_TOKENS = [MagicAssign, SystemAssign, EscapedCommand, HelpEnd]
-_SPECIAL = re.compile(r"\s*[,;/]|.*[%!?]", re.DOTALL)
+_SPECIAL = re.compile(r"^\s*[,;/]|[%!?]", re.MULTILINE)
 
 
 class Transformer(TransformerManager):
@@ -26,9 +27,17 @@ class Transformer(TransformerManager):
 
     def do_token_transforms(self, lines: list[str]) -> list[str]:
         """Lines of a cell, without IPython's syntax."""
-        if self.token_transformers == _BY_TOKENS and not any(map(_SPECIAL.match, lines)):
+        if self.token_transformers == _BY_TOKENS and not any(map(_SPECIAL.search, lines)):
             return lines
         found: list[str] = super().do_token_transforms(lines)
+        return found
+
+    def check_complete(self, cell: str) -> tuple[str, int | None]:
+        """Whether a cell can be run, and how its next line is to be indented."""
+        try:
+            found: tuple[str, int | None] = super().check_complete(cell)
+        except SyntaxError:  # of cutting into tokens, which comes later here
+            return "invalid", None
         return found
 
 
@@ -42,14 +51,28 @@ class DisplayHook(ZMQShellDisplayHook):
 
 
 class Reader(ZMQInteractiveShell):
-    """A shell that is asked the same of each cell twice, by ipykernel and by IPython, and answers the second time at once."""
+    """A shell that is asked the same of each cell twice, by ipykernel and by IPython, and answers the second time at once.
+
+    Between the two no code of the user's runs. What code asks that runs by itself, in a cell, is found out each time.
+    """
 
     displayhook_class = Type(DisplayHook)
+    _asked_twice = False
     _transformed: tuple[str, str] | None = None
     _awaits: tuple[tuple[str, str | None, bool], bool] | None = None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(input_transformer_manager=Transformer(), **kwargs)
+
+    def expect_cell(self) -> None:
+        """Called before ipykernel asks."""
+        self._asked_twice, self._transformed, self._awaits = True, None, None
+
+    @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
+    def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Run a cell. Whoever runs one has asked by then."""
+        self._asked_twice, self._transformed = False, None
+        return super().run_cell_async(*args, **kwargs)
 
     def transform_cell(self, raw_cell: str) -> str:
         """IPython's syntax as Python's."""
@@ -57,7 +80,8 @@ class Reader(ZMQInteractiveShell):
         if known is not None and known[0] == raw_cell:
             return known[1]
         text: str = super().transform_cell(raw_cell)
-        self._transformed = (raw_cell, text)
+        if self._asked_twice:
+            self._transformed = (raw_cell, text)
         return text
 
     def should_run_async(
