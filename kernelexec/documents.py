@@ -84,9 +84,10 @@ class Document:
         """A script; lines that begin with ``# %%`` part it into cells, ``# %% [markdown]`` begins one of prose."""
         marks, pieces = ["", *_CELL_MARK.findall(text)], _CELL_MARK.split(text)
         found = [(mark, piece.strip("\n")) for mark, piece in zip(marks, pieces, strict=True) if piece.strip()]
-        return cls(
-            new_notebook(cells=[_prose(piece) if _PROSE.search(mark) else new_code_cell(piece) for mark, piece in found])
-        )
+        cells = [_prose(piece) if _PROSE.search(mark) else new_code_cell(piece) for mark, piece in found]
+        for number, cell in enumerate(cells, 1):  # of thousands of nbformat's random ids two may be the same
+            cell.id = f"cell-{number}"
+        return cls(new_notebook(cells=cells))
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -196,6 +196,14 @@ def test_a_script_becomes_a_valid_notebook(tmp_path: Path) -> None:
     assert written.cells[2].outputs[0].data == {"text/plain": "1"}
 
 
+def test_the_cells_of_a_script_have_ids_of_their_own_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbformat.v4.nbbase.random_cell_id", lambda: "same")
+    written = read_back(Document.script("# %%\n1\n# %% [markdown]\n# a\n# %%\n2"), tmp_path)
+    assert len({cell.id for cell in written.cells}) == 3
+
+
 def test_prose_of_a_script_is_prose_of_its_notebook(tmp_path: Path) -> None:
     document = Document.script("# %% [markdown]\n# # Title\n#\n# *text*\n# %%\n1")
     written = read_back(document, tmp_path)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from pathlib import Path
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from kernelexec import Completion, Executor, InvalidCode, InvalidRequest, InvalidTimeout, KernelNotAnswering, Session, Variable
+from kernelexec import (
+    AsyncExecutor,
+    Completion,
+    Executor,
+    InvalidCode,
+    InvalidRequest,
+    InvalidTimeout,
+    KernelNotAnswering,
+    Session,
+    Variable,
+)
 from tests.conftest import EVERY_KIND, KINDS
 
 BOUND = 60.0
@@ -113,6 +125,23 @@ def test_the_variables_are_seen_while_a_cell_runs(session: Session, code: str) -
     ended = session.interrupt()
     assert ended is not None
     assert (ended.state, ended.rung) == ("kept", "interrupt")
+
+
+def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path) -> None:
+    """What the kernel says of a request on its control channel may be under way when it says that a cell begins."""
+    chosen = random.Random(1)  # noqa: S311 - for many moments, not for secrets
+
+    async def run() -> set[tuple[str, str, tuple[str, ...]]]:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session, found = await executor.session("s"), []
+            for _ in range(200):
+                look = asyncio.create_task(session.variables(wait=BOUND))
+                await asyncio.sleep(chosen.uniform(0, 0.002))
+                found.append(await session.execute("print(6 * 7)"))
+                await look
+        return {(result.status, result.text, result.notes) for result in found}
+
+    assert asyncio.run(run()) == {("ok", "42\n", ())}
 
 
 def test_a_kernel_that_holds_the_interpreters_lock_does_not_answer_and_loses_nothing(session: Session) -> None:

@@ -83,10 +83,11 @@ class Kernel(IPythonKernel):
 
     def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
         """The word that a cell begins is sent with its code, which follows at once: who reads is woken once."""
-        parent = parent or self.get_parent(channel)
+        parent, publisher = parent or self.get_parent(channel), self.iopub_thread
         if status == "busy" and parent.get("msg_type") == "execute_request" and not parent.get("content", {}).get("silent"):
-            self.iopub_thread.holds_next = True
+            publisher.holds_next = True
         super()._publish_status(status, channel, parent)
+        publisher.holds_next = False  # where it was queued, no other message waits in its place
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
         """Run a cell; whatever happens, there is a reply."""
