@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelexec.collector import Collector
 from kernelexec.errors import KernelStartFailed
@@ -54,6 +56,19 @@ def refusal(place: Path, *, budget: float = BOUND) -> str:
         return str(refused.value)
 
     return asyncio.run(take())
+
+
+@contextmanager
+def listener(place: Path) -> Iterator[None]:
+    """Another client of a kernel, which has subscribed to all that it publishes."""
+    client = BlockingKernelClient(connection_file=str(place / "1" / "connection.json"))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        assert client.get_iopub_msg(timeout=BOUND)["msg_type"] == "iopub_welcome"
+        yield
+    finally:
+        client.stop_channels()
 
 
 def opener(place: Path) -> Callable[[Kernel, Execution], Awaitable[None]]:
@@ -137,6 +152,14 @@ def test_the_new_owner_interrupts_and_knows_the_variables(short_path: Path) -> N
         execution, collector = resumed(short_path, interrupt)
     assert (execution.reply or {}).get("ename") == "KeyboardInterrupt"
     assert collector.outputs()[0] == Stream("stdout", "runs\n")
+
+
+def test_a_client_that_listens_beside_the_owner_does_not_stand_in_the_way(short_path: Path) -> None:
+    with owner_of(short_path, f"print('runs')\n{GATE}") as owner, listener(short_path):
+        kill_after(owner, "runs")
+        execution, collector = resumed(short_path, opener(short_path))
+    assert execution.end == "complete"
+    assert collector.outputs() == (Stream("stdout", "runs\n"),)
 
 
 def test_a_flood_that_nobody_reads_goes_on_and_is_bounded_and_told(short_path: Path) -> None:

@@ -65,9 +65,13 @@ class App(IPKernelApp):
         self.shell_channel_thread = _NoSubshells()
 
     def init_iopub(self, context: zmq.Context[Any]) -> None:
-        """As ipykernel does, with a socket that blocks and a publisher that is bounded."""
+        """As ipykernel does, with a socket that blocks, a welcome for every subscriber, and a publisher that is bounded.
+
+        Without XPUB_VERBOSE the socket says nothing of a subscription that another client has, or had until just now.
+        """
         self.iopub_socket = context.socket(zmq.XPUB)
         self.iopub_socket.linger = 1000
+        self.iopub_socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         publisher.block_instead_of_dropping(self.iopub_socket)
         self._apply_curve_server_options(self.iopub_socket)
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
