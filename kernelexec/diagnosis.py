@@ -98,10 +98,15 @@ def _hints(error: Error) -> tuple[str, ...]:
         return tuple(dict.fromkeys(hint for found in failed for hint in _hints(found)))
     if error.ename in ("ModuleNotFoundError", "ImportError") and (missing := _MISSING_MODULE.search(error.evalue)):
         return (f"{missing[1]} is not installed in the kernel's environment: install it, or do without.",)
-    entries = [strip_ansi(entry) for entry in error.traceback]
-    if error.ename in _SYNTAX and any(map(_OTHER_FILE.search, entries)) and not _TOKENS.match(entries[0]):
+    if error.ename in _SYNTAX and _is_elsewhere(error):
         return ("Mend what was compiled there: the cell ran up to the marked line.",)
     return _HINTS.get(error.ename, ())
+
+
+def _is_elsewhere(error: Error) -> bool:
+    """Whether what does not compile is not the cell itself."""
+    entries = [strip_ansi(entry) for entry in error.traceback]
+    return any(map(_OTHER_FILE.search, entries)) and not _TOKENS.match(entries[0])
 
 
 def _tree(error: Error) -> str:

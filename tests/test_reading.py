@@ -20,6 +20,11 @@ CELLS = ["1+1", "a % b", "x = %who", "files = !ls", "%time 1", "  ;f a", "/f a",
 CELLS += ["%%bash\nls", "x\n,f a b\n", "if 1:\n    x\n  y", "", "\n", "(", "'"]
 
 
+#: IPython's classes have no types.
+OURS: Any = Transformer
+THEIRS: Any = TransformerManager
+
+
 @InteractiveShellABC.register
 class Shell:
     """What a display hook asks for the cell that runs."""
@@ -40,8 +45,7 @@ def read(manager: TransformerManager, cell: str) -> object:
 def test_any_cell_is_read_as_ipython_reads_it() -> None:
     chosen = random.Random(1)  # noqa: S311 - for many cells, not for secrets
     made = ["".join(chosen.choices(PIECES, k=chosen.randint(1, 12))) for _ in range(20_000)]
-    theirs: Any = TransformerManager
-    ours, theirs = Transformer(), theirs()
+    ours, theirs = OURS(), THEIRS()
     assert [(cell, read(ours, cell)) for cell in (*CELLS, *made)] == [(cell, read(theirs, cell)) for cell in (*CELLS, *made)]
 
 
@@ -56,8 +60,7 @@ def test_whether_a_cell_is_complete_is_told_as_ipython_tells_it() -> None:
     chosen = random.Random(2)  # noqa: S311 - as above
     pieces = [*PIECES, "if x", ":\n", "\n  ", "\n    "]
     made = ["".join(chosen.choices(pieces, k=chosen.randint(1, 12))) for _ in range(10_000)]
-    theirs: Any = TransformerManager
-    ours, theirs = Transformer(), theirs()
+    ours, theirs = OURS(), THEIRS()
     with warnings.catch_warnings(action="ignore"):
         told = [(cell, complete(ours, cell)) for cell in (*CELLS, *made)]
         assert told == [(cell, complete(theirs, cell)) for cell in (*CELLS, *made)]
@@ -69,13 +72,13 @@ def test_a_cell_without_its_syntax_is_not_cut_into_tokens(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("IPython.core.inputtransformer2.make_tokens_by_line", cut)
     cell = "for i in range(3):\n    print(i / 2, [i, 'a;b'])\n"
-    assert Transformer().transform_cell(cell) == cell
+    assert OURS().transform_cell(cell) == cell
     with pytest.raises(AssertionError):
-        Transformer().transform_cell("a != b")
+        OURS().transform_cell("a != b")
 
 
 def test_lines_that_somebody_joined_are_read() -> None:
-    manager = Transformer()
+    manager = OURS()
     manager.cleanup_transforms.append(lambda lines: ["".join(lines)])
     assert "run_line_magic('time'" in manager.transform_cell("x\n%time 1")
     assert "print(" in manager.transform_cell("x=1\n/print 7")
@@ -88,7 +91,7 @@ def test_what_somebody_adds_to_the_transformers_is_asked() -> None:
             asked.append(cls)
 
     asked: list[type] = []
-    manager = Transformer()
+    manager = OURS()
     manager.token_transformers.append(Adding)
     manager.transform_cell("1+1")
     assert asked == [Adding]

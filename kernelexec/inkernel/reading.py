@@ -22,9 +22,6 @@ class Transformer(TransformerManager):
     The outcome is the same. Where a line's indentation fits none before it, it is the compiler that refuses the cell.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def do_token_transforms(self, lines: list[str]) -> list[str]:
         """Lines of a cell, without IPython's syntax."""
         if self.token_transformers == _BY_TOKENS and not any(map(_SPECIAL.search, lines)):
