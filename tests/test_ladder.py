@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +52,29 @@ def test_an_interrupt_on_request_climbs_the_same_ladder(patient: Executor) -> No
     assert (result.execution_id, result.stdout) == (running.execution_id, "before\n")
     assert (result.status, result.interrupted, result.rung, result.state) == ("error", "request", "interrupt", "kept")
     assert session.interrupt() is None
+    session.close()
+
+
+@pytest.mark.parametrize("code", ["x = 1", "await asyncio.sleep(0)", "await asyncio.sleep(0.001)\nprint(x)"])
+def test_interrupts_that_come_at_any_time_cost_no_state(patient: Executor, code: str) -> None:
+    session = patient.session()
+    pid = int(session.execute("import asyncio, os\nx = 1\nos.getpid()").text)
+    chosen, over = random.Random(1), threading.Event()  # noqa: S311 - for any time, not for secrets
+
+    def interrupt() -> None:
+        while not over.wait(chosen.uniform(0, 0.002)):
+            os.kill(pid, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    try:
+        results = [session.execute(code) for _ in range(150)]
+    finally:
+        over.set()
+        interrupting.join()
+    assert {result.state for result in results} == {"kept"}
+    assert any(result.error for result in results)
+    assert int(session.execute("os.getpid()").text) == pid
     session.close()
 
 

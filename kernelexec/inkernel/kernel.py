@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,7 +16,7 @@ from . import family, offspring, variables
 from .bounds import bounded, bounded_traceback
 from .entering import enter
 from .gauge import Gauge, own_group
-from .interrupts import interruptible, looked
+from .interrupts import cancelling, ignore_interrupts, interruptible, looked
 from .lifeline import Lease, Order, say_ready
 from .names import Names
 from .packing import pack
@@ -93,10 +90,13 @@ class Kernel(IPythonKernel):
         """Run a cell; whatever happens, there is a reply."""
         self._prepare()
         try:
-            with self._in_cell(), interruptible():
+            with interruptible():
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
+            ignore_interrupts()
             content = self._failure(exc)
+        self._cell_task = None
+        self.iopub_thread.between_cells = True
         if offspring.forked:  # a child of the cell came back: the kernel is its parent's
             os._exit(content.get("status") == "error")
         self._restore_streams()
@@ -108,17 +108,12 @@ class Kernel(IPythonKernel):
             content["traceback"] = bounded_traceback(content.get("traceback") or [])
         return content
 
-    @contextmanager
-    def _in_cell(self) -> Iterator[None]:
-        """Signals' handlers may raise in here: what is sent is sent as a whole, or by the publisher's own thread."""
-        self.iopub_thread.between_cells = False
-        try:
-            yield
-        finally:
-            self.iopub_thread.between_cells = True
-
     def _prepare(self) -> None:
-        """Give the cell the streams that reach its owner, whatever an earlier cell did to them."""
+        """Give the cell the streams that reach its owner, whatever an earlier cell did to them.
+
+        From now on signals' handlers may raise: what is sent is sent as a whole, or by the publisher's own thread.
+        """
+        self.iopub_thread.between_cells = False
         self._restore_streams()
         for stream in self._own_streams[:2]:
             if isinstance(stream, Stream):
@@ -267,30 +262,11 @@ class Kernel(IPythonKernel):
         if not self.order.token:
             super()._abort_queues(subshell_id)
 
-    @contextmanager
-    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
-        """Let SIGINT end an async cell wherever it is.
-
-        ipykernel 7.4 hands the signal to its loop without waking it, so that a stuck await sleeps on. Raising is right
-        only inside the cell's own task: in another task it would end the loop.
-        """
-        loop = asyncio.get_running_loop()
-        self._cell_task, self._cell_loop = future, loop
-
-        def on_signal(_signum: int, _frame: Any) -> None:
-            current = asyncio.current_task(loop)
-            if current is future:
-                raise KeyboardInterrupt
-            loop.call_soon_threadsafe(future.cancel)
-            if current is not None:
-                raise asyncio.CancelledError
-
-        before = signal.signal(signal.SIGINT, on_signal)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-            self._cell_task = None
+    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Any:
+        """Let SIGINT end an async cell wherever it is: ipykernel 7.4 hands it to its loop without waking it."""
+        self._cell_task, self._cell_loop = future, asyncio.get_running_loop()
+        spared = self.shell_stream.running if isinstance(self.shell_stream, Requests) else ()
+        return cancelling(future, self.shell.give_up, spared)
 
 
 def _cpu_seconds() -> float:

@@ -170,8 +170,13 @@ class Publisher(IOPubThread):
         self._events.append(f)
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # the process ends, and the loop was closed
+            try:
                 self._loop.call_soon_threadsafe(self._handle_event, None)
+            except RuntimeError:  # the process ends, and the loop was closed
+                return
+            except BaseException:  # of a signal's handler: the next call wakes it
+                self._woken = False
+                raise
 
     def _handle_event(self, msg: Any) -> None:
         self._woken = False
@@ -211,8 +216,8 @@ class Publisher(IOPubThread):
     def flush_soon(self) -> None:
         """Have what is pending published in a moment. One that is begun serves all cells that print meanwhile."""
         if not self._armed:
-            self._armed = True
             self.schedule(lambda: self.io_loop.call_later(_FLUSH_SECONDS, self._flush_armed))
+            self._armed = True  # last, for a signal's handler may raise before
 
     def _flush_armed(self) -> None:
         self._armed = False

@@ -54,7 +54,7 @@ class Reader(ZMQInteractiveShell):
     """
 
     displayhook_class = Type(DisplayHook)
-    _asked_twice = False
+    _asked_twice = _given_up = False
     _transformed: tuple[str, str] | None = None
     _awaits: tuple[tuple[str, str | None, bool], bool] | None = None
 
@@ -64,6 +64,20 @@ class Reader(ZMQInteractiveShell):
     def expect_cell(self) -> None:
         """Called before ipykernel asks."""
         self._asked_twice, self._transformed, self._awaits = True, None, None
+        self._given_up = False
+        self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - an interrupt leaves them as they are
+
+    def give_up(self) -> None:
+        """Have the cell, if it is still read, fail as an interrupted one does."""
+        self._given_up = True
+
+    async def run_code(self, *args: Any, **kwargs: Any) -> bool:
+        """Run a statement of a cell."""
+        if self._given_up:
+            self._given_up = False
+            raise KeyboardInterrupt
+        failed: bool = await super().run_code(*args, **kwargs)
+        return failed
 
     @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
     def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]

@@ -37,7 +37,7 @@ class Requests:
         self._bare: Any = super(zmq.Socket, socket)
         self._handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None = None
         self._context = copy_context()
-        self._running: set[asyncio.Task[Any]] = set()
+        self.running: set[asyncio.Task[Any]] = set()
 
     def on_recv(self, handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None, copy: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - ZMQStream's signature
         """Have each request handled by a task; all of these tasks share one context."""
@@ -84,7 +84,7 @@ class Requests:
             while self._bare.get(_MORE_COMES):
                 request.append(self._bare.recv(NOBLOCK, copy=False))
             task = self._loop.create_task(self._handle(request), context=self._context)
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self.running.add(task)
+            task.add_done_callback(self.running.discard)
             count += 1
         return count

@@ -72,10 +72,10 @@ class LastWords:
             _LENGTH.pack_into(self._map, self._record + 1, self._position - self._record - _RECORD.size)
         if self._position + _RECORD.size + len(content) > self._half + HALF_BYTES:
             self._take_half(HALF_BYTES - self._half)
-        self._record, self._stderr = self._position, stderr
         record = _RECORD.pack(stderr, OPEN, self._total - len(content)) + content
-        self._position += len(record)
-        self._map[self._record : self._position] = record
+        start, end = self._position, self._position + len(record)
+        self._map[start:end] = record  # and noted without a call between, in which a signal's handler may raise
+        self._record, self._stderr, self._position = start, stderr, end
 
     def _take_half(self, start: int) -> None:
         assert self._map is not None
