@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import gc
+import logging
 import os
 import sys
 import threading
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import IPython
 import zmq
-from ipykernel import ipkernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
@@ -22,6 +21,7 @@ from .family import begin_family, kill_descendants
 from .kernel import Kernel
 from .lifeline import Lease, Order, apply_limits, connection_arguments, end_with_owner, write_stacks_to
 from .shell import Shell
+from .shortcuts import take_shortcuts
 from .threads import inherit_context
 
 _NINE = 9
@@ -50,6 +50,22 @@ class App(IPKernelApp):
                 self.argv, self.connection_file = argv, file
             case _:
                 super().parse_command_line(argv)
+
+    def _configure_logging(self) -> None:
+        """As traitlets does, with the level on the logger too: else four records a message are made for nobody.
+
+        By hand, unless somebody configures it: ``dictConfig`` looks at every logger that there is (3 ms).
+        """
+        log = logging.getLogger(type(self).__name__)
+        if self.logging_config:
+            super()._configure_logging()
+        else:
+            console = logging.StreamHandler()
+            console.setFormatter(self._log_formatter_cls(self.log_format, self.log_datefmt))
+            log.handlers[:] = [console]
+            self._logging_configured = True
+        level: Any = self.log_level
+        log.setLevel(level)
 
     def _session_default(self) -> packing.Session:
         return packing.Session(parent=self)
@@ -98,30 +114,9 @@ def settings(*, colours: bool) -> Config:
     return config
 
 
-def leave_debugger_out() -> None:
-    """Have ipykernel believe that there is no debugpy, which costs 150 ms and 10 MiB: only Jupyter's own clients debug."""
-    absent: Any = ModuleType("ipykernel.debugger")
-    absent.Debugger, absent._is_debugpy_available = object, False  # noqa: SLF001 - what ipykernel 7 asks there
-    sys.modules.setdefault(absent.__name__, absent)
-
-
-def look_once_at_signatures() -> None:
-    """Have ipykernel 7 remember which arguments a function takes, which it looks up for every cell (25 µs)."""
-    library: Any = ipkernel
-    look, known = library._accepts_parameters, WeakKeyDictionary[Any, Any]()  # noqa: SLF001 - there is no seam
-
-    def accepts(function: Any, names: list[str]) -> Any:
-        plain = getattr(function, "__func__", function)
-        found = known.get(plain)
-        if found is None or found.keys() != set(names):
-            found = known[plain] = look(function, names)
-        return found
-
-    library._accepts_parameters = accepts  # noqa: SLF001 - as above
-
-
 def main(arguments: list[str]) -> None:
     """Run a kernel until it is shut down or its owner dies."""
+    gc.disable()  # what a kernel is made of stays: it is never looked through
     order = Order.take()
     apply_limits(order.limits)
     begin_family()
@@ -135,13 +130,13 @@ def main(arguments: list[str]) -> None:
     Kernel.order = order
     Shell.scratch = order.scratch
     if order.token:
-        leave_debugger_out()
-        look_once_at_signatures()
+        take_shortcuts()
     app = App.instance(config=settings(colours=not order.token))
     with connection_arguments(order, arguments) as found:
         app.initialize(found)
-    app.log.setLevel(app.log_level)  # traitlets leaves that to its handler: four records a message are made for nobody
     inherit_context(app.kernel)
+    gc.freeze()
+    gc.enable()
     try:
         app.start()
     finally:

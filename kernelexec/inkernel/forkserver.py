@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from .family import KERNEL_MARK
-from .forking import Birth, import_late, part, threads
+from .forking import Birth, fill_gaps, import_late, part, threads
 
 _MARK_CHARS = 32
 _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
@@ -148,6 +148,7 @@ def _settle() -> int:
         os._exit(0)
     os.waitpid(pid, 0)
     gc.collect()
+    fill_gaps()
     gc.freeze()
     return threads()
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from . import app, gauge
-from .forking import Birth, import_late, part, threads
+from .forking import Birth, fill_gaps, import_late, part, threads
 from .leftovers import clear_memory
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
@@ -69,6 +69,7 @@ class _Warden:
         self._kills = self._pid = 0
         self._ending = False
         self._before = _settings()
+        fill_gaps()
         gc.freeze()
         _be_untouchable(on=True)
         for signum in _HANDED_ON:

@@ -1,0 +1,82 @@
+"""What the libraries of a kernel leave out, because its owner does not need it: most of it takes longer than a cell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from ipykernel import ipkernel
+from traitlets.config import Config, Configurable
+
+
+@cache
+def take_shortcuts() -> None:
+    """Have the libraries leave out what our owners do not need. What forks kernels does it once for all of them."""
+    _leave_debugger_out()
+    _look_once_at_signatures()
+    _look_for_configuration_where_there_is_some()
+
+
+def _leave_debugger_out() -> None:
+    """Have ipykernel believe that there is no debugpy, which costs 150 ms and 10 MiB: only Jupyter's own clients debug.
+
+    It would be told the files of all modules: to look at each copies 1400 pages of a forked kernel.
+    """
+    absent: Any = ModuleType("ipykernel.debugger")
+    absent.Debugger, absent._is_debugpy_available = object, False  # noqa: SLF001 - what ipykernel 7 asks there
+    sys.modules.setdefault(absent.__name__, absent)
+    library: Any = ipkernel
+    library.sys = _WithoutModules()
+
+
+def _look_once_at_signatures() -> None:
+    """Have ipykernel 7 remember which arguments a function takes, which it looks up for every cell (25 µs)."""
+    library: Any = ipkernel
+    look, known = library._accepts_parameters, WeakKeyDictionary[Any, Any]()  # noqa: SLF001 - there is no seam
+
+    def accepts(function: Any, names: list[str]) -> Any:
+        plain = getattr(function, "__func__", function)
+        found = known.get(plain)
+        if found is None or found.keys() != set(names):
+            found = known[plain] = look(function, names)
+        return found
+
+    library._accepts_parameters = accepts  # noqa: SLF001 - as above
+
+
+def _look_for_configuration_where_there_is_some() -> None:
+    """Have traitlets load none for a class of which the configuration says nothing: one kernel makes over 60 objects."""
+    base: Any = Configurable
+    load, find = base._load_config, base._find_my_config  # noqa: SLF001 - as above
+    known = WeakKeyDictionary[Any, frozenset[str]]()
+
+    def load_some(self: Any, cfg: Config, *args: Any, **options: Any) -> None:
+        kind: Any = type(self)
+        names = known.get(kind)
+        if names is None:
+            names = known[kind] = frozenset(kind.section_names())
+        if kind._find_my_config is not find or not names.isdisjoint(_sections(cfg)):  # noqa: SLF001 - as above
+            load(self, cfg, *args, **options)
+
+    base._load_config = load_some  # noqa: SLF001 - as above
+
+
+def _sections(config: Any) -> Iterator[str]:
+    """The names of all sections at any depth."""
+    for name, found in config.items():
+        if isinstance(found, Config):
+            yield name
+            yield from _sections(found)
+
+
+class _WithoutModules:
+    """Stands where a module has ``sys``."""
+
+    modules: ClassVar[dict[str, ModuleType]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
