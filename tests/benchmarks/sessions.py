@@ -23,6 +23,7 @@ from tests.engine import IMAGE
 IMPORTS = "import matplotlib.pyplot, numpy, pandas\n1+1"
 _IDLE_SECONDS = 30.0
 _CELLS = 5
+_TURN = 50
 _CONTAINER = {"image": IMAGE, "layout": "classic"}
 Found = dict[str, list[float]]
 _STOCK, _OURS = "jupyter_client, stock ipykernel", "kernelexec"
@@ -128,9 +129,15 @@ async def restarts(rounds: int) -> Found:
 
 
 async def beside(rounds: int, cells: int) -> dict[str, Found]:
-    """Cells, and floods of output, in kernels of jupyter_client's blocking client and in ours, in turn, in milliseconds."""
+    """Cells, and floods of output, in kernels of jupyter_client's blocking client and in ours, in turn, in milliseconds.
+
+    Turns are short, so that a spell in which the machine is slow falls on both, and long enough that p95 is not that of the
+    first cell of a turn, for which memory has cooled (1 ms more in either).
+    """
     found: dict[str, Found] = {name: {_STOCK: [], _OURS: []} for name in ("a cell 1+1", *FLOODS)}
-    for codes, times in (({"a cell 1+1": "1+1"}, cells), (FLOODS, 1)):  # in kernels of their own
+    turn = min(cells, _TURN)
+    parts = (({"a cell 1+1": "1+1"}, rounds * cells // turn, turn), (FLOODS, rounds, 1))
+    for codes, turns, times in parts:  # in kernels of their own
         async with AsyncExitStack() as stack:
             peer = PlainBlocking()
             await peer.open()
@@ -144,11 +151,11 @@ async def beside(rounds: int, cells: int) -> dict[str, Found]:
             async def ours(code: str, session: AsyncSession = session) -> None:
                 await session.execute(code)
 
-            for number in range(rounds + 1):
+            for number in range(turns + 1):
                 for name, run in ((_STOCK, theirs), (_OURS, ours)):
                     for title, code in codes.items():
                         taken = [await timed(partial(run, code)) for _ in range(times)]
-                        if number:  # the first round warms both
+                        if number:  # the first turn warms both
                             found[title][name] += taken
     return found
 
