@@ -27,7 +27,41 @@ given = Config({"Whole": {"size": 2, "Part": {"size": 3}}})
 whole = Whole(config=given)
 part, other = Part(parent=whole), Part(config=given)
 other.update_config(Config({"Part": {"size": 5}}))
+class Finder(Configurable):
+    def _find_my_config(self, cfg):
+        return Config({"Part": {"size": 8}})
+class Named(Part):
+    @classmethod
+    def section_names(cls):
+        return ["Whole"]
+plain = Config()
+plain.update({"Part": {"size": 9}})
 print(whole.size, part.size, Part(config=given).size, other.size, Found(config=given).size)
+print(Part(parent=Finder(config=given)).size, Named(config=given).size, Part(config=plain).size)
+"""
+COLLECTING = """
+import gc, weakref
+class Node: pass
+node = Node()
+node.own, gone = node, weakref.ref(node)
+del node
+gc.disable()
+"""
+LOGGING = """
+import io, logging
+from traitlets.config import Application
+class Mine(Application): pass
+app = Mine(log_level=30)
+heard = io.StringIO()
+handler = {"class": "logging.StreamHandler", "stream": heard, "level": "DEBUG"}
+app.logging_config = {"handlers": {"own": handler}, "loggers": {"Mine": {"level": "DEBUG", "handlers": ["own"]}}}
+app.log.debug("told")
+print(heard.getvalue(), app.log.level)
+kernel = get_ipython().kernel.parent
+kernel.logging_config = {"loggers": {"App": {"level": "INFO"}}}
+print(kernel.log.level)
+kernel.logging_config = {}
+print(kernel.log.level, [handler.level for handler in kernel.log.handlers])
 """
 
 
@@ -37,20 +71,25 @@ def test_configuration_files_count(tmp_path: Path, fork: bool) -> None:  # noqa:
     profile.mkdir(parents=True)
     (profile / "ipython_config.py").write_text(CONFIGURED)
     (profile / "startup").mkdir()
-    (profile / "startup" / "first.py").write_text("begun = 6")
+    (profile / "startup" / "first.py").write_text(f"begun = 6\n{COLLECTING}")
     environment = {"set": {"IPYTHONDIR": str(tmp_path / "ipython")}}
     config = {"environment": environment, "fork_server": fork}
     with Executor(isolation="local", workspace=tmp_path / "workspace", config=config) as executor:
-        result = executor.session().execute("greeting\nbegun\n1 / 3")
-    assert result.text.split() == ["'hello'", "6", "0.33"]
+        result = executor.session().execute("greeting\nbegun\n1 / 3\ngc.isenabled()\ngc.collect() > 0 and gone() is None")
+    assert result.text.split() == ["'hello'", "6", "0.33", "False", "True"]
 
 
 def test_configuration_in_code_counts(session: Session) -> None:
-    assert session.execute(OWN).stdout == "2 3 1 5 7\n"
+    assert session.execute(OWN).stdout == "2 3 1 5 7\n8 2 9\n"
     shown = "%config PlainTextFormatter.float_precision = '%.1f'\n2 / 3"
     assert session.execute(shown).text == "0.7\n"
 
 
 def test_all_that_a_module_has_is_found(session: Session) -> None:
     assert session.execute("import sys, ipykernel.ipkernel as k\nk.sys.version == sys.version").text == "True\n"
-    assert session.execute("import logging\nlogging.getLogger('App').getEffectiveLevel()").text == "30\n"
+    assert session.execute("import gc\ngc.isenabled()").text == "True\n"
+
+
+def test_logging_is_configured_as_it_is_asked_for(session: Session) -> None:
+    assert session.execute(LOGGING).stdout == "told\n 10\n20\n30 [30]\n"
+    session.restart()

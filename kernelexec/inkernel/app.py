@@ -41,6 +41,7 @@ class App(IPKernelApp):
 
     name = "kernelexec-kernel"
     kernel_class = Kernel
+    collects = True
     outstream_class = f"{streams.__name__}.Stream"
 
     def parse_command_line(self, argv: list[str] | None = None) -> None:
@@ -56,16 +57,26 @@ class App(IPKernelApp):
 
         By hand, unless somebody configures it: ``dictConfig`` looks at every logger that there is (3 ms).
         """
-        log = logging.getLogger(type(self).__name__)
+        name = type(self).__name__
+        level: Any = self.log_level
+        log = logging.getLogger(name)
         if self.logging_config:
             super()._configure_logging()
         else:
             console = logging.StreamHandler()
+            console.setLevel(level)
             console.setFormatter(self._log_formatter_cls(self.log_format, self.log_datefmt))
             log.handlers[:] = [console]
             self._logging_configured = True
-        level: Any = self.log_level
-        log.setLevel(level)
+        if "level" not in self.logging_config.get("loggers", {}).get(name, {}):
+            log.setLevel(level)
+
+    def init_code(self) -> None:
+        """What was made so far stays: it is never looked through for what could be freed. The user's own files come now."""
+        if self.collects:
+            gc.freeze()
+            gc.enable()
+        super().init_code()
 
     def _session_default(self) -> packing.Session:
         return packing.Session(parent=self)
@@ -116,7 +127,8 @@ def settings(*, colours: bool) -> Config:
 
 def main(arguments: list[str]) -> None:
     """Run a kernel until it is shut down or its owner dies."""
-    gc.disable()  # what a kernel is made of stays: it is never looked through
+    App.collects = gc.isenabled()
+    gc.disable()  # until it is made
     order = Order.take()
     apply_limits(order.limits)
     begin_family()
@@ -135,8 +147,6 @@ def main(arguments: list[str]) -> None:
     with connection_arguments(order, arguments) as found:
         app.initialize(found)
     inherit_context(app.kernel)
-    gc.freeze()
-    gc.enable()
     try:
         app.start()
     finally:

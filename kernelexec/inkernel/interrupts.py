@@ -6,13 +6,10 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Collection
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
-from IPython.core.interactiveshell import InteractiveShell
-
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
-_RUN_CODE = InteractiveShell.run_code.__code__
 
 #: How long completing or inspecting a name may take, in seconds: it runs where cells run, and the next cell waits for it.
 _LOOK_SECONDS = 3.0
@@ -26,21 +23,21 @@ def interruptible() -> _Handling:
     return _Handling(signal.default_int_handler, signal.SIG_IGN)
 
 
-def cancelling(cell: asyncio.Future[Any], come_early: Callable[[], None], spared: Collection[asyncio.Task[Any]]) -> _Handling:
+def cancelling(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyncio.Task[Any]]) -> _Handling:
     """SIGINT ends, in here, an async cell wherever it is; whoever enters waits for it. ``spared`` tasks are not disturbed.
 
-    It raises KeyboardInterrupt where IPython shows it as the cell's error, for it would end the loop from elsewhere; what has
-    ``come_early``, before the cell's own code, that is told, and the cell does not begin.
+    It raises only where a task's own code runs: asyncio's, which runs between, would lose the task or the loop. Nothing may
+    raise KeyboardInterrupt out of the cell's task: ``entry``, its outermost code, sees to that, and is not interrupted itself.
     """
     loop, waiter = asyncio.get_running_loop(), asyncio.current_task()
 
     def on_signal(_signum: int, frame: FrameType | None) -> None:
         current = asyncio.current_task(loop)
-        if current is waiter or (current is cell and _runs_code(frame)):
+        runs = current is not None and getattr(current.get_coro(), "cr_running", False)
+        if runs and (current is waiter or (current is cell and frame is not None and frame.f_code is not entry)):
             raise KeyboardInterrupt
-        come_early()
         loop.call_soon_threadsafe(cell.cancel)
-        if current not in (None, cell) and current not in spared:
+        if runs and current is not cell and current not in spared:
             raise asyncio.CancelledError
 
     return _Handling(on_signal, signal.getsignal(signal.SIGINT))
@@ -70,13 +67,6 @@ class _Handling:
         except BaseException:  # as above
             signal.signal(signal.SIGINT, self._after)
             raise
-
-
-def _runs_code(frame: FrameType | None) -> bool:
-    """Whether something that a cell says is under way."""
-    while frame is not None and frame.f_code is not _RUN_CODE:
-        frame = frame.f_back
-    return frame is not None
 
 
 def looked(look: Callable[[], Any], nothing: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import sys
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from .packing import pack
 from .publisher import Publisher
 from .requests import Requests
 from .shell import Shell
+from .shortcuts import modules_left_out
 from .streams import Stream
 from .tape import Tape
 from .words import LastWords
@@ -47,7 +49,8 @@ class Kernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         if self.order.token:
             kwargs["shell_stream"] = Requests(kwargs["shell_stream"].socket)
-        super().__init__(**kwargs)
+        with modules_left_out() if self.order.token else nullcontext():
+            super().__init__(**kwargs)
         self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
         self.control_handlers["kernelexec_enter_request"] = self.enter_request
         self.control_handlers["kernelexec_kill_request"] = self.kill_request
@@ -262,11 +265,12 @@ class Kernel(IPythonKernel):
         if not self.order.token:
             super()._abort_queues(subshell_id)
 
-    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Any:
+    def _cancel_on_sigint(self, future: asyncio.Task[Any]) -> Any:
         """Let SIGINT end an async cell wherever it is: ipykernel 7.4 hands it to its loop without waking it."""
         self._cell_task, self._cell_loop = future, asyncio.get_running_loop()
         spared = self.shell_stream.running if isinstance(self.shell_stream, Requests) else ()
-        return cancelling(future, self.shell.give_up, spared)
+        self.shell.in_task = True
+        return cancelling(future, Shell.run_within.__code__, spared)
 
 
 def _cpu_seconds() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from functools import wraps
 from typing import Any
@@ -54,7 +55,9 @@ class Reader(ZMQInteractiveShell):
     """
 
     displayhook_class = Type(DisplayHook)
-    _asked_twice = _given_up = False
+    _asked_twice = False
+    in_task = False
+    """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
     _transformed: tuple[str, str] | None = None
     _awaits: tuple[tuple[str, str | None, bool], bool] | None = None
 
@@ -64,26 +67,23 @@ class Reader(ZMQInteractiveShell):
     def expect_cell(self) -> None:
         """Called before ipykernel asks."""
         self._asked_twice, self._transformed, self._awaits = True, None, None
-        self._given_up = False
+        self.in_task = False
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - an interrupt leaves them as they are
-
-    def give_up(self) -> None:
-        """Have the cell, if it is still read, fail as an interrupted one does."""
-        self._given_up = True
-
-    async def run_code(self, *args: Any, **kwargs: Any) -> bool:
-        """Run a statement of a cell."""
-        if self._given_up:
-            self._given_up = False
-            raise KeyboardInterrupt
-        failed: bool = await super().run_code(*args, **kwargs)
-        return failed
 
     @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
     def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Run a cell. Whoever runs one has asked by then."""
         self._asked_twice, self._transformed = False, None
-        return super().run_cell_async(*args, **kwargs)
+        return self.run_within(args, kwargs)
+
+    async def run_within(self, args: Any, kwargs: Any) -> Any:
+        """Run a cell. An interrupt of what is done before its code, and after, ends no more than the cell."""
+        try:
+            return await super().run_cell_async(*args, **kwargs)
+        except KeyboardInterrupt:
+            if self.in_task:
+                raise asyncio.CancelledError from None
+            raise
 
     def transform_cell(self, raw_cell: str) -> str:
         """IPython's syntax as Python's."""

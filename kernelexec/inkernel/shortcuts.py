@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar
@@ -22,15 +23,24 @@ def take_shortcuts() -> None:
 
 
 def _leave_debugger_out() -> None:
-    """Have ipykernel believe that there is no debugpy, which costs 150 ms and 10 MiB: only Jupyter's own clients debug.
-
-    It would be told the files of all modules: to look at each copies 1400 pages of a forked kernel.
-    """
+    """Have ipykernel believe that there is no debugpy, which costs 150 ms and 10 MiB: only Jupyter's own clients debug."""
     absent: Any = ModuleType("ipykernel.debugger")
     absent.Debugger, absent._is_debugpy_available = object, False  # noqa: SLF001 - what ipykernel 7 asks there
     sys.modules.setdefault(absent.__name__, absent)
+
+
+@contextmanager
+def modules_left_out() -> Iterator[None]:
+    """Let ipykernel's kernel, while it is made, see no modules.
+
+    It makes a list of all their files for the debugger: to look at each copies 1400 pages of a forked kernel.
+    """
     library: Any = ipkernel
     library.sys = _WithoutModules()
+    try:
+        yield
+    finally:
+        library.sys = sys
 
 
 def _look_once_at_signatures() -> None:
@@ -51,24 +61,30 @@ def _look_once_at_signatures() -> None:
 def _look_for_configuration_where_there_is_some() -> None:
     """Have traitlets load none for a class of which the configuration says nothing: one kernel makes over 60 objects."""
     base: Any = Configurable
-    load, find = base._load_config, base._find_my_config  # noqa: SLF001 - as above
-    known = WeakKeyDictionary[Any, frozenset[str]]()
+    load, find, name = base._load_config, base._find_my_config, base.section_names.__func__  # noqa: SLF001 - as above
+    known = WeakKeyDictionary[Any, frozenset[str] | None]()
+
+    def names_of(kind: Any) -> frozenset[str] | None:
+        """None where the class has ways of its own."""
+        if kind not in known:
+            plain = kind._find_my_config is find and kind.section_names.__func__ is name  # noqa: SLF001 - as above
+            known[kind] = frozenset(kind.section_names()) if plain else None
+        return known[kind]
 
     def load_some(self: Any, cfg: Config, *args: Any, **options: Any) -> None:
-        kind: Any = type(self)
-        names = known.get(kind)
-        if names is None:
-            names = known[kind] = frozenset(kind.section_names())
-        if kind._find_my_config is not find or not names.isdisjoint(_sections(cfg)):  # noqa: SLF001 - as above
+        names, above = names_of(type(self)), self.parent
+        while above is not None and names is not None:
+            names, above = names_of(type(above)) and names, above.parent
+        if names is None or not names.isdisjoint(_sections(cfg)):
             load(self, cfg, *args, **options)
 
     base._load_config = load_some  # noqa: SLF001 - as above
 
 
 def _sections(config: Any) -> Iterator[str]:
-    """The names of all sections at any depth."""
+    """The names of all that may be sections, at any depth."""
     for name, found in config.items():
-        if isinstance(found, Config):
+        if isinstance(found, dict):
             yield name
             yield from _sections(found)
 
