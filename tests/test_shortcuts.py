@@ -87,6 +87,9 @@ def test_configuration_in_code_counts(session: Session) -> None:
 
 def test_all_that_a_module_has_is_found(session: Session) -> None:
     assert session.execute("import sys, ipykernel.ipkernel as k\nk.sys.version == sys.version").text == "True\n"
+
+
+def test_the_collection_of_garbage_is_on_again(session: Session) -> None:
     assert session.execute("import gc\ngc.isenabled()").text == "True\n"
 
 
