@@ -8,11 +8,12 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.errors import EngineFailed
+from kernelexec.errors import ContainerGone, EngineFailed
 from kernelexec.provisioning.engine import Engine, Labelled, networks
 from kernelexec.provisioning.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
 from kernelexec.provisioning.register import LeftSession, left_sessions
@@ -21,6 +22,8 @@ from kernelexec.provisioning.trees import DIRECTORY
 
 #: Who is out of descriptors or memory knows nothing of others.
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+#: How long after the end of a container its owner, wherever it is, has taken note of that.
+_NOTED = timedelta(minutes=10)
 logger = logging.getLogger("kernelexec")
 
 
@@ -73,7 +76,8 @@ def give_up(left: LeftSession) -> None:
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
     """Remove the containers of dead owners, but for those that wait for a new one; the directories of these. For a thread.
 
-    A kernel that waits in vain ends by itself, and is removed by whoever starts next.
+    A kernel that waits in vain ends by itself, and is removed by whoever starts next. Where nobody can say from here whether
+    an owner lives (it is in a container, or this process is), what runs is left, and what has ended is removed a while later.
 
     Raises:
         EngineFailed: nobody knows what is there.
@@ -84,7 +88,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
         for found in engine.labelled(OWNER):
             if stop.is_set():
                 break
-            if not abandoned(found.labels):
+            if not (abandoned(found.labels) or _ended_long_ago(engine, found)):
                 continue
             root = found.labels.get(ROOT, "")
             wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
@@ -118,13 +122,23 @@ def _waits(found: Labelled) -> bool:
     return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
 
 
+def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
+    """Whether a container has ended, or was never started, for so long, and its owner cannot be seen from here."""
+    here, owner = Owner.this(locked=False), owner_of(found.labels)
+    if found.running or owner is None or (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace):
+        return False
+    with suppress(ContainerGone, ValueError):
+        return datetime.now(UTC) - datetime.fromisoformat(engine.see(found.id).changed) > _NOTED
+    return False
+
+
 def abandoned(labels: Mapping[str, str]) -> bool:
-    """Whether a container's owner is dead and no other process has taken its private directory over."""
+    """Whether a container's owner is certainly dead and no other process has taken its private directory over."""
     try:
         fd = os.open(labels.get(ROOT, "/nowhere"), DIRECTORY)
     except OSError as exc:
         owner = owner_of(labels)
-        return exc.errno not in _OUT and owner is not None and owner.gone
+        return exc.errno not in _OUT and owner is not None and replace(owner, locked=False).gone  # its lock is not seen
     try:
         owner = Owner.of(fd)
         return owner is not None and not is_held(fd, owner) and owner.gone

@@ -45,6 +45,8 @@ class Seen:
     labels: Mapping[str, str]
     ports: Mapping[int, int]
     """Its tcp ports that are published at this machine's own address, and where."""
+    changed: str
+    """When it was made, or ended if it did, as the engine's clock says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class Engine:
             pid=int(state["Pid"]),
             labels=said["Config"]["Labels"] or {},
             ports=dict(_published(said["NetworkSettings"].get("Ports") or {})),
+            changed=max(str(said["Created"]), str(state["FinishedAt"])),
         )
 
     def signal(self, container: str, signum: int) -> None:
