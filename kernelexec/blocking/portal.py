@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError, Future
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal
+import anyio.to_thread
 
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor
@@ -19,13 +21,18 @@ _CLOSED = "The executor is closed: open it anew, and ask it for a session."
 
 
 class Portal:
-    """The thread in which an executor lives, and the one way to call into it. Any number of threads may call at once."""
+    """The thread in which an executor lives, and the one way to call into it. Any number of threads may call at once.
+
+    A call wakes that thread once, and its caller once.
+    """
 
     def __init__(self, executor: AsyncExecutor) -> None:
         self._executor = executor
-        self._opened: Future[BlockingPortal] = Future()
+        self._opened: Future[asyncio.AbstractEventLoop] = Future()
+        self._unanswered: set[Future[Any]] = set()
         self._failure: BaseException | None = None
         self._calling = threading.Lock()
+        self._over = asyncio.Event()
         self._stopped = False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="kernelexec", daemon=True)
@@ -51,15 +58,23 @@ class Portal:
             Closed: the executor is not open any more; and what ``check_here`` raises.
         """
         self.check_here()
+
+        async def found() -> _T:
+            return await call()
+
         with self._calling:
             if self._stopped:
                 raise Closed(_CLOSED)
+            begun = found()
             try:
-                future = self._opened.result().start_task_soon(call)
-            except RuntimeError as exc:  # what anyio says where the loop broke down
+                answer = asyncio.run_coroutine_threadsafe(begun, self._opened.result())
+            except RuntimeError as exc:  # what asyncio says where the loop broke down
+                begun.close()
                 raise Closed(_CLOSED) from exc
+            self._unanswered.add(answer)
+        answer.add_done_callback(self._unanswered.discard)
         try:
-            return future.result()
+            return answer.result()
         except CancelledError as exc:
             raise Closed(_CLOSED) from exc
 
@@ -81,7 +96,8 @@ class Portal:
         """Leave the executor and wait for the thread's end; unless the block ``failed``, what that raises is raised here."""
         with self._calling:  # what was called before has reached the loop, and what comes after is refused
             if not self._stopped and self._opened.exception() is None:
-                self._opened.result().start_task_soon(self._opened.result().stop)
+                with suppress(RuntimeError):  # as above
+                    self._opened.result().call_soon_threadsafe(self._over.set)
             self._stopped = True
         self._thread.join()
         if self._failure is not None and not failed:
@@ -92,15 +108,19 @@ class Portal:
             anyio.run(self._serve)
         except BaseException as exc:  # noqa: BLE001 - given to who opens or closes
             self._failure = exc
-        self._stopped = True
+        with self._calling:
+            self._stopped = True
+        for answer in list(self._unanswered):
+            answer.cancel()
         if not self._opened.done():
             self._opened.set_exception(self._failure or Closed(_CLOSED))
 
     async def _serve(self) -> None:
-        async with BlockingPortal() as portal:
-            try:
-                async with self._executor:
-                    self._opened.set_result(portal)
-                    await portal.sleep_until_stopped()
-            except Exception as exc:  # noqa: BLE001 - the same, and as itself
-                self._failure = exc
+        try:
+            async with self._executor:
+                self._opened.set_result(asyncio.get_running_loop())
+                await self._over.wait()
+        except Exception as exc:  # noqa: BLE001 - the same, and as itself
+            self._failure = exc
+        if self._unanswered:
+            await anyio.to_thread.run_sync(wait, list(self._unanswered))
