@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -12,7 +13,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from jupyter_client.kernelspec import KernelSpec
 
+from kernelexec.provisioning.local import Provisioner
 from kernelexec.provisioning.processes import NAME, Leader, Mark
 
 PATIENCE_MS = 30_000
@@ -249,3 +252,18 @@ def test_what_an_unrelated_process_calls_itself_hides_nobody(stack: ExitStack) -
     assert mark.sweep(Leader.of(child.pid)) >= 1
     assert child.gone()
     assert stranger.lives()
+
+
+def test_a_kernel_is_killed_though_what_it_started_cannot_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while the interpreter shuts down, where no thread can be started: it must not be left stopped."""
+
+    def fails(*_: object) -> int:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(Mark, "sweep", fails)
+    provisioner = Provisioner(kernel_id="a", kernel_spec=KernelSpec(argv=["sleep", "60"]))
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as kernel:
+        provisioner.process, provisioner.mark = kernel, Mark()
+        with pytest.raises(RuntimeError):
+            asyncio.run(provisioner.kill())
+        assert kernel.wait(10) == -signal.SIGKILL

@@ -6,12 +6,12 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
-import anyio.to_thread
 
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor
@@ -29,11 +29,13 @@ class Portal:
     def __init__(self, executor: AsyncExecutor) -> None:
         self._executor = executor
         self._opened: Future[asyncio.AbstractEventLoop] = Future()
-        self._unanswered: set[Future[Any]] = set()
         self._failure: BaseException | None = None
-        self._calling = threading.Lock()
+        self._calling = threading.RLock()  # a signal's handler may call amid a call
+        self._unanswered: set[_Answer[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
         self._stopped = False
+        self._own = Context()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="kernelexec", daemon=True)
 
@@ -58,25 +60,17 @@ class Portal:
             Closed: the executor is not open any more; and what ``check_here`` raises.
         """
         self.check_here()
-
-        async def found() -> _T:
-            return await call()
-
+        loop, answer = self._opened.result(), _Answer(call)
         with self._calling:
             if self._stopped:
                 raise Closed(_CLOSED)
-            begun = found()
-            try:
-                answer = asyncio.run_coroutine_threadsafe(begun, self._opened.result())
-            except RuntimeError as exc:  # what asyncio says where the loop broke down
-                begun.close()
-                raise Closed(_CLOSED) from exc
             self._unanswered.add(answer)
-        answer.add_done_callback(self._unanswered.discard)
-        try:
-            return answer.result()
-        except CancelledError as exc:
-            raise Closed(_CLOSED) from exc
+            try:
+                loop.call_soon_threadsafe(self._begin, answer, context=self._context())
+            except RuntimeError as exc:  # what asyncio says where the loop broke down
+                self._unanswered.discard(answer)
+                raise Closed(_CLOSED) from exc
+        return answer.wait()
 
     def check_here(self) -> None:
         """Refuse a caller that would wait for ever.
@@ -94,8 +88,9 @@ class Portal:
 
     def close(self, *, failed: bool) -> None:
         """Leave the executor and wait for the thread's end; unless the block ``failed``, what that raises is raised here."""
+        opened = self._opened.exception() is None
         with self._calling:  # what was called before has reached the loop, and what comes after is refused
-            if not self._stopped and self._opened.exception() is None:
+            if opened and not self._stopped:
                 with suppress(RuntimeError):  # as above
                     self._opened.result().call_soon_threadsafe(self._over.set)
             self._stopped = True
@@ -108,19 +103,76 @@ class Portal:
             anyio.run(self._serve)
         except BaseException as exc:  # noqa: BLE001 - given to who opens or closes
             self._failure = exc
+        if not self._opened.done():  # whoever calls meanwhile waits for it
+            self._opened.set_exception(self._failure or Closed(_CLOSED))
         with self._calling:
             self._stopped = True
         for answer in list(self._unanswered):
-            answer.cancel()
-        if not self._opened.done():
-            self._opened.set_exception(self._failure or Closed(_CLOSED))
+            answer.settle(failure=Closed(_CLOSED))
 
     async def _serve(self) -> None:
         try:
             async with self._executor:
+                self._own = copy_context()
                 self._opened.set_result(asyncio.get_running_loop())
                 await self._over.wait()
         except Exception as exc:  # noqa: BLE001 - the same, and as itself
             self._failure = exc
-        if self._unanswered:
-            await anyio.to_thread.run_sync(wait, list(self._unanswered))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _context(self) -> Context:
+        """The caller's, but for what is this thread's own: for one, which library runs its event loop."""
+        context = copy_context()
+        for variable, value in self._own.items():
+            context.run(variable.set, value)
+        return context
+
+    def _begin(self, answer: _Answer[Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._find(answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has it, and asyncio need not tell of it
+
+    async def _find(self, answer: _Answer[Any]) -> None:
+        try:
+            answer.settle(await answer.call())
+        except asyncio.CancelledError:
+            answer.settle(failure=Closed(_CLOSED))
+            raise
+        except BaseException as exc:
+            if isinstance(exc, Exception):
+                answer.settle(failure=exc)
+                return
+            self._stopped = True  # the loop breaks down
+            answer.settle(failure=exc)
+            raise
+        finally:
+            self._unanswered.discard(answer)
+
+
+class _Answer(Generic[_T]):
+    """What becomes of a call. Whoever waits can be interrupted at any time, which ``threading.Condition`` does not bear."""
+
+    def __init__(self, call: Callable[[], Awaitable[_T]]) -> None:
+        self.call = call
+        self._found: _T | None = None
+        self._failure: BaseException | None = None
+        self._settled = threading.Lock()
+        self._settled.acquire()
+
+    def settle(self, found: _T | None = None, *, failure: BaseException | None = None) -> None:
+        """Say it, once, to the one who waits."""
+        self._found, self._failure = found, failure
+        self._settled.release()
+
+    def wait(self) -> _T:
+        """What was found; what failed is raised as itself."""
+        self._settled.acquire()
+        if self._failure is not None:
+            raise self._failure
+        return cast("_T", self._found)

@@ -152,12 +152,14 @@ class Provisioner(LocalProvisioner):
 
         The kernel is stopped first and dies last: as long as it lives its descendants can be told by their parents.
         """
-        if self.process is not None and self.mark is not None:
-            with suppress(OSError):
-                self.process.send_signal(signal.SIGSTOP)
-            await asyncio.to_thread(self.mark.sweep, self._leader, self.pid)
-        with suppress(OSError, ValueError):
-            await super().kill(restart=restart)
+        try:
+            if self.process is not None and self.mark is not None:
+                with suppress(OSError):
+                    self.process.send_signal(signal.SIGSTOP)
+                await asyncio.to_thread(self.mark.sweep, self._leader, self.pid)
+        finally:  # stopped, it would not even notice the end of this process
+            with suppress(OSError, ValueError):
+                await super().kill(restart=restart)
         if restart:  # else cleanup follows
             await self._sweep()
 

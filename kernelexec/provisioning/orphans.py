@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.errors import ContainerGone, EngineFailed
+from kernelexec.errors import EngineFailed
 from kernelexec.provisioning.engine import Engine, Labelled, networks
 from kernelexec.provisioning.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
 from kernelexec.provisioning.register import LeftSession, left_sessions
@@ -76,8 +76,9 @@ def give_up(left: LeftSession) -> None:
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
     """Remove the containers of dead owners, but for those that wait for a new one; the directories of these. For a thread.
 
-    A kernel that waits in vain ends by itself, and is removed by whoever starts next. Where nobody can say from here whether
-    an owner lives (it is in a container, or this process is), what runs is left, and what has ended is removed a while later.
+    A kernel that waits in vain ends by itself, and is removed by whoever starts next; one whose directory is not seen from
+    here may have a new owner elsewhere. Where nobody can say whether an owner lives (it is in a container, or this process is),
+    what runs is left, and what has ended is removed a while later.
 
     Raises:
         EngineFailed: nobody knows what is there.
@@ -92,10 +93,10 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
                 continue
             root = found.labels.get(ROOT, "")
             wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
-            if _waits(found) and wanted and Path(root, RECORD).exists():
-                waiting.add(root)
-            else:
+            if not (_waits(found) and wanted):
                 _remove(engine, found)
+            elif os.path.exists(Path(root, RECORD)):  # noqa: PTH110 - false too where nobody may look
+                waiting.add(root)
         networks.remove_unused(engine)
     return frozenset(waiting)
 
@@ -104,7 +105,7 @@ def remove_leftovers(engine: Engine) -> None:
     """Remove the containers of other programs' kernels whose owners died, as far as the engine does it. For a thread."""
     with suppress(EngineFailed):
         for found in engine.labelled(CLIENT):
-            if abandoned(found.labels):
+            if abandoned(found.labels) or _ended_long_ago(engine, found):
                 _remove(engine, found)
 
 
@@ -123,11 +124,12 @@ def _waits(found: Labelled) -> bool:
 
 
 def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
-    """Whether a container has ended, or was never started, for so long, and its owner cannot be seen from here."""
+    """Whether a container has ended, or was never started, for so long, and its owner cannot be judged from here."""
     here, owner = Owner.this(locked=False), owner_of(found.labels)
-    if found.running or owner is None or (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace):
+    judged = owner is None or (owner.started and (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace))
+    if found.running or judged:
         return False
-    with suppress(ContainerGone, ValueError):
+    with suppress(EngineFailed, ValueError, TypeError):  # it is gone, or what the engine says of it is no time
         return datetime.now(UTC) - datetime.fromisoformat(engine.see(found.id).changed) > _NOTED
     return False
 
