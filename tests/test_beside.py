@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import site
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +17,11 @@ import pytest
 import kernelexec
 from kernelexec import Executor
 from kernelexec.config import load
+from kernelexec.errors import EngineRefused
 from kernelexec.provisioning import orphans
-from kernelexec.provisioning.engine import Engine
-from kernelexec.provisioning.labels import OWNER
-from kernelexec.provisioning.orphans import sweep_containers
+from kernelexec.provisioning.engine import Engine, Seen
+from kernelexec.provisioning.labels import CLIENT, OWNER
+from kernelexec.provisioning.orphans import remove_leftovers, sweep_containers
 from kernelexec.provisioning.roots import Owner
 from tests.engine import IMAGE, needs_engine
 
@@ -84,29 +87,99 @@ def run_in_container(short_path: Path) -> None:
     assert list((short_path / "run").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "owner",
-    [
-        replace(Owner.this(locked=True), pid=2**22 + 1, pid_namespace="pid:[1]"),
-        replace(Owner.this(locked=True), boot="another", machine="another"),
-    ],
-    ids=["another container's", "another machine's"],
-)
-def test_what_has_ended_of_an_owner_that_cannot_be_seen_is_removed_a_while_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Owner
-) -> None:
-    said = json.dumps(asdict(owner))
-    its = f"{OWNER}={said}"
-    settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: said}}
-    monkeypatch.setattr(orphans, "OWNER", its)  # those of other tests are no concern of this one
+DEAD = replace(Owner.this(locked=True), pid=2**22 + os.getpid())  # no process can have this id
+UNSEEN = [replace(DEAD, pid_namespace="pid:[1]"), replace(DEAD, boot="another", machine="another"), replace(DEAD, started=0)]
+
+
+class Left:
+    """Containers of one owner, some running and some not: those of other tests are no concern of these."""
+
+    def __init__(self, engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
+        said = json.dumps(asdict(owner))
+        self.engine, self._mark = engine, f"{OWNER}={said}"
+        self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: said, also: said}}
+        monkeypatch.setattr(orphans, "OWNER", self._mark)
+        monkeypatch.setattr(orphans, "CLIENT", f"{CLIENT}={said}")
+
+    def make(self, *, running: bool) -> str:
+        container = self.engine.create(None, self._settings, {"network_mode": "none", "init": True})
+        if running:
+            self.engine.start(container)
+        return container
+
+    @property
+    def there(self) -> set[str]:
+        return {found.id for found in self.engine.labelled(self._mark)}
+
+    def remove(self) -> None:
+        for container in self.there:
+            self.engine.remove(container)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
     with Engine() as engine:
-        running, ended = (engine.create(None, settings, {"network_mode": "none", "init": True}) for _ in range(2))
-        try:
-            engine.start(running)
-            for patience, there in ((timedelta(minutes=10), {running, ended}), (timedelta(), {running})):
-                monkeypatch.setattr(orphans, "_NOTED", patience)
-                sweep_containers(load("container", workspace=tmp_path), threading.Event())
-                assert {found.id for found in engine.labelled(its)} == there
-        finally:
-            for container in (running, ended):
-                engine.remove(container)
+        yield engine
+
+
+def sweep(workspace: Path) -> None:
+    sweep_containers(load("container", workspace=workspace), threading.Event())
+
+
+@pytest.mark.parametrize("owner", UNSEEN, ids=["another container's", "another machine's", "of no known time"])
+def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_later(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Owner
+) -> None:
+    left = Left(engine, owner, monkeypatch)
+    try:
+        running, ended = left.make(running=True), left.make(running=False)
+        sweep(tmp_path)
+        assert left.there == {running, ended}
+        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        sweep(tmp_path)
+        assert left.there == {running}
+    finally:
+        left.remove()
+
+
+def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def see(engine: Engine, container: str) -> Seen:
+        if container == broken:
+            raise EngineRefused("500: layer does not exist")
+        return see_all(engine, container)
+
+    left, see_all = Left(engine, UNSEEN[0], monkeypatch), Engine.see
+    try:
+        broken, _ = left.make(running=False), left.make(running=False)
+        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "see", see)
+            sweep(tmp_path)
+        assert left.there == {broken}
+    finally:
+        left.remove()
+
+
+def test_a_dead_owners_container_that_runs_and_whose_directory_is_not_seen_may_have_a_new_owner(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Left(engine, DEAD, monkeypatch)
+    try:
+        running, _ = left.make(running=True), left.make(running=False)
+        sweep(tmp_path)
+        assert left.there == {running}
+    finally:
+        left.remove()
+
+
+def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Left(engine, UNSEEN[0], monkeypatch, also=CLIENT)
+    try:
+        left.make(running=False)
+        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        remove_leftovers(engine)
+        assert left.there == set()
+    finally:
+        left.remove()
