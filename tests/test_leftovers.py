@@ -15,7 +15,7 @@ import pytest
 from kernelexec import AsyncExecutor, Executor, Session
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory, succession
-from kernelexec.provisioning.engine import Engine
+from kernelexec.provisioning.engine import Engine, Labelled
 from kernelexec.provisioning.labels import WORKSPACE
 from kernelexec.provisioning.making import make
 from tests.engine import IMAGE, needs_engine
@@ -139,6 +139,34 @@ def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
     asyncio.run(main())
     with Engine() as engine:
         assert engine.labelled(f"{WORKSPACE}={tmp_path}") == []
+
+
+def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+            task = asyncio.ensure_future(executor.session())
+            await asyncio.to_thread(made.wait, BOUND)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert there() == []
+
+    made = threading.Event()
+
+    def there() -> list[Labelled]:
+        with Engine() as engine:
+            return engine.labelled(f"{WORKSPACE}={tmp_path}")
+
+    def slow(*args: Any) -> str:
+        container = make(*args)
+        made.set()
+        time.sleep(0.5)  # in the thread, of which nobody knows yet what it made
+        return container
+
+    monkeypatch.setattr(succession, "make", slow)
+    asyncio.run(main())
+    assert made.is_set()
 
 
 def test_a_private_directory_that_cannot_be_made_costs_no_container(

@@ -17,7 +17,7 @@ from traitlets import Bool, Dict, List, Unicode
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.hooks import InContainer
-from kernelexec.provisioning.engine import LOOPBACK, News, Order, Seen, network_of, networks
+from kernelexec.provisioning.engine import LOOPBACK, Order, Seen, network_of, networks
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.provisioning.making import remove, remove_left
@@ -128,16 +128,16 @@ class Provisioner(Succession, KernelProvisionerBase):
         await self._remove()
         self._forget()
         try:
-            self._news = await in_thread(News.hold)
-            await in_thread(remove_left, self._news.engine)
+            news = await self._hear()
+            await in_thread(remove_left, news.engine)
             if self._guest is not None:
-                await in_thread(remove_leftovers, self._news.engine)
+                await in_thread(remove_leftovers, news.engine)
             order = self._order(cmd, kwargs)
-            await self._make(order, self._news)
-            self._look = self._stack.enter_context(self._news.of(self._id))
+            await self._make(order, news)
+            self._look = self._stack.enter_context(news.of(self._id))
             self._listen()
-            await in_thread(networks.start, self._news.engine, self._id, order)
-            self._take(await in_thread(self._news.engine.see, self._id))
+            await in_thread(networks.start, news.engine, self._id, order)
+            self._take(await in_thread(news.engine.see, self._id))
             if self._warden is not None:
                 self._warden.welcome(self.serves)
         except EngineFailed as exc:
@@ -286,7 +286,7 @@ class Provisioner(Succession, KernelProvisionerBase):
             raise OSError(str(exc)) from exc
 
     async def _hold(self, container: str) -> None:
-        news = self._news = await in_thread(News.hold)
+        news = await self._hear()
         self._id = container
         self._look = self._stack.enter_context(news.of(container))
         self._take(await in_thread(news.engine.see, container))

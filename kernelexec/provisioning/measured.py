@@ -7,15 +7,17 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 
-from kernelexec.errors import EngineRefused, LimitRefused
+from kernelexec.errors import EngineRefused, KernelStartFailed, LimitRefused
 from kernelexec.provisioning.engine import News, change, usage
 from kernelexec.provisioning.kills import Kills
 from kernelexec.results import Stats
 from kernelexec.results.stats import size_text
 
 KILLED = -signal.SIGKILL
+STOPPED = "The kernel was stopped before it started."
 #: How much later than the end of a container its reason may be told, in seconds.
 _REASON_SECONDS = 0.25
 T = TypeVar("T")
@@ -46,6 +48,22 @@ class Measured:
         self._news: News | None = None
         self._look = asyncio.Event()
         self._kills = Kills()
+
+    async def _hear(self) -> News:
+        """Have the engine's news told, until somebody lets go of them.
+
+        Raises:
+            KernelStartFailed: somebody has, already.
+            EngineAway: the engine does not answer.
+        """
+
+        def hold() -> None:
+            self._news = News.hold()
+
+        await to_end(hold)
+        if self._news is None:
+            raise KernelStartFailed(STOPPED)
+        return self._news
 
     @property
     def out_of_memory(self) -> bool:
@@ -113,3 +131,17 @@ class Measured:
 async def in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
     """A call of the engine, which blocks, in a thread: as many at once as there are containers to care for."""
     return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))
+
+
+async def to_end(call: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - the call's own
+    """The same, for a call that gives something to whoever is cancelled too: it has ended when this ends, however that is.
+
+    A scope of anyio's keeps off what anyio cancels, but not what cancels the task itself, as ``asyncio.wait_for`` does.
+    """
+    with anyio.CancelScope(shield=True):
+        calling = asyncio.ensure_future(in_thread(call, *args))
+        try:
+            await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            await asyncio.wait({calling})
+            raise

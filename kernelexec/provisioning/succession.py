@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Container
@@ -16,7 +15,7 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.engine import News, Order
 from kernelexec.provisioning.kills import Kills
 from kernelexec.provisioning.making import make, remove_now
-from kernelexec.provisioning.measured import KILLED, Measured, in_thread
+from kernelexec.provisioning.measured import KILLED, STOPPED, Measured, to_end
 from kernelexec.provisioning.warden import Warden
 
 #: Where a container has files in memory, beside what its options name.
@@ -55,11 +54,13 @@ class Succession(Measured):
         Raises:
             KernelStartFailed: nobody wants it any more, or see ``make``.
         """
-        with anyio.CancelScope(shield=True):  # else nobody knew of it
-            self._id = await in_thread(make, news.engine, order, self.name)
-            if self._news is not news:
-                await in_thread(remove_now, self._id)
-                raise KernelStartFailed("The kernel was stopped before it started.")
+        await to_end(self._make_it, order, news)  # else nobody knew of it
+
+    def _make_it(self, order: Order, news: News) -> None:
+        container = self._id = make(news.engine, order, self.name)
+        if self._news is not news:
+            remove_now(container)
+            raise KernelStartFailed(STOPPED)
 
     def _listen(self) -> None:
         """Have the first process of a container that is to start be able to connect."""
