@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -96,24 +97,27 @@ class Left:
 
     def __init__(self, engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
         said = json.dumps(asdict(owner))
-        self.engine, self._mark = engine, f"{OWNER}={said}"
+        self._engine, self._mark = engine, f"{OWNER}={said}"
         self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: said, also: said}}
         monkeypatch.setattr(orphans, "OWNER", self._mark)
         monkeypatch.setattr(orphans, "CLIENT", f"{CLIENT}={said}")
 
     def make(self, *, running: bool) -> str:
-        container = self.engine.create(None, self._settings, {"network_mode": "none", "init": True})
+        container = self._engine.create(None, self._settings, {"network_mode": "none", "init": True})
         if running:
-            self.engine.start(container)
+            self._engine.start(container)
         return container
 
     @property
     def there(self) -> set[str]:
-        return {found.id for found in self.engine.labelled(self._mark)}
+        return {found.id for found in self._engine.labelled(self._mark)}
 
-    def remove(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for container in self.there:
-            self.engine.remove(container)
+            self._engine.remove(container)
 
 
 @pytest.fixture
@@ -130,16 +134,13 @@ def sweep(workspace: Path) -> None:
 def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_later(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Owner
 ) -> None:
-    left = Left(engine, owner, monkeypatch)
-    try:
+    with Left(engine, owner, monkeypatch) as left:
         running, ended = left.make(running=True), left.make(running=False)
         sweep(tmp_path)
         assert left.there == {running, ended}
         monkeypatch.setattr(orphans, "_NOTED", timedelta())
         sweep(tmp_path)
         assert left.there == {running}
-    finally:
-        left.remove()
 
 
 def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
@@ -150,36 +151,28 @@ def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
             raise EngineRefused("500: layer does not exist")
         return see_all(engine, container)
 
-    left, see_all = Left(engine, UNSEEN[0], monkeypatch), Engine.see
-    try:
+    see_all = Engine.see
+    with Left(engine, UNSEEN[0], monkeypatch) as left:
         broken, _ = left.make(running=False), left.make(running=False)
         monkeypatch.setattr(orphans, "_NOTED", timedelta())
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "see", see)
             sweep(tmp_path)
         assert left.there == {broken}
-    finally:
-        left.remove()
 
 
 def test_a_dead_owners_container_that_runs_and_whose_directory_is_not_seen_may_have_a_new_owner(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = Left(engine, DEAD, monkeypatch)
-    try:
+    with Left(engine, DEAD, monkeypatch) as left:
         running, _ = left.make(running=True), left.make(running=False)
         sweep(tmp_path)
         assert left.there == {running}
-    finally:
-        left.remove()
 
 
 def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Left(engine, UNSEEN[0], monkeypatch, also=CLIENT)
-    try:
+    with Left(engine, UNSEEN[0], monkeypatch, also=CLIENT) as left:
         left.make(running=False)
         monkeypatch.setattr(orphans, "_NOTED", timedelta())
         remove_leftovers(engine)
         assert left.there == set()
-    finally:
-        left.remove()

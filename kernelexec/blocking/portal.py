@@ -144,10 +144,9 @@ class Portal:
         except asyncio.CancelledError:
             answer.settle(failure=Closed(_CLOSED))
             raise
+        except Exception as exc:  # noqa: BLE001 - the caller's, as itself
+            answer.settle(failure=exc)
         except BaseException as exc:
-            if isinstance(exc, Exception):
-                answer.settle(failure=exc)
-                return
             self._stopped = True  # the loop breaks down
             answer.settle(failure=exc)
             raise

@@ -89,7 +89,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
         for found in engine.labelled(OWNER):
             if stop.is_set():
                 break
-            if not (abandoned(found.labels) or _ended_long_ago(engine, found)):
+            if not _is_nobodys(engine, found):
                 continue
             root = found.labels.get(ROOT, "")
             wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
@@ -105,7 +105,7 @@ def remove_leftovers(engine: Engine) -> None:
     """Remove the containers of other programs' kernels whose owners died, as far as the engine does it. For a thread."""
     with suppress(EngineFailed):
         for found in engine.labelled(CLIENT):
-            if abandoned(found.labels) or _ended_long_ago(engine, found):
+            if _is_nobodys(engine, found):
                 _remove(engine, found)
 
 
@@ -121,6 +121,11 @@ def _remove(engine: Engine, found: Labelled) -> None:
 def _waits(found: Labelled) -> bool:
     """Whether its kernel waits for a new owner when its own has died: one that has a lease ends with that."""
     return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
+
+
+def _is_nobodys(engine: Engine, found: Labelled) -> bool:
+    """Whether no living owner wants a container any more, as far as that can be known."""
+    return abandoned(found.labels) or _ended_long_ago(engine, found)
 
 
 def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
