@@ -45,6 +45,28 @@ def test_each_look_finds_what_is_there_now() -> None:
     assert names(namespace, hidden) == {"d", "e", "exit"}
 
 
+def test_names_that_are_known_are_not_looked_at_again() -> None:
+    class Namespace(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            looks.append(len(self))
+            return super().__iter__()
+
+    looks: list[int] = []
+    names, namespace = Names(), Namespace({"a": 1})
+    for cell in range(100):
+        namespace |= {f"_i{cell}": "", f"b{cell}": 1, f"_{cell}": ""}
+        assert names(namespace, {"b0": 1}) == {"a"} | {f"b{number}" for number in range(1, cell + 1)}
+    assert len(looks) == 1
+    del namespace["b7"]
+    assert "b7" not in names(namespace, {})
+    assert len(looks) == 2
+    namespace["b7"] = 1
+    assert "b7" in names(namespace, {})
+    del namespace["_i99"], namespace["a"]
+    namespace |= {"c": 1, "_i" + str(99): ""}
+    assert names(namespace, {}) == {"c"} | {f"b{number}" for number in range(100)}
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_what_comes_and_goes_between_two_looks_is_found(seed: int) -> None:
     chance, names = random.Random(seed), Names()  # noqa: S311 - the same every time

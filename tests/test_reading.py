@@ -16,6 +16,7 @@ from kernelexec.inkernel.reading import DisplayHook, Reader, Transformer
 
 #: What IPython's syntax is made of, among what ends a line, hides a sign or has one by chance.
 PIECES = [*"%!?,;/= \t\nx1'#()", "%%", "!!", "??", "\r\n", "\x0c", "\\\n", "ls", '"""', ": "]
+PIECES += [">>> ", "... ", "In [1]: ", "   ...: ", "\n  \n", "\n\x0b\n"]
 CELLS = ["1+1", "a % b", "x = %who", "files = !ls", "%time 1", "  ;f a", "/f a", "f?", "'%'", "# ?", "f(\n/g)"]
 CELLS += ["%%bash\nls", "x\n,f a b\n", "if 1:\n    x\n  y", "", "\n", "(", "'"]
 
@@ -33,11 +34,14 @@ class Shell:
         self.history_manager = SimpleNamespace(input_hist_parsed=cells)
 
 
-def read(manager: TransformerManager, cell: str) -> object:
+def read(manager: Any, cell: str) -> object:
     try:
         return manager.transform_cell(cell)
-    except IndentationError:  # a cell that is not cut into tokens is left as it is, and does not compile either
-        return cell if cell.endswith("\n") else f"{cell}\n"
+    except IndentationError:  # a cell that is not cut into tokens is left as it is by then, and does not compile either
+        lines: Any = (cell if cell.endswith("\n") else f"{cell}\n").splitlines(keepends=True)
+        for transform in [*manager.cleanup_transforms, *manager.line_transforms]:
+            lines = transform(lines)
+        return "".join(lines)
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is to be the same
         return type(exc)
 
@@ -82,6 +86,13 @@ def test_lines_that_somebody_joined_are_read() -> None:
     manager.cleanup_transforms.append(lambda lines: ["".join(lines)])
     assert "run_line_magic('time'" in manager.transform_cell("x\n%time 1")
     assert "print(" in manager.transform_cell("x=1\n/print 7")
+
+
+@pytest.mark.parametrize("which", ["cleanup_transforms", "line_transforms"])
+def test_what_somebody_adds_to_the_transforms_is_asked(which: str) -> None:
+    manager = OURS()
+    getattr(manager, which).append(lambda lines: [line.upper() for line in lines])
+    assert manager.transform_cell("x + 1") == "X + 1\n"
 
 
 def test_what_somebody_adds_to_the_transformers_is_asked() -> None:

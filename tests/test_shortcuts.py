@@ -63,6 +63,28 @@ print(kernel.log.level)
 kernel.logging_config = {}
 print(kernel.log.level, [handler.level for handler in kernel.log.handlers])
 """
+TRAITS = """
+from traitlets import HasTraits, Int, TraitType, default
+class Doubled(TraitType):
+    def get(self, obj, cls=None):
+        return 2 * super().get(obj, cls)
+class Tripled(TraitType):
+    def __get__(self, obj, cls=None):
+        return self if obj is None else 3 * super().__get__(obj, cls)
+class Owner(HasTraits):
+    doubled, tripled, plain, late = Doubled(1), Tripled(1), Int(1), Int()
+    @default("late")
+    def _begin(self):
+        return 7
+owner = Owner()
+owner.doubled = owner.tripled = owner.plain = 5
+print(owner.doubled, owner.tripled, owner.plain, owner.late, type(Owner.plain).__name__, Owner().plain)
+"""
+FAILING = """
+def fail(number):
+    note = '{}'
+    return 1 / number
+"""
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
@@ -96,3 +118,18 @@ def test_the_collection_of_garbage_is_on_again(session: Session) -> None:
 def test_logging_is_configured_as_it_is_asked_for(session: Session) -> None:
     assert session.execute(LOGGING).stdout == "told\n 10\n20\n30 [30]\n"
     session.restart()
+
+
+def test_traits_with_ways_of_their_own_keep_them(session: Session) -> None:
+    assert session.execute(TRAITS).stdout == "10 15 5 7 Int 1\n"
+
+
+def test_a_traceback_shows_the_lines_of_each_cell(session: Session) -> None:
+    for number in range(3):
+        session.execute(FAILING.format(f"é {number}").replace("fail", f"fail{number}"))
+    failed = session.execute("fail1(0)")
+    assert failed.error is not None
+    shown = "\n".join(failed.error.traceback)
+    assert "é 1" in shown
+    assert "return 1 / number" in shown
+    assert "é 0" not in shown

@@ -64,6 +64,8 @@ class Inlet:
         """Wait, for a bounded time, until all that was written before this call has been read."""
         deadline = time.monotonic() + seconds
         with self._idle:
+            if not self.busy:
+                return
             enough = self._taken_bytes + sum(map(unread, self._awaited)) + _READ_BYTES
             while self.busy and self._taken_bytes < enough and self._thread.is_alive():
                 left = deadline - time.monotonic()

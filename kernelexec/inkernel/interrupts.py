@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import asyncio
 import signal
 import threading
@@ -9,7 +10,12 @@ from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any
 
-_Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+
+#: What ``signal.signal`` calls, without making names of numbers before and after: that is 3 µs of every cell.
+_set: Any = _signal.signal
+_get: Any = _signal.getsignal
+_SIGINT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
 
 #: How long completing or inspecting a name may take, in seconds: it runs where cells run, and the next cell waits for it.
 _LOOK_SECONDS = 3.0
@@ -20,7 +26,7 @@ def interruptible() -> _Handling:
 
     Where an exception comes out of it, the end itself may have been interrupted: see ``ignore_interrupts``.
     """
-    return _Handling(signal.default_int_handler, signal.SIG_IGN)
+    return _Handling(signal.default_int_handler, _IGNORE)
 
 
 def cancelling(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyncio.Task[Any]]) -> _Handling:
@@ -40,15 +46,15 @@ def cancelling(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyn
         if runs and current is not cell and current not in spared:
             raise asyncio.CancelledError
 
-    return _Handling(on_signal, signal.getsignal(signal.SIGINT))
+    return _Handling(on_signal, _get(_SIGINT))
 
 
 def ignore_interrupts() -> None:
     """SIGINT does nothing any more. One that has just come is raised, by what is to change its handler, before it changes."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _set(_SIGINT, _IGNORE)
     except BaseException:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _set(_SIGINT, _IGNORE)
         raise
 
 
@@ -59,13 +65,13 @@ class _Handling:
         self._handler, self._after = handler, after
 
     def __enter__(self) -> None:
-        signal.signal(signal.SIGINT, self._handler)
+        _set(_SIGINT, self._handler)
 
     def __exit__(self, *_: object) -> None:
         try:
-            signal.signal(signal.SIGINT, self._after)
+            _set(_SIGINT, self._after)
         except BaseException:  # as above
-            signal.signal(signal.SIGINT, self._after)
+            _set(_SIGINT, self._after)
             raise
 
 

@@ -140,8 +140,8 @@ class Session(jupyter.Session):
             "header": header,
             "msg_id": header["msg_id"],
             "msg_type": header["msg_type"],
-            "parent_header": self.unpack(parts[1]),
-            "metadata": self.unpack(parts[2]),
+            "parent_header": {} if parts[1] == _NOTHING else self.unpack(parts[1]),
+            "metadata": {} if parts[2] == _NOTHING else self.unpack(parts[2]),
             "content": self.unpack(parts[3]),
             "buffers": [memoryview(frame) for frame in msg_list[_PARTS:]],
         }

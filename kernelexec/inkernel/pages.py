@@ -56,9 +56,10 @@ class Descriptor:
                 os.dup2(self._page.into, self._fd)
 
     def _holds(self) -> int | None:
-        with suppress(OSError):
+        try:
             return os.fstat(self._fd).st_ino
-        return None
+        except OSError:
+            return None
 
 
 class _Page:

@@ -15,6 +15,8 @@ from traitlets import Type
 #: What looks for IPython's syntax among the tokens of a cell; and a line that may hold any of what they look for.
 _BY_TOKENS = [MagicAssign, SystemAssign, EscapedCommand, HelpEnd]
 _SPECIAL = re.compile(r"^\s*[,;/]|[%!?]", re.MULTILINE)
+#: What a cell has one of, at least, that is no Python before its tokens are looked at: indentation, prompts, a cell magic.
+_UNCLEAN = re.compile(r"\A\s|\A%%|>>>|\.\.\.|In \[|^[^\S\n]+$", re.MULTILINE)
 
 
 class Transformer(TransformerManager):
@@ -22,6 +24,17 @@ class Transformer(TransformerManager):
 
     The outcome is the same. Where a line's indentation fits none before it, it is the compiler that refuses the cell.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._usual = [*self.cleanup_transforms, *self.line_transforms]
+
+    def transform_cell(self, cell: str) -> str:
+        """A cell as Python."""
+        if _UNCLEAN.search(cell) or [*self.cleanup_transforms, *self.line_transforms] != self._usual:
+            return str(super().transform_cell(cell))
+        text = cell if cell.endswith("\n") else f"{cell}\n"
+        return "".join(self.do_token_transforms(text.splitlines(keepends=True)))
 
     def do_token_transforms(self, lines: list[str]) -> list[str]:
         """Lines of a cell, without IPython's syntax."""

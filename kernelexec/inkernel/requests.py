@@ -12,7 +12,6 @@ import zmq
 
 #: As numbers: what zmq has is made anew by each operation, in 2 µs.
 _EVENTS, _READABLE, _MORE, NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.SNDMORE), int(zmq.NOBLOCK)
-_MORE_COMES = int(zmq.RCVMORE)
 
 
 def waiting(socket: zmq.Socket[bytes]) -> bool:
@@ -81,7 +80,7 @@ class Requests:
         count = 0
         while self._handle is not None and not self.socket.closed and count != limit and waiting(self.socket):
             request = [self._bare.recv(NOBLOCK, copy=False)]
-            while self._bare.get(_MORE_COMES):
+            while request[-1].more:
                 request.append(self._bare.recv(NOBLOCK, copy=False))
             task = self._loop.create_task(self._handle(request), context=self._context)
             self.running.add(task)

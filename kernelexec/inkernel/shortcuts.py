@@ -9,8 +9,10 @@ from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
-from ipykernel import ipkernel
+from ipykernel import compiler, ipkernel
+from traitlets import TraitType
 from traitlets.config import Config, Configurable
 
 
@@ -20,6 +22,8 @@ def take_shortcuts() -> None:
     _leave_debugger_out()
     _look_once_at_signatures()
     _look_for_configuration_where_there_is_some()
+    _look_traits_up_at_once()
+    _name_cells_at_once()
 
 
 def _leave_debugger_out() -> None:
@@ -79,6 +83,31 @@ def _look_for_configuration_where_there_is_some() -> None:
             load(self, cfg, *args, **options)
 
     base._load_config = load_some  # noqa: SLF001 - as above
+
+
+def _look_traits_up_at_once() -> None:
+    """Have traitlets look where a trait's value is kept before it calls what may make one: a cell asks 200 times.
+
+    A kind of trait that has a way of its own to it keeps that.
+    """
+    library: Any = TraitType
+    find, get = library.__get__, library.get
+
+    def find_kept(self: Any, obj: Any, cls: Any = None) -> Any:
+        try:
+            if type(self).get is get:
+                return obj._trait_values[self.name]  # noqa: SLF001 - as above
+        except Exception:  # noqa: S110 - there is none yet, or the class is asked
+            pass
+        return find(self, obj, cls)
+
+    library.__get__ = find_kept
+
+
+def _name_cells_at_once() -> None:
+    """Have ipykernel name a cell's file by a checksum in C: its hash, which only a debugger has to know, takes 100 µs a KB."""
+    library: Any = compiler
+    library.murmur2_x86 = lambda code, seed: crc32(code.encode("utf-8", "backslashreplace"), seed)
 
 
 def _sections(config: Any) -> Iterator[str]:

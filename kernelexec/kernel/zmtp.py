@@ -8,7 +8,7 @@ speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to whatever
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
@@ -68,9 +68,8 @@ def command(body: bytes) -> bytes:
 
 def message(frames: Iterable[bytes]) -> bytes:
     """A multipart message as bytes for the wire."""
-    parts = list(frames)
-    last = len(parts) - 1
-    return b"".join(frame(part, _MORE if i < last else 0) for i, part in enumerate(parts))
+    *others, last = frames
+    return b"".join([*[frame(part, _MORE) for part in others], frame(last, 0)])
 
 
 def frame(body: bytes, flags: int) -> bytes:
@@ -106,6 +105,8 @@ class Decoder:
         Raises:
             ProtocolError: this peer is not what it should be; hang up.
         """
+        if self._takes_whole and not self._buffer:  # as nearly always: nothing is copied but the frames
+            chunk = yield from self._directly(chunk)
         self._buffer += chunk
         if not self.greeted:
             if not self._greet():
@@ -113,8 +114,8 @@ class Decoder:
             yield from self._answer_greeting()
         position = 0
         try:
-            while True:
-                position, found = self._take_whole(position)
+            while position < len(self._buffer):
+                position, found = self._take_whole(self._buffer, position) if self._takes_whole else (position, None)
                 if found is not None:
                     yield found
                     continue
@@ -134,10 +135,21 @@ class Decoder:
         finally:
             del self._buffer[:position]
 
-    def _take_whole(self, position: int) -> tuple[int, Multipart | None]:
+    def _directly(self, chunk: bytes) -> Generator[Multipart, None, bytes]:
+        """The messages with which a chunk begins; what is left of it."""
+        position, found = self._take_whole(chunk, 0)
+        while found is not None:
+            yield found
+            position, found = self._take_whole(chunk, position)
+        return chunk[position:]
+
+    @property
+    def _takes_whole(self) -> bool:
+        return self._ready and self._plain and not self._skip
+
+    def _take_whole(self, buffer: bytes | bytearray, position: int) -> tuple[int, Multipart | None]:
         """Frames of messages that are all there and within the limit, as most are, up to the end of a message."""
-        buffer, frames, room = self._buffer, self._frames, self._limit - self._size
-        end = len(buffer) if self._ready and self._plain and not self._skip else 0
+        frames, room, end = self._frames, self._limit - self._size, len(buffer)
         while position + 9 <= end and len(frames) < _FRAMES_MAX:
             flags = buffer[position]
             if flags & ~(_MORE | _LONG):

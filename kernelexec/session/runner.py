@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -44,6 +43,7 @@ class Runner:
     ) -> None:
         self._session = session
         self._config = config
+        self._late = config.output.late
         self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
@@ -67,7 +67,7 @@ class Runner:
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
         collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
-        late = collector(output.late, on_output=self._heard(turn, None))
+        late = collector(self._late, on_output=self._heard(turn, None))
         if turn.in_flight:
             turn.execution = await self._resume(turn, keeper, kernel, turn.collector, late)
             if turn.execution is None:
@@ -85,13 +85,13 @@ class Runner:
         verdict = await keeper.mind(kernel, turn.execution, self._left(turn), own=turn.own)
         turn.clock.ended = time.monotonic()
         loss_told(verdict, loss, keeper.epoch)
-        result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=())
-        if turn.own:
-            return result
-        saver = DisplayFiles(self._workspace, output.files_bytes if self._config.save_displays else 0)
-        saved = saver.save(result.execution_count or 0, result.outputs)
-        files = tuple(dict.fromkeys((*self._watch.changes(), *saved)))
-        return dataclasses.replace(result, files=files, timing=turn.clock.timing(turn.said()))
+        return conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=_no_files if turn.own else self._files)
+
+    def _files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
+        """The files that a cell made or changed, those that its displays become included."""
+        saver = DisplayFiles(self._workspace, self._config.output.files_bytes if self._config.save_displays else 0)
+        saved = saver.save(cell, outputs)
+        return tuple(dict.fromkeys((*self._watch.changes(), *saved)))
 
     async def _announce(self, turn: Turn, keeper: Keeper) -> None:
         """Have it known, on the disk if its request has a name, that the turn is about to be sent."""
@@ -134,6 +134,10 @@ class Runner:
 
     def _display_updated(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self._tell(DisplayUpdated(self._session, display_id, data, metadata))
+
+
+def _no_files(_cell: int, _outputs: tuple[Output, ...]) -> tuple[str, ...]:
+    return ()
 
 
 def teller(session: str, hooks: Iterable[Hook]) -> Callable[[Event], None]:

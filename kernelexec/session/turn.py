@@ -31,6 +31,7 @@ from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
 OnOutput = Callable[[Output], None]
+FilesOf = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
 _TOO_LARGE = "{} output(s) were too large to keep and are in no file: make them smaller, or have the code save them."
 
 
@@ -229,8 +230,8 @@ def broke_off(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
     return replace(snapshot(turn, session, epoch), status="error", exit_code=1, notes=(why,))
 
 
-def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: tuple[str, ...]) -> ExecutionResult:
-    """Everything that is known of an ended cell as its result."""
+def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: FilesOf) -> ExecutionResult:
+    """Everything that is known of an ended cell as its result; ``files`` gives those of a cell by its number and outputs."""
     assert turn.collector is not None
     assert turn.execution is not None
     collector, said = turn.collector, turn.said()
@@ -245,14 +246,14 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
         outputs = (*outputs, *_error_of_reply(turn.cell, reply))
     if collector.lost_outputs:
         verdict.notes.append(_TOO_LARGE.format(collector.lost_outputs))
-    work_dir = said.get("work_dir")
+    work_dir, count = said.get("work_dir"), execution_count(reply)
     return ExecutionResult(
         execution_id=turn.execution_id,
         session=session,
         language=turn.cell.language,
         isolation=turn.isolation,
         status=status,
-        execution_count=execution_count(reply),
+        execution_count=count,
         outputs=outputs,
         exit_code=exit_code,
         interrupted=verdict.interrupted,
@@ -261,11 +262,11 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: t
         kernel_epoch=epoch,
         cause=verdict.cause,
         lost_names=verdict.lost_names,
-        timing=turn.clock.timing(said),
+        files=files(count or 0, outputs),
+        timing=turn.clock.timing(said),  # of all, the looking for files included
         truncated=collector.truncated,
         total_bytes=collector.total_bytes,
         output_ref=turn.execution_id if collector.spilled else None,
-        files=files,
         diagnosis=diagnose(
             status, exit_code, verdict.interrupted, verdict.cause, outputs, turn.cell.source, limit=verdict.limit
         ),
