@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import time
@@ -194,6 +195,8 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, default="build/benchmarks.png", help="where the starts of sessions are drawn")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    # AG2 looks for ``jupyter``, and runs the ``python``, that are found by name: all are to use this environment's.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     named = [part for part in PARTS if getattr(chosen, part)]
     found = {part: PARTS[part](chosen) for part in named or PARTS}
     write_json(chosen.json, found)
