@@ -53,30 +53,55 @@ def test_names_that_are_known_are_not_looked_at_again() -> None:
 
     looks: list[int] = []
     names, namespace = Names(), Namespace({"a": 1})
+    hidden: dict[str, Any] = {"b0": 1}
     for cell in range(100):
-        namespace |= {f"_i{cell}": "", f"b{cell}": 1, f"_{cell}": ""}
-        assert names(namespace, {"b0": 1}) == {"a"} | {f"b{number}" for number in range(1, cell + 1)}
+        namespace |= (inputs := {f"_i{cell}": ""}) | {f"b{cell}": 1, f"_{cell}": ""}
+        hidden |= inputs
+        assert names(namespace, hidden) == {"a"} | {f"b{number}" for number in range(1, cell + 1)}
     assert len(looks) == 1
     del namespace["b7"]
-    assert "b7" not in names(namespace, {})
+    assert "b7" not in names(namespace, hidden)
     assert len(looks) == 2
     namespace["b7"] = 1
-    assert "b7" in names(namespace, {})
-    del namespace["_i99"], namespace["a"]
-    namespace |= {"c": 1, "_i" + str(99): ""}
-    assert names(namespace, {}) == {"c"} | {f"b{number}" for number in range(100)}
+    assert "b7" in names(namespace, hidden)
+    assert len(looks) == 2
+
+
+def test_names_are_found_where_keys_are_taken_out_and_put_back() -> None:
+    names = Names()
+    hidden: dict[str, Any] = {"_i1": ""}
+    namespace: dict[Any, Any] = {"_i1": "", "old_a": 1, "old_b": 1}
+    assert names(namespace, hidden) == {"old_a", "old_b"}
+    namespace |= (inputs := {"_i2": ""})
+    hidden |= inputs
+    assert names(namespace, hidden) == {"old_a", "old_b"}
+    namespace.update({name.replace("old", "new"): namespace.pop(name) for name in [*namespace]})
+    assert names(namespace, hidden) == {"new_a", "new_b"}
+
+
+def test_a_name_like_that_of_an_input_may_be_the_users() -> None:
+    names = Names()
+    namespace: dict[Any, Any] = {"a": 1, "c": 1, "_i0": 0}
+    assert names(namespace, {}) == {"a", "c"}
+    del namespace["a"], namespace["c"], namespace["_i0"]
+    namespace |= {"b": 1, "_i0": 0}
+    assert names(namespace, {}) == {"b"}
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_what_comes_and_goes_between_two_looks_is_found(seed: int) -> None:
     chance, names = random.Random(seed), Names()  # noqa: S311 - the same every time
     namespace: dict[Any, Any] = {}
+    hidden: dict[str, Any] = {}
     for cell in range(20):
-        namespace |= {f"_i{cell}": "", f"_{cell}": ""}
+        hidden |= (inputs := {f"_i{cell}": "", f"_{cell}": ""})
+        namespace |= inputs
+        if chance.random() < 0.1:
+            namespace.update({key: namespace.pop(key) for key in chance.sample([*namespace], k=len(namespace) // 2)})
         for _ in range(chance.randrange(5)):
             name = chance.choice("abcdef")
             if chance.random() < 0.5:
                 namespace.pop(name, None)
             else:
                 namespace[name] = 1
-        assert names(namespace, {}) == {name for name in namespace if name[0] != "_"}
+        assert names(namespace, hidden) == {name for name in namespace if name[0] != "_"}

@@ -9,9 +9,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
-from zlib import crc32
 
-from ipykernel import compiler, ipkernel
+from ipykernel import ipkernel
 from traitlets import TraitType
 from traitlets.config import Config, Configurable
 
@@ -23,7 +22,6 @@ def take_shortcuts() -> None:
     _look_once_at_signatures()
     _look_for_configuration_where_there_is_some()
     _look_traits_up_at_once()
-    _name_cells_at_once()
 
 
 def _leave_debugger_out() -> None:
@@ -102,12 +100,6 @@ def _look_traits_up_at_once() -> None:
         return find(self, obj, cls)
 
     library.__get__ = find_kept
-
-
-def _name_cells_at_once() -> None:
-    """Have ipykernel name a cell's file by a checksum in C: its hash, which only a debugger has to know, takes 100 µs a KB."""
-    library: Any = compiler
-    library.murmur2_x86 = lambda code, seed: crc32(code.encode("utf-8", "backslashreplace"), seed)
 
 
 def _sections(config: Any) -> Iterator[str]:

@@ -263,13 +263,13 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: F
         cause=verdict.cause,
         lost_names=verdict.lost_names,
         files=files(count or 0, outputs),
-        timing=turn.clock.timing(said),  # of all, the looking for files included
         truncated=collector.truncated,
         total_bytes=collector.total_bytes,
         output_ref=turn.execution_id if collector.spilled else None,
         diagnosis=diagnose(
             status, exit_code, verdict.interrupted, verdict.cause, outputs, turn.cell.source, limit=verdict.limit
         ),
+        timing=turn.clock.timing(said),  # of all that was done here too
         work_dir=work_dir if isinstance(turn.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )
