@@ -23,7 +23,7 @@ from tests.engine import IMAGE
 IMPORTS = "import matplotlib.pyplot, numpy, pandas\n1+1"
 _IDLE_SECONDS = 30.0
 _CELLS = 5
-_TURN, _PAUSE = 50, 0.05
+_TURN, _PAUSE = 100, 0.05
 _CONTAINER = {"image": IMAGE, "layout": "classic"}
 Found = dict[str, list[float]]
 _STOCK, _OURS = "jupyter_client, stock ipykernel", "kernelexec"
@@ -132,8 +132,9 @@ async def beside(rounds: int, cells: int) -> dict[str, Found]:
     """Cells, and floods of output, in kernels of jupyter_client's blocking client and in ours, in turn, in milliseconds.
 
     Turns are short, so that a spell in which the machine is slow falls on both, and long enough that p95 is not that of the
-    first cell of a turn, for which memory has cooled (1 ms more in either). The blocking client stops our event loop too: what
-    waits for that is done in a pause before each turn, of either side.
+    first three cells of a turn, for which memory has cooled and processes change their processor (2 ms, 0.7 and 0.3 more in
+    either). The blocking client stops our event loop too: what waits for that is done in a pause before each turn, of either
+    side.
     """
     found: dict[str, Found] = {name: {_STOCK: [], _OURS: []} for name in ("a cell 1+1", *FLOODS)}
     turn = min(cells, _TURN)
