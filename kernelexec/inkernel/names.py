@@ -17,7 +17,8 @@ class Names:
 
     A dictionary keeps the order in which its keys came. So, beside the names that are known and still there, only those are
     looked at that came after IPython's name for the newest input, if there are as many keys up to that one as there were. Only
-    who adds a name and then takes that very key out and puts it back can hide it. Any thread may ask.
+    who adds a name and then takes that very key out and puts it back can hide it. Where there is a key that is no plain text,
+    which may be asked whether it is a name, all are looked at each time. Any thread may ask.
     """
 
     def __init__(self) -> None:
@@ -29,16 +30,20 @@ class Names:
         newest, count, names = self._known
         came = list(islice(reversed(namespace), _NEWEST))
         since = next((place for place, key in enumerate(came) if key is newest), None)
-        if newest is not None and since is not None and len(namespace) == count + since and names <= namespace.keys():
-            keys = came[:since][::-1]
-        else:
+        keys = came[:since][::-1]
+        as_before = newest is not None and since is not None and len(namespace) == count + since
+        if not (as_before and _plain(keys) and names <= namespace.keys()):
             keys, newest, count, names = list(namespace), None, 0, frozenset()
         inputs = [place for place, key in enumerate(keys) if type(key) is str and _INPUT.fullmatch(key) and key in hidden]
-        if inputs:
+        if inputs and _plain(keys):
             newest, count = keys[inputs[-1]], count + inputs[-1] + 1
         names |= _fit(keys)
         self._known = newest, count, names
         return set(names.difference(hidden))  # which looks at the names only
+
+
+def _plain(keys: Iterable[Any]) -> bool:
+    return all(type(key) is str for key in keys)
 
 
 def _fit(keys: Iterable[Any]) -> frozenset[str]:
