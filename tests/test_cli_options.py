@@ -17,7 +17,7 @@ from tests.test_cli_doctor import CONTAINER
 COMMANDS = ("run", "exec", "repl", "mcp")
 OPTIONS = (
     "--isolation", "--image", "--sudo", "--network", "--memory", "--cpus", "--context", "--instance-id", "--log-dir",
-    "--python", "--timeout",
+    "--python", "--timeout", "--allowed-commands", "--blocked-commands",
 )  # fmt: skip
 
 
@@ -48,6 +48,18 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     assert [(mount.source, mount.read_only) for mount in container.mounts] == [
         (tmp_path, False), (tmp_path / "a:rw", True), (tmp_path, True)
     ]  # fmt: skip
+
+
+def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
+    rules = Place(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).config().rules
+    assert [pattern.pattern for pattern in (*rules.allowed_commands, *rules.blocked_commands)] == ["echo.*", "ls", "echo x"]
+    assert Place(isolation="local").config().rules.dangers
+    done = kernelexec(tmp_path, "exec", "!touch a", *LOCAL, "--allowed-commands", "echo.*", "--allowed-commands", "ls")
+    assert done.returncode == 126
+    assert "rule 'allowed-commands'" in done.stderr
+    assert not list(tmp_path.rglob("a"))
+    done = kernelexec(tmp_path, "exec", "!echo 1", *LOCAL, "--allowed-commands", "echo.*")
+    assert (done.returncode, done.stdout) == (0, "1\n")
 
 
 def test_sudo_has_two_names_and_is_off_unless_said() -> None:

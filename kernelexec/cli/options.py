@@ -96,6 +96,22 @@ class Place:
             "--log-dir", metavar="DIRECTORY", callback=filled, help="Where a log of what ran, and what came out, is kept."
         ),
     ] = None
+    allowed_commands: Annotated[
+        list[str],
+        typer.Option(
+            "--allowed-commands",
+            metavar="REGEX",
+            help="Refuse shell commands that it does not match from their beginning. Repeatable: one of them must match.",
+        ),
+    ] = field(default_factory=list)
+    blocked_commands: Annotated[
+        list[str],
+        typer.Option(
+            "--blocked-commands",
+            metavar="REGEX",
+            help="Refuse shell commands that it matches from their beginning. Repeatable.",
+        ),
+    ] = field(default_factory=list)
     python: PythonOption = None
 
     def config(self, *, workspace: str | None = None, **options: Any) -> Config:  # noqa: ANN401 - of any kind
@@ -106,6 +122,9 @@ class Place:
         """
         container = self._container()
         options |= {} if self.log_dir is None else {"log_dir": self.log_dir}
+        lists = {"allowed_commands": self.allowed_commands, "blocked_commands": self.blocked_commands}
+        if rules := {name: given for name, given in lists.items() if given}:
+            options["rules"] = rules
         if self.python is not None:
             options["python"] = self.python
         inside = {} if self.python is None else {"python": self.python}

@@ -12,7 +12,7 @@ import anyio
 from kernelexec import cells
 from kernelexec.cli.show import Shower
 from kernelexec.cli.signals import Signals
-from kernelexec.cli.status import CELL_FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, of_cell
+from kernelexec.cli.status import CELL_FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, is_refused, of_cell
 from kernelexec.cli.surroundings import here, say
 from kernelexec.config import Config, seconds
 from kernelexec.documents import Document
@@ -117,7 +117,9 @@ class _Job:
     def _verdict(self, number: int, result: ExecutionResult) -> int:
         if result.ok:
             return 0
-        if result.interrupted == "request" or result.status == "aborted":  # it never began: its kernel was still starting
+        if result.interrupted == "request" or (
+            result.status == "aborted" and not is_refused(result)
+        ):  # it never began: its kernel was still starting
             return INTERRUPTED
         if self._allow_errors or self._document.allows_error(number):
             return 0

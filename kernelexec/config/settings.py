@@ -5,6 +5,7 @@ Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one o
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Literal, Self
@@ -66,6 +67,20 @@ class Limits(Branch):
     """Address space of each process: a cell over it gets MemoryError."""
     nproc: Count | None = Field(default=None, ge=16)
     """Processes and threads of the whole user (the kernel of the machine counts per uid)."""
+
+
+class Rules(Branch):
+    """What may run. These are manners: they see what a cell says, not what a program does. The container is the wall."""
+
+    dangers: bool = True
+    """Whether dangerous commands are refused: ``rm -rf /``, ``mv`` to ``/dev/null``, ``dd``, writes to disks, fork bombs,
+    making file systems and, unless ``container.sudo`` is on, ``sudo``, ``su``, ``chown`` and ``chmod``."""
+    allowed_commands: tuple[re.Pattern[str], ...] = ()
+    """Regular expressions, one of which must match each simple command from its beginning; none allows all."""
+    blocked_commands: tuple[re.Pattern[str], ...] = ()
+    """Regular expressions, none of which may match a simple command from its beginning."""
+    match: Literal["command", "prefix"] = "command"
+    """What these are matched with: each simple command, or the whole text from its beginning only."""
 
 
 class Environment(Branch):
@@ -137,6 +152,7 @@ class Config(Branch):
     output: OutputLimits = Field(default_factory=OutputLimits)
     limits: Limits = Field(default_factory=Limits)
     environment: Environment = Field(default_factory=Environment)
+    rules: Rules = Field(default_factory=Rules)
     capacity: Capacity = Field(default_factory=Capacity)
     notebook: bool = True
     """Whether every session keeps ``<name>.ipynb`` in its workspace."""

@@ -16,9 +16,10 @@ from kernelexec.results import ExecutionResult
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life
 from kernelexec.session.memory import Memory
+from kernelexec.session.outcomes import broke_off, never_ran, snapshot
 from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner
-from kernelexec.session.turn import Turn, broke_off, never_ran, snapshot
+from kernelexec.session.turn import Turn
 
 _LATE_TOLD = 3
 
@@ -129,6 +130,9 @@ class Queue:
         """The turn's task: wait for the order, run, conclude. Never raises: a failure belongs to who asked."""
         result, why = None, "The session ended."
         try:
+            if (refused := self._runner.refuses(turn)) is not None:
+                why = refused
+                return
             with turn.waiting:
                 await self.order.acquire()
             if turn.waiting.cancelled_caught:

@@ -17,7 +17,8 @@ from kernelexec.hooks import Earlier, Ledger
 from kernelexec.results import ExecutionResult
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import in_thread
-from kernelexec.session.turn import Turn, lost_track
+from kernelexec.session.outcomes import lost_track
+from kernelexec.session.turn import Turn
 
 ID_CHARS = 200
 #: How long the disk is waited for, in seconds.

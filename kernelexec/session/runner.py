@@ -14,12 +14,14 @@ from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
+from kernelexec.policy import CommandRules
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.loss import loss_told
+from kernelexec.session.outcomes import conclude, lost_track
 from kernelexec.session.requests import Requests
-from kernelexec.session.turn import OnOutput, Turn, conclude, lost_track
+from kernelexec.session.turn import OnOutput, Turn
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
 
 logger = logging.getLogger("kernelexec")
@@ -44,6 +46,7 @@ class Runner:
         self._session = session
         self._config = config
         self._late = config.output.late
+        self._rules = CommandRules.of(config)
         self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
@@ -51,6 +54,12 @@ class Runner:
         self._tell = tell
         self._tell_output = tell_output
         self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
+
+    def refuses(self, turn: Turn) -> str | None:
+        """Why a turn may not run, by the rules; None where it may. What another owner sent, it has judged."""
+        if not turn.own and not turn.in_flight:
+            turn.refusal = self._rules.judge_cell(turn.cell)
+        return None if turn.refusal is None else str(turn.refusal)
 
     async def run(self, turn: Turn) -> ExecutionResult | str:
         """Run a turn to its end, whatever that is; a sentence that says why, where nothing ran.

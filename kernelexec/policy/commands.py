@@ -1,0 +1,134 @@
+"""Whether a shell's command may run: the dangerous classes first, then the allow list, then the block list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from kernelexec.cells import Cell, CodeCell, ShellCell
+from kernelexec.config import Config
+from kernelexec.policy.dangers import danger_of
+from kernelexec.policy.magics import parts
+from kernelexec.policy.opening import Found, name_of, of_python, opened
+from kernelexec.policy.script import Command, Script, read
+from kernelexec.policy.unread import Unread
+from kernelexec.policy.words import UNKNOWN
+from kernelexec.results import Diagnosis
+
+_GLOB = frozenset("*?[")
+_SHOWN_CHARS = 200
+_PLAINLY = "Write the command out in plain words."
+_OTHERWISE = "Nothing ran; other commands are not concerned."
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a command may not run: the rule by its name, the command, and what would be allowed."""
+
+    rule: str
+    command: str
+    why: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.why} (rule {self.rule!r}): {self.command!r} was not run. {self.instead}"
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The same as the diagnosis of a result."""
+        return Diagnosis("refused", str(self), line_text=self.command, cause=f"rule {self.rule!r}", hints=(self.instead,))
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRules:
+    """Rules for the commands of one session.
+
+    ``allowed`` and ``blocked`` are regular expressions, matched from the beginning of each simple command, with its words as a
+    shell would give them, one blank between. ``match`` says where: on each ``command``, or at the ``prefix`` of the whole text
+    only, as MassGen does. What only carries another (``env``, ``timeout``, ``sh -c``) need not be allowed itself. In ``sudo``
+    mode commands that change users and permissions are not dangerous.
+    """
+
+    allowed: tuple[re.Pattern[str], ...] = ()
+    blocked: tuple[re.Pattern[str], ...] = ()
+    sudo: bool = False
+    match: Literal["command", "prefix"] = "command"
+    dangers: bool = True
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The rules of a configuration."""
+        rules, sudo = config.rules, config.isolation == "container" and config.container.sudo
+        return cls(rules.allowed_commands, rules.blocked_commands, sudo, rules.match, rules.dangers)
+
+    @property
+    def on(self) -> bool:
+        """Whether there is any rule."""
+        return self.dangers or bool(self.allowed or self.blocked)
+
+    def judge(self, text: str) -> Refusal | None:
+        """Why a text for a shell may not run; None where it may."""
+        if self.match == "prefix" and (refusal := self._listed(text)) is not None:
+            return refusal
+        return self._judge(text, lambda: read(text))
+
+    def judge_cell(self, cell: Cell) -> Refusal | None:
+        """Why a cell may not run, for the commands that can be seen in it; None where it may."""
+        if not self.on:
+            return None
+        match cell:
+            case ShellCell(lasts=True, command=text):
+                return self.judge(text)
+            case ShellCell(source=source) | CodeCell(source=source, language="python"):
+                found = parts(source)
+                refusals = (self.judge(command) for command in found.commands)
+                return next(filter(None, refusals), None) or self.judge_python(found.python)
+            case CodeCell(source=source, language="bash"):
+                return self.judge(source)
+        return None
+
+    def judge_words(self, words: Sequence[str]) -> Refusal | None:
+        """Why a program may not be started with these words; None where it may."""
+        return self._judge(" ".join(words), lambda: Script((Command(tuple(words)),), ()))
+
+    def judge_python(self, source: str) -> Refusal | None:
+        """Why Python code may not run, for the commands that it holds in plain words; None where it may."""
+        return self._judge(source, lambda: of_python(source))
+
+    def _judge(self, text: str, script: Callable[[], Script]) -> Refusal | None:
+        if not self.on:
+            return None
+        try:
+            return next((refusal for found in opened(script()) if (refusal := self._of(found)) is not None), None)
+        except Unread as exc:
+            return Refusal("unread", _shown(text), f"What it runs cannot be known: {exc}", _PLAINLY)
+
+    def _of(self, found: Found) -> Refusal | None:
+        said = _shown(" ".join(found.command.words))
+        if self.dangers and (danger := danger_of(found, sudo=self.sudo)) is not None:
+            return Refusal(danger.name, said, f"It is dangerous: {danger.what}", _OTHERWISE)
+        name = name_of(found.command)
+        if UNKNOWN in name or _GLOB & set(name):
+            return Refusal("unknown-command", said, "Which program it runs is known only while it runs", _PLAINLY)
+        if self.match == "command" and found.command.words and not found.bomb:
+            return self._listed(" ".join(found.command.words), carries=found.carries)
+        return None
+
+    def _listed(self, text: str, *, carries: bool = False) -> Refusal | None:
+        if self.allowed and not carries and not any(pattern.match(text) for pattern in self.allowed):
+            patterns = ", ".join(pattern.pattern for pattern in self.allowed)
+            return Refusal(
+                "allowed-commands", _shown(text), "It is not on the list of allowed commands", f"Allowed: {patterns}"
+            )
+        blocking = next((pattern for pattern in self.blocked if pattern.match(text)), None)
+        if blocking is not None:
+            instead = "Commands that it does not match may run."
+            return Refusal("blocked-commands", _shown(text), f"It is blocked by {blocking.pattern!r}", instead)
+        return None
+
+
+def _shown(text: str) -> str:
+    plain = text.replace(UNKNOWN, "…")
+    return plain if len(plain) <= _SHOWN_CHARS else f"{plain[:_SHOWN_CHARS]}…"
