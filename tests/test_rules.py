@@ -23,6 +23,7 @@ WAYS = [
     "get_ipython().system('chmod 777 marked')",
     "import os; os.system('chmod 777 marked')",
     "import subprocess; subprocess.run(['chmod', '777', 'marked'])",
+    "sp.run(['chmod', '777', 'marked'])",
     "if True:\n    !env chmod 777 marked",
     "%%time\n!chmod 777 marked",
 ]

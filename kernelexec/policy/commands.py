@@ -10,7 +10,7 @@ from typing import Literal, Self
 from kernelexec.cells import Cell, CodeCell, ShellCell
 from kernelexec.config import Config
 from kernelexec.policy.dangers import danger_of
-from kernelexec.policy.magics import parts
+from kernelexec.policy.magics import may_run_commands, parts
 from kernelexec.policy.opening import Found, name_of, of_python, opened
 from kernelexec.policy.script import Command, Script, read
 from kernelexec.policy.unread import Unread
@@ -81,7 +81,7 @@ class CommandRules:
         match cell:
             case ShellCell(lasts=True, command=text):
                 return self.judge(text)
-            case ShellCell(source=source) | CodeCell(source=source, language="python"):
+            case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
                 found = parts(source)
                 refusals = (self.judge(command) for command in found.commands)
                 return next(filter(None, refusals), None) or self.judge_python(found.python)

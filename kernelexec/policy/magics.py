@@ -15,6 +15,7 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _OTHER = re.compile(r"^(?P<indent>[ \t]*)%[^\n]*$", re.MULTILINE)
+_SIGN = re.compile(r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.")
 _PUT_IN = re.compile(r"(?<!\$)\{[^{}\s,]*\}")
 
 
@@ -24,6 +25,11 @@ class Parts:
 
     commands: tuple[str, ...]
     python: str
+
+
+def may_run_commands(source: str) -> bool:
+    """Whether a cell holds any sign of a command: most hold none, and need no reading."""
+    return _SIGN.search(source) is not None
 
 
 def parts(source: str) -> Parts:
