@@ -156,10 +156,11 @@ def test_a_file_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path: Pat
 def test_the_help_and_the_readme_name_the_same_exit_statuses(command: str, tmp_path: Path) -> None:
     [said] = re.findall(r"^Results go to stdout.*?(?=^$)", README, re.MULTILINE | re.DOTALL)
     shown = " ".join(kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout.partition("Exit status:")[2].split())
-    assert set(re.findall(r"\b(?:0|1|\d{3})\b", shown)) == {"0", "1", "124", "125", "130"}
+    assert set(re.findall(r"\b(?:0|1|\d{3})\b", shown)) == {"0", "1", "124", "125", "126", "130"}
     for status in (
         "124 after a timeout",
         "125 where kernelexec itself failed: wrong usage, bad input, no kernel",
+        "126 for a command that the rules refuse",
         "130 after Ctrl+C",
     ):
         assert status in shown

@@ -35,7 +35,7 @@ CODES = {
     "/dev/null": 126,
     "kill -9 $$": 137,
     "kill -TERM $$": 143,
-    "if": 2,
+    "ls --no-such-option": 2,
     "exec sh -c 'exit 5'": 5,
     "(exit 3); exit $?": 3,
     "set -e; false; echo never": 1,

@@ -147,7 +147,9 @@ def test_a_kernel_cannot_lead_the_manager_to_another_socket(tmp_path: Path) -> N
 
 def test_interrupting_keeps_the_state(name: str, tmp_path: Path) -> None:
     with kernel_of(name, tmp_path) as (manager, client):
-        request = client.execute("x = 7\nprint('up', flush=True)\nimport time; time.sleep(600)", stop_on_error=False)
+        # many short sleeps: a signal that comes between Python's last look for one and a long sleep is seen after it only
+        code = "import time; x = 7\nprint('up', flush=True)\nfor _ in range(6000): time.sleep(0.1)"
+        request = client.execute(code, stop_on_error=False)
         while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
             pass
         manager.interrupt_kernel()

@@ -53,6 +53,7 @@ def test_a_refused_shell_command_says_what_would_be_allowed(session: Session) ->
     assert result.work_dir is None
     assert session.execute("chmod 777 x", language="bash").status == "aborted"
     assert session.execute_command("echo dd").stdout == "dd\n"
+    assert "not understood as the language of bash" in session.execute_command("echo 1\nif").notes[0]
 
 
 def test_lists_are_of_the_executors_configuration_and_the_journal_tells_of_refusals(tmp_path: Path) -> None:
@@ -64,8 +65,22 @@ def test_lists_are_of_the_executors_configuration_and_the_journal_tells_of_refus
             assert session.execute_command(refused).status == "aborted"
         assert session.execute("1 + 1").text == "2\n"
     lines = (tmp_path / ".journals" / "judged.jsonl").read_text().splitlines()
-    told = [said["why"] for said in map(json.loads, lines) if said["event"] == "aborted"]
-    assert [("allowed-commands" in why, "blocked-commands" in why) for why in told] == [(True, False), (False, True)]
+    told = [said for said in map(json.loads, lines) if said["event"] == "aborted"]
+    assert [(said["decision"], said["rule"]) for said in told] == [
+        ("refused", "rule 'allowed-commands'"),
+        ("refused", "rule 'blocked-commands'"),
+    ]
+    assert "'ls' was not run" in told[0]["why"]
+
+
+def test_code_rules_are_of_the_executors_configuration(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"rules": {"code": "tutorial"}, "quiet": True}) as executor:
+        session = executor.session()
+        refused = session.execute("x = 1\nimport os")
+        assert (refused.status, refused.exit_code) == ("aborted", -1)
+        assert refused.diagnosis is not None
+        assert refused.diagnosis.cause == "rule 'forbidden-module'"
+        assert session.execute("import operator; 'x' in dir()").text == "False\n"
 
 
 def test_without_rules_all_that_a_shell_takes_runs(tmp_path: Path) -> None:

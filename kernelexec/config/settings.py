@@ -81,6 +81,13 @@ class Rules(Branch):
     """Regular expressions, none of which may match a simple command from its beginning."""
     match: Literal["command", "prefix"] = "command"
     """What these are matched with: each simple command, or the whole text from its beginning only."""
+    code: Literal["tutorial"] | None = None
+    """``tutorial`` refuses what AG2's tutorials refuse: importing ``os``, ``subprocess``, ``sys``, ``requests``, ``urllib``,
+    ``socket`` and ``http``, and using ``exec``, ``eval``, ``open``, ``file``, ``__import__``, ``globals`` and ``locals``."""
+    forbidden_modules: tuple[str, ...] = ()
+    """Modules, by their first name, that code may not import either."""
+    forbidden_names: tuple[str, ...] = ()
+    """Built-in functions that code may not use either."""
 
 
 class Environment(Branch):

@@ -75,6 +75,8 @@ def _of_cell(event: CellEvent) -> dict[str, Any]:
             return {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell), **kept_whole}
         case CellAborted():
             said = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
+            why_not = event.result.diagnosis
+            said |= {} if why_not is None else {"decision": "refused", "rule": why_not.cause}
             return {**said, "why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
 
 

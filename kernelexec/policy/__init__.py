@@ -4,6 +4,9 @@ Rules keep an agent from what it did not mean to do. Who means to get around the
 a program does.
 """
 
-from kernelexec.policy.commands import CommandRules, Refusal
+from kernelexec.policy.code import CodeRules
+from kernelexec.policy.commands import CommandRules
+from kernelexec.policy.judge import Judge
+from kernelexec.policy.refusal import Refusal
 
-__all__ = ["CommandRules", "Refusal"]
+__all__ = ["CodeRules", "CommandRules", "Judge", "Refusal"]

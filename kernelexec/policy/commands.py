@@ -12,33 +12,14 @@ from kernelexec.config import Config
 from kernelexec.policy.dangers import danger_of
 from kernelexec.policy.magics import may_run_commands, parts
 from kernelexec.policy.opening import Found, name_of, of_python, opened
+from kernelexec.policy.refusal import Refusal, shown
 from kernelexec.policy.script import Command, Script, read
 from kernelexec.policy.unread import Unread
 from kernelexec.policy.words import UNKNOWN
-from kernelexec.results import Diagnosis
 
 _GLOB = frozenset("*?[")
-_SHOWN_CHARS = 200
 _PLAINLY = "Write the command out in plain words."
 _OTHERWISE = "Nothing ran; other commands are not concerned."
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a command may not run: the rule by its name, the command, and what would be allowed."""
-
-    rule: str
-    command: str
-    why: str
-    instead: str
-
-    def __str__(self) -> str:
-        return f"{self.why} (rule {self.rule!r}): {self.command!r} was not run. {self.instead}"
-
-    @property
-    def diagnosis(self) -> Diagnosis:
-        """The same as the diagnosis of a result."""
-        return Diagnosis("refused", str(self), line_text=self.command, cause=f"rule {self.rule!r}", hints=(self.instead,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +84,10 @@ class CommandRules:
         try:
             return next((refusal for found in opened(script()) if (refusal := self._of(found)) is not None), None)
         except Unread as exc:
-            return Refusal("unread", _shown(text), f"What it runs cannot be known: {exc}", _PLAINLY)
+            return Refusal("unread", shown(text), f"What it runs cannot be known: {exc}", _PLAINLY)
 
     def _of(self, found: Found) -> Refusal | None:
-        said = _shown(" ".join(found.command.words))
+        said = shown(" ".join(found.command.words))
         if self.dangers and (danger := danger_of(found, sudo=self.sudo)) is not None:
             return Refusal(danger.name, said, f"It is dangerous: {danger.what}", _OTHERWISE)
         name = name_of(found.command)
@@ -119,16 +100,9 @@ class CommandRules:
     def _listed(self, text: str, *, carries: bool = False) -> Refusal | None:
         if self.allowed and not carries and not any(pattern.match(text) for pattern in self.allowed):
             patterns = ", ".join(pattern.pattern for pattern in self.allowed)
-            return Refusal(
-                "allowed-commands", _shown(text), "It is not on the list of allowed commands", f"Allowed: {patterns}"
-            )
+            return Refusal("allowed-commands", shown(text), "It is not on the list of allowed commands", f"Allowed: {patterns}")
         blocking = next((pattern for pattern in self.blocked if pattern.match(text)), None)
         if blocking is not None:
             instead = "Commands that it does not match may run."
-            return Refusal("blocked-commands", _shown(text), f"It is blocked by {blocking.pattern!r}", instead)
+            return Refusal("blocked-commands", shown(text), f"It is blocked by {blocking.pattern!r}", instead)
         return None
-
-
-def _shown(text: str) -> str:
-    plain = text.replace(UNKNOWN, "…")
-    return plain if len(plain) <= _SHOWN_CHARS else f"{plain[:_SHOWN_CHARS]}…"

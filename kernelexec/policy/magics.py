@@ -9,6 +9,11 @@ import re
 from dataclasses import dataclass
 
 _CELL = re.compile(r"\s*%%(?P<name>\S+)[ \t]*(?P<rest>[^\n]*)\n(?P<body>.*)\Z", re.DOTALL)
+#: Whose cells are Python.
+_PYTHON_CELLS = frozenset(["time", "timeit", "capture", "prun", "memit", "python", "python3", "pypy", "debug"])
+_TIMED = re.compile(
+    r"^(?P<indent>[ \t]*)%(?:time|timeit|prun|memit)\b(?:[ \t]+-\w+(?:[ \t]+\d+)?)*[ \t]+(?P<code>[^\n]*)$", re.MULTILINE
+)
 _SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
 _LINE = re.compile(
     r"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?(?:!!?|%(?:sx|system|!)[ \t]+)(?P<command>(?:[^\n]*\\\n)*[^\n]*)$",
@@ -40,9 +45,11 @@ def parts(source: str) -> Parts:
         return Parts((interpolated(f"{first}\n{whole['body']}" if first else whole["body"]),), "")
     if whole is not None and whole["name"] == "script":
         return Parts((f"{whole['rest']} <<'__END_OF_CELL__'\n{whole['body']}\n__END_OF_CELL__",), "")
-    text = whole["body"] if whole is not None and whole["name"] in ("time", "timeit", "capture", "prun") else source
+    if whole is not None and whole["name"] not in _PYTHON_CELLS:
+        return Parts((), "")
+    text = source if whole is None else whole["body"]
     found = [interpolated(match["command"]) for match in _LINE.finditer(text)]
-    return Parts(tuple(found), _OTHER.sub(_nothing, _LINE.sub(_nothing, text)))
+    return Parts(tuple(found), _OTHER.sub(_nothing, _TIMED.sub(r"\g<indent>\g<code>", _LINE.sub(_nothing, text))))
 
 
 def interpolated(command: str) -> str:

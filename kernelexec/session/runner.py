@@ -14,7 +14,7 @@ from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.policy import CommandRules
+from kernelexec.policy import Judge
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.kernels import Kernels
@@ -46,7 +46,7 @@ class Runner:
         self._session = session
         self._config = config
         self._late = config.output.late
-        self._rules = CommandRules.of(config)
+        self._judge = Judge.of(config)
         self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
@@ -58,7 +58,7 @@ class Runner:
     def refuses(self, turn: Turn) -> str | None:
         """Why a turn may not run, by the rules; None where it may. What another owner sent, it has judged."""
         if not turn.own and not turn.in_flight:
-            turn.refusal = self._rules.judge_cell(turn.cell)
+            turn.refusal = self._judge.judge(turn.cell)
         return None if turn.refusal is None else str(turn.refusal)
 
     async def run(self, turn: Turn) -> ExecutionResult | str:

@@ -1,0 +1,101 @@
+"""Which code may run: modules and built-in functions that are forbidden, judged on the syntax tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelexec.cells import parse
+from kernelexec.config import Config
+from kernelexec.policy import CodeRules, Judge
+
+RULES = CodeRules.of(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
+FORBIDDEN = {
+    "forbidden-module": [
+        "import os",
+        "import  os",
+        "from os import system",
+        "import json, os",
+        "import os.path as p",
+        "importlib.import_module('os')",
+        "import_module(name)",
+        "import subprocess",
+        "import sys",
+        "import requests",
+        "import urllib.request",
+        "from urllib import request",
+        "import json, socket",
+        "from http import client",
+        "import builtins",
+        "def f():\n    import os",
+    ],
+    "forbidden-name": [
+        "exec(x)",
+        "eval('1')",
+        "open('f')",
+        "file('f')",
+        "__import__('os')",
+        "globals()",
+        "locals()['x']",
+        "f = open",
+        "map(eval, texts)",
+        "__builtins__['open']",
+        "f.__globals__['x']",
+        "object.__subclasses__()",
+    ],
+}
+ALLOWED = [
+    "import osmnx",
+    "import operator",
+    "import httpx",
+    "import sysconfig",
+    "model.eval()",
+    "df.eval('a')",
+    "reopen(x)",
+    "profile('x')",
+    "x = 'import sys'",
+    "# import os",
+    "from . import os",
+    "def open(x):\n    return x\nopen(1)",
+    "import numpy as np; np.zeros(3)",
+]
+AS_CELLS = ["%time import os", "%timeit -n 1 eval('1')", "%%time\nimport os", "%%python\nimport os", "!ls\nimport os"]
+ALSO_CELLS = ["%matplotlib inline\nx = 1", "%%html\n<b>import os</b>", "!python -c 'import os'", "x = !ls", "%time x = 1"]
+
+
+@pytest.mark.parametrize(("rule", "code"), [(rule, code) for rule, codes in FORBIDDEN.items() for code in codes])
+def test_what_is_forbidden_is_refused_in_any_spelling(rule: str, code: str) -> None:
+    refusal = RULES.judge(code)
+    assert refusal is not None
+    assert refusal.rule == rule
+
+
+@pytest.mark.parametrize("code", ALLOWED)
+def test_what_only_looks_like_it_may_run(code: str) -> None:
+    assert RULES.judge(code) is None
+
+
+def test_what_is_no_python_is_refused_where_there_are_rules() -> None:
+    refusal = RULES.judge("def f(:")
+    assert refusal is not None
+    assert refusal.rule == "unread"
+    assert CodeRules().judge("def f(:") is None
+
+
+@pytest.mark.parametrize(("cells", "refused"), [(AS_CELLS, True), (ALSO_CELLS, False)], ids=["refused", "allowed"])
+def test_cells_are_judged_with_their_magics(cells: list[str], refused: bool) -> None:  # noqa: FBT001 - a parameter
+    judge = Judge.of(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
+    judged = {cell: judge.judge(parse(cell, limit_bytes=10_000)) for cell in cells}
+    assert {cell: found is not None for cell, found in judged.items()} == dict.fromkeys(cells, refused)
+
+
+def test_modules_and_names_can_be_added_or_be_the_only_ones() -> None:
+    own = CodeRules.of(
+        Config.model_validate({"isolation": "local", "rules": {"forbidden_modules": ["ctypes"], "forbidden_names": ["input"]}})
+    )
+    assert [bool(own.judge(code)) for code in ("import ctypes.util", "input()", "import os", "open('f')")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert RULES.judge("import ctypes") is None
