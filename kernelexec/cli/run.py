@@ -117,9 +117,8 @@ class _Job:
     def _verdict(self, number: int, result: ExecutionResult) -> int:
         if result.ok:
             return 0
-        if result.interrupted == "request" or (
-            result.status == "aborted" and not is_refused(result)
-        ):  # it never began: its kernel was still starting
+        never_began = result.status == "aborted" and not is_refused(result)  # its kernel was still starting
+        if result.interrupted == "request" or never_began:
             return INTERRUPTED
         if self._allow_errors or self._document.allows_error(number):
             return 0

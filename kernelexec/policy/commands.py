@@ -15,9 +15,8 @@ from kernelexec.policy.opening import Found, name_of, of_python, opened
 from kernelexec.policy.refusal import Refusal, shown
 from kernelexec.policy.script import Command, Script, read
 from kernelexec.policy.unread import Unread
-from kernelexec.policy.words import UNKNOWN
+from kernelexec.policy.words import GLOB, UNKNOWN
 
-_GLOB = frozenset("*?[")
 _PLAINLY = "Write the command out in plain words."
 _OTHERWISE = "Nothing ran; other commands are not concerned."
 
@@ -91,7 +90,7 @@ class CommandRules:
         if self.dangers and (danger := danger_of(found, sudo=self.sudo)) is not None:
             return Refusal(danger.name, said, f"It is dangerous: {danger.what}", _OTHERWISE)
         name = name_of(found.command)
-        if UNKNOWN in name or _GLOB & set(name):
+        if UNKNOWN in name or GLOB & set(name):
             return Refusal("unknown-command", said, "Which program it runs is known only while it runs", _PLAINLY)
         if self.match == "command" and found.command.words and not found.bomb:
             return self._listed(" ".join(found.command.words), carries=found.carries)

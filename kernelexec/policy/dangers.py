@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kernelexec.policy.opening import Found, name_of
 from kernelexec.policy.script import Command
+from kernelexec.policy.words import GLOB
 
 _DISK = re.compile(
     r"/+dev/+(?:(?:sd|hd|vd|xvd)[a-z]+\d*|nvme\d+n\d+(?:p\d+)?|mmcblk\d+(?:p\d+)?|dm-\d+|md\d+|loop\d+|(?:disk|mapper)/.+)"
@@ -20,7 +21,7 @@ _DISK = re.compile(
 _TOP = re.compile("bin|boot|dev|etc|home|lib(?:32|64)?|media|mnt|opt|proc|root|run|sbin|srv|sys|usr|var")
 _MAKER = re.compile(r"mkfs(?:\..+)?|mke2fs|mkswap|mkdosfs|mkntfs|[cs]?fdisk|s?gdisk|parted|wipefs|blkdiscard|badblocks|format")
 _WRITERS = frozenset(["tee", "cp", "mv", "install", "shred", "truncate"])
-_RECURSIVE, _GLOB = frozenset("rR"), frozenset("*?[")
+_RECURSIVE = frozenset("rR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _is_everything(path: str) -> bool:
     if not path.startswith("/"):
         return False
     plain = posixpath.normpath(re.sub(r"/+(?:\.?[*?]+|\{[^}]*\})?$", "", path) or "/").lstrip("/")
-    return plain in ("", ".") or _TOP.fullmatch(plain) is not None or ("/" not in plain and bool(_GLOB & set(plain)))
+    return plain in ("", ".") or _TOP.fullmatch(plain) is not None or ("/" not in plain and bool(GLOB & set(plain)))
 
 
 def _moves_to_nothing(command: Command) -> bool:

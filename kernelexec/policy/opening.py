@@ -12,9 +12,9 @@ from kernelexec.policy.unread import Unread
 from kernelexec.policy.words import UNKNOWN
 
 _DEPTH_MAX = 12
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
-
-
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
+_STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+_UNSEEN = "what a shell is to run is made while it runs"
 _FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
@@ -53,7 +53,7 @@ def _within(command: Command) -> Script | None:
     name = name_of(command)
     if (special := _SPECIAL.get(name)) is not None:
         return special(command)
-    if name in SHELLS:
+    if name in _SHELLS:
         return _shell(command)
     if name.startswith(("python", "pypy", "ipython")):
         return _python(command)
@@ -80,7 +80,7 @@ def _one(command: Command, words: Sequence[str]) -> Script | None:
 
 def _read(text: str, *arguments: str) -> Script:
     if UNKNOWN in text:
-        raise Unread("what a shell is to run is made while it runs")
+        raise Unread(_UNSEEN)
     return read(text, *arguments)
 
 
@@ -97,10 +97,10 @@ def _shell(command: Command) -> Script | None:
         if not word.startswith("--") and "s" in word[1:]:
             words = []
     words = words[1:] if words[:1] == ["--"] else words
-    if words and words[0] not in ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0") and f"/dev/fd/{UNKNOWN}" not in words[0]:
-        return None  # a file, of which nothing is seen
     if words and f"/dev/fd/{UNKNOWN}" in words[0]:
-        raise Unread("what a shell is to run is made while it runs")
+        raise Unread(_UNSEEN)
+    if words and words[0] not in _STDIN:
+        return None  # a file, of which nothing is seen
     return None if command.stdin is None else _read(command.stdin)
 
 
@@ -110,7 +110,7 @@ def _text_of_all(command: Command) -> Script | None:
 
 def _source(command: Command) -> Script | None:
     if any(word.startswith("/dev/") for word in command.words[1:2]):
-        raise Unread("what a shell is to run is made while it runs")
+        raise Unread(_UNSEEN)
     return None
 
 
@@ -123,7 +123,7 @@ def _alias(command: Command) -> Script | None:
     return _read("\n".join(word.partition("=")[2] for word in command.words[1:] if "=" in word))
 
 
-def _su(command: Command) -> Script | None:
+def _text_by_option(command: Command) -> Script | None:
     text = option(command.words[1:], "c", "--command", "--session-command")
     return None if text is None else _read(text)
 
@@ -139,11 +139,6 @@ def _watch(command: Command) -> Script | None:
     return _read(" ".join(rest)) if rest else None
 
 
-def _typescript(command: Command) -> Script | None:
-    text = option(command.words[1:], "c", "--command")
-    return None if text is None else _read(text)
-
-
 def _flock(command: Command) -> Script | None:
     text = option(command.words[1:], "c", "--command")
     return _carried(command, CARRIERS["flock"]) if text is None else _read(text)
@@ -153,7 +148,7 @@ def _xargs(command: Command) -> Script | None:
     rest = list(after_options(command.words[1:], CARRIERS["xargs"]))
     if not rest:
         return None
-    given = [UNKNOWN] if command.stdin is None or UNKNOWN in command.stdin else command.stdin.replace("\0", " ").split()
+    given = [UNKNOWN] if command.stdin is None or UNKNOWN in command.stdin else command.stdin.split()
     mark = option(command.words[1:], "I", "--replace")
     if mark:
         put = [[word.replace(mark, item) for word in rest] for item in given]
@@ -205,10 +200,10 @@ _SPECIAL: dict[str, Callable[[Command], Script | None]] = {
     ".": _source,
     "trap": _trap,
     "alias": _alias,
-    "su": _su,
+    "su": _text_by_option,
     "env": _environment,
     "watch": _watch,
-    "script": _typescript,
+    "script": _text_by_option,
     "flock": _flock,
     "xargs": _xargs,
     "parallel": _xargs,

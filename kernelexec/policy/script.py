@@ -136,7 +136,7 @@ class _Reader:
                 case "file_redirect":
                     writes += self._written(child)
                 case "herestring_redirect":
-                    stdin = "".join(self._words.text(part) for part in child.named_children[-1:]) + "\n"
+                    stdin = self._here_string(child)
                 case _:
                     if child.start_byte == end:  # no blank between two words: the grammar took one for two
                         raise Unread(f"it is not clear where a word ends: {text_of(node)[:40]}")
@@ -194,7 +194,7 @@ class _Reader:
             if child.type == "file_redirect":
                 writes += self._written(child)
             elif child.type == "herestring_redirect":
-                stdin = "".join(self._words.text(part) for part in child.named_children[-1:]) + "\n"
+                stdin = self._here_string(child)
             elif child.type == "heredoc_redirect":
                 stdin, more, after = self._here(child)
                 writes, behind = writes + more, behind + after
@@ -204,6 +204,9 @@ class _Reader:
         for part in behind:  # what follows ``<<EOF`` in its line
             printed = self.walk(part, (), printed)
         return printed
+
+    def _here_string(self, node: Node) -> str:
+        return "".join(self._words.text(part) for part in node.named_children[-1:]) + "\n"
 
     def _here(self, node: Node) -> tuple[str, tuple[str, ...], list[Node]]:
         """The text of a here-document, where else its line leads, and what goes on behind it."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Stands for text that only the running shell knows. No command can hold it.
 UNKNOWN = "\x00"
+#: What a shell may replace by names of files.
+GLOB = frozenset("*?[")
 _FIELDS_MAX = 256
 _BLANK = re.compile(r"[ \t\n]+")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
