@@ -16,11 +16,13 @@ from kernelexec.containerlog import ContainerLog
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.journal import Journal, journal_path
 from kernelexec.pool import Slot
-from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of
+from kernelexec.provisioning import Forks, Place, RuntimeDirectory, Vault, place_of
 from kernelexec.provisioning.register import KEPT, LeftSession
-from kernelexec.provisioning.trees import remove_tree
 from kernelexec.recorder import Recorder, make_empty
 from kernelexec.workspace import Workspace
+from kernelexec.workspace.contexts import contexts
+from kernelexec.workspace.directory import check_allowed
+from kernelexec.workspace.trees import remove_tree
 
 logger = logging.getLogger("kernelexec")
 
@@ -48,34 +50,37 @@ class Belongings:
         config: Config,
         forks: Forks | None = None,
         slot: Slot | None = None,
+        secrets: Vault | None = None,
     ) -> Belongings:
         """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
 
         An idle kernel's ``slot`` brings its own private directory, and in a container its workspace.
 
         Raises:
-            InvalidWorkDir: the workspace is not there, cannot be made, is no directory to give to a container, or kernels could
-                not write in it.
+            InvalidWorkDir: the workspace is not within the allowed paths, is not there, cannot be made, is no directory to give
+                to a container, or kernels could not write in it.
             InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
         workspace = slot.workspace if slot is not None and slot.workspace is not None else _workspace(name, work_dir, config)
         own = work_dir is None and config.work_dir is None
         runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else slot.give_directory
-        return cls._had(name, workspace, root, config, own=own, runtime=runtime, forks=forks)
+        return cls._had(name, workspace, root, config, own=own, runtime=runtime, forks=forks, secrets=secrets)
 
     @classmethod
-    def take_over(cls, left: LeftSession, root: Path, config: Config) -> Belongings:
+    def take_over(cls, left: LeftSession, root: Path, config: Config, secrets: Vault | None = None) -> Belongings:
         """What a dead owner's session had, in a root that is this process's now. For a thread, as ``make``.
 
         The notebook goes on where it is one that this session can write on; else a new one begins beside it.
 
         Raises:
-            InvalidWorkDir: the workspace is gone, or kernels could not write in it.
+            InvalidWorkDir: the workspace is gone, not allowed to this executor, or kernels could not write in it.
             InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
         """
         workspace = Workspace.at(left.workspace)
-        runtime = partial(_cleared, left)
-        return cls._had(left.name, workspace, root, config, own=False, runtime=runtime, notebook=left.notebook)
+        if not workspace.path.is_relative_to(config.workspaces.resolve()):
+            check_allowed(workspace.path, config.allowed_paths)
+        had = partial(cls._had, left.name, workspace, root, config, own=False)
+        return had(runtime=partial(_cleared, left), notebook=left.notebook, secrets=secrets)
 
     @classmethod
     def _had(
@@ -89,13 +94,16 @@ class Belongings:
         runtime: Callable[[], Path],
         notebook: Path | None = None,
         forks: Forks | None = None,
+        secrets: Vault | None = None,
     ) -> Belongings:
         log = journal = recorder = None
         with ExitStack() as given_up:
             if config.log_dir is not None:
                 log = ContainerLog(config.log_dir, name, workspace.path)
                 given_up.callback(log.close)
-            place = place_of(config, session=name, workspace=workspace.path, root=root, own=own, forks=forks)
+            where = partial(place_of, config, session=name, workspace=workspace.path, root=root)
+            place = where(own=own, forks=forks, secrets=secrets)
+            workspace = Workspace(workspace.path, [context.path for context in contexts(config) if not context.single])
             directory = runtime()
             given_up.callback(_remove_empty, directory)
             if config.notebook:
@@ -141,11 +149,15 @@ def _remove_empty(directory: Path) -> None:
 def _workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:
     """The directory named for the session, else the one for all, else one of its own."""
     if work_dir is not None:
+        check_allowed(work_dir, config.allowed_paths)
         found = Workspace.at(work_dir)
     elif config.work_dir is not None:
+        check_allowed(config.work_dir, config.allowed_paths)  # before it is made
         found = Workspace.made(config.work_dir)
     else:
         found = Workspace.make(config.workspace, name)
+    if work_dir is not None or config.work_dir is not None:
+        check_allowed(found.path, config.allowed_paths)  # links may have changed meanwhile
     if config.isolation == "container" and (why := system_refusal(found.path)):
         message = f"No container gets {found.path} to write in: {why}. Name another work_dir."
         raise InvalidWorkDir(message)

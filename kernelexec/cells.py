@@ -29,6 +29,8 @@ class CodeCell:
 
     source: str
     language: str = "python"
+    asked: Cell | None = None
+    """What was asked for, where something else is to run in its place."""
 
     @property
     def kernel(self) -> str:
@@ -55,6 +57,7 @@ class ShellCell:
     work_dir: str | None = None
     stdin: str | None = None
     language: str = "python"
+    asked: Cell | None = None
 
     @property
     def kernel(self) -> str:
@@ -79,7 +82,9 @@ def digest(cell: Cell) -> str:
 
 def fingerprint(cell: Cell) -> str:
     """What two requests for the same have in common, and no others."""
-    text = json.dumps([type(cell).__name__, *dataclasses.astuple(cell)])
+    if cell.asked is not None:
+        return fingerprint(cell.asked)
+    text = json.dumps([type(cell).__name__, *dataclasses.astuple(cell)[:-1]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -125,6 +130,33 @@ def node(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
     if stdin is not None:
         check(stdin, limit_bytes=limit_bytes, what="stdin")
     return ShellCell(_NODE_MAGIC + code, _NODE.format(code=shlex.quote(code)), lasts=True, stdin=stdin, language="javascript")
+
+
+def said(cell: Cell) -> str:
+    """What who sent a cell had written, without the magic by which a notebook would hold it."""
+    if not isinstance(cell, ShellCell) or not cell.lasts:
+        return cell.source
+    return cell.source.removeprefix(_NODE_MAGIC if cell.language == "javascript" else _BASH_MAGIC)
+
+
+def rewritten(cell: Cell, text: str, *, limit_bytes: int) -> Cell:
+    """Another text in the place of a cell's, run as that would have been.
+
+    Raises:
+        InvalidCode: see ``check``.
+    """
+    found: Cell
+    match cell:
+        case ShellCell(lasts=True, language="javascript"):
+            found = node(text, stdin=cell.stdin, limit_bytes=limit_bytes)
+        case ShellCell(lasts=True):
+            found = command(text, work_dir=cell.work_dir, stdin=cell.stdin, limit_bytes=limit_bytes)
+        case CodeCell(language=language) if language != "python":
+            check(text, limit_bytes=limit_bytes)
+            found = CodeCell(text, language)
+        case _:
+            found = parse(text, limit_bytes=limit_bytes)
+    return dataclasses.replace(found, asked=cell.asked or cell)
 
 
 def recorded(said: Mapping[str, Any]) -> Cell:

@@ -28,7 +28,9 @@ _HINTS: dict[str, tuple[str, ...]] = {
     "SyntaxError": ("Mend the marked line: nothing of the cell ran.",),
     "IndentationError": ("Mend the indentation of the marked line: nothing of the cell ran.",),
     "FileNotFoundError": ("List the directory: paths are relative to the session's workspace.",),
-    "PermissionError": ("Write inside the session's workspace.",),
+    "PermissionError": (
+        "Write in the session's workspace or in $TMPDIR; on this machine the option `confinement` allows more.",
+    ),
     "KeyError": ("Look at the keys or columns that are there.",),
     "IndexError": ("Check the length first.",),
     "TypeError": ("Check the types of the values that the marked line uses.",),

@@ -6,6 +6,7 @@ KernelexecError
 │   ├── InvalidCode                  code that no kernel could take
 │   ├── InvalidTimeout               a budget that is no number of seconds
 │   ├── InvalidWorkDir               a directory that is missing, no directory, or outside
+│   ├── InvalidPath                  a path that no file of a session could have, or has
 │   ├── UnknownSession               no session of that name
 │   └── UnknownExecution             no execution of that id
 ├── IsolationUnavailable             the place to run code is not there, or was not chosen
@@ -14,6 +15,7 @@ KernelexecError
 │   ├── QueueFull                    too many cells wait in this session
 │   ├── CapacityReached              too many sessions
 │   ├── Disabled                     code execution is switched off
+│   ├── FileRefused                  a file that is not read, written or deleted by a file operation
 │   └── LimitRefused                 a limit below what is in use; nothing changed
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      the kernel did not do its part
@@ -26,6 +28,7 @@ KernelexecError
 │       ├── EngineRefused            it answers, and did not do it
 │       └── ContainerGone            there is no such container (any more)
 └── ExecutionFailed                  in ``results``, with its result; raised by ``raise_for_error()`` only
+    └── SecurityError                the cell was refused; nothing ran
 
 Every error carries ``may_have_run``: False says for certain that no user code ran because of this call.
 """
@@ -62,6 +65,10 @@ class InvalidWorkDir(InvalidRequest):
     """A working directory that is missing, no directory, or outside of what is allowed."""
 
 
+class InvalidPath(InvalidRequest):
+    """A path that is outside of what a session may name, or that nothing has, or no file could have."""
+
+
 class UnknownSession(InvalidRequest):
     """No session of that name; the message names the nearest."""
 
@@ -92,6 +99,10 @@ class CapacityReached(Refused):
 
 class Disabled(Refused):
     """Code execution is switched off for this executor."""
+
+
+class FileRefused(Refused):
+    """A file operation does not touch that: a link, no plain file, protected, not read before, or the system says no."""
 
 
 class LimitRefused(Refused):

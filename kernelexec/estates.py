@@ -13,10 +13,11 @@ from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.journal import in_flight, journal_path
 from kernelexec.pool import sweep_idle
-from kernelexec.provisioning import new_root
+from kernelexec.provisioning import Vault, new_root
 from kernelexec.provisioning.bases import bases
 from kernelexec.provisioning.register import LeftSession, ended_beside, left_sessions
 from kernelexec.provisioning.roots import Root, sweep
+from kernelexec.provisioning.temporary import claim_room
 from kernelexec.session.inheritance import Left
 from kernelexec.session.life import in_thread
 
@@ -44,6 +45,8 @@ class Estates:
         """
         self._stop.clear()
         self._roots.append(Root.claim(new_root()))
+        if self._config.confines and (room := claim_room(self.own)) is not None:
+            self._roots.append(room)
 
     async def inherit(self) -> list[tuple[Path, LeftSession]]:
         """Sessions that owners in the same workspace, which died, have left with living kernels; each with its directory.
@@ -112,7 +115,7 @@ def as_left(left: LeftSession, config: Config) -> Config:
     return config.model_copy(update={"container": container})
 
 
-def heritage(left: LeftSession, root: Path, config: Config) -> tuple[Belongings, Left]:
+def heritage(left: LeftSession, root: Path, config: Config, secrets: Vault | None = None) -> tuple[Belongings, Left]:
     """What a session of a dead owner had, and what ran in it. For a thread.
 
     Raises:
@@ -121,4 +124,4 @@ def heritage(left: LeftSession, root: Path, config: Config) -> tuple[Belongings,
     journal = left.journal or journal_path(config.workspace, left.name)
     flight = in_flight(journal) if config.journal else None
     ended = ended_beside(left.directory)
-    return Belongings.take_over(left, root, config), Left(left.handover, flight, ended)
+    return Belongings.take_over(left, root, config, secrets), Left(left.handover, flight, ended)

@@ -27,12 +27,16 @@ from kernelexec.errors import (
 )
 from kernelexec.estates import Estates
 from kernelexec.hooks import Hook, checked
-from kernelexec.notices import tell_risk
+from kernelexec.notices import tell_passing, tell_risk
+from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import unavailable
+from kernelexec.provisioning.envfile import variables_of
+from kernelexec.provisioning.interpreters import check_venv
 from kernelexec.replay import read_past, replay
 from kernelexec.roster import Roster
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life
+from kernelexec.session.permission import check_callables
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 
@@ -51,6 +55,8 @@ class AsyncExecutor:
         code_execution_config: a dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``,
             ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off.
         hooks: observers that are told what happens in every session.
+        validators: functions that decide about each cell before it runs, one after the other: see ``policy.decisions``.
+        approver: who is asked about cells as ``config.rules.ask`` says, and where a validator wants that.
 
     Raises:
         IsolationUnavailable, InvalidConfig: before anything ran.
@@ -65,6 +71,8 @@ class AsyncExecutor:
         config: Config | Mapping[str, Any] | None = None,
         code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
         hooks: Iterable[Hook] = (),
+        validators: Sequence[Validator] = (),
+        approver: Approver | None = None,
     ) -> None:
         self.config = load(
             isolation,
@@ -74,13 +82,16 @@ class AsyncExecutor:
             code_execution_config=code_execution_config,
         )
         if self.config.enabled and (cause := unavailable(self.config)) is not None:
-            raise IsolationUnavailable(ways_out(cause))
+            raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else ways_out(cause))
+        if self.config.enabled:
+            check_venv(self.config)
+        variables_of(self.config.environment.env_file)
         if self.config.log_dir is not None:
             containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
         self._estates = Estates(self.config)
-        self._roster = Roster(self.config, self._estates, checked(hooks))
+        self._roster = Roster(self.config, self._estates, checked(hooks), check_callables(validators, approver), approver)
 
     async def __aenter__(self) -> Self:
         if self._life is not None and not self._life.ended.is_set():
@@ -88,6 +99,7 @@ class AsyncExecutor:
             raise InvalidRequest("The executor is open already: it is entered once; hand the object itself on.")
         if self.config.enabled:
             tell_risk(self.config.isolation)
+            tell_passing(everything=self.config.environment.pass_all)
         self._estates.claim()
         life = self._life = Life("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.
@@ -196,6 +208,7 @@ class AsyncExecutor:
         session = await self._roster.made(name, work_dir, life)
         try:
             await session.open(replays=None if past is None else str(notebook))
+            await session.preinstall()
             if past is not None:
                 budget = self.config.budgets.timeout
                 found = await replay(session, past, source=str(notebook), timeout=budget, repeat_unsafe=repeat_unsafe)

@@ -75,6 +75,18 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesTouched:
+    """A file operation read, wrote or deleted files of a session; or was refused, with all that it named as it was."""
+
+    session: str
+    operation: Literal["read", "write", "delete"]
+    paths: tuple[str, ...]
+    """Relative to the workspace, or absolute as kernels see them."""
+    refused: tuple[str, ...] = ()
+    """Why something was not done, in a sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelChanged:
     """A kernel process came or went, or did not come up."""
 
@@ -176,7 +188,7 @@ class SessionClosed:
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
 OutputEvent = OutputHeard | DisplayUpdated
 SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
-Event = SessionEvent | KernelChanged | MemoryHigh | CellEvent | OutputEvent
+Event = SessionEvent | FilesTouched | KernelChanged | MemoryHigh | CellEvent | OutputEvent
 
 
 @dataclass(frozen=True, slots=True)

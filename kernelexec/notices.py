@@ -11,14 +11,22 @@ from kernelexec.hooks import Event, InContainer, KernelChanged, SessionAdopted, 
 _SECRETS = "The environment is scrubbed of what looks like secrets."
 _RISKS = {
     "local": (
-        "isolation=local: code runs on this machine with your own rights; it can read and change your files. "
-        f"{_SECRETS} Use containers for code that you do not trust."
+        "isolation=local: code runs on this machine as you, and no container keeps it from your files: `kernelexec doctor` says"
+        f" what does. {_SECRETS} Use containers for code that you do not trust."
+    ),
+    "bubblewrap": (
+        "isolation=bubblewrap: code runs on this machine as you, in namespaces of its own: it sees the system's programs and"
+        f" its workspace. {_SECRETS}"
     ),
     "container-host": (
         "isolation=container-host: code runs in the container that this process is in, with its rights. "
         f"{_SECRETS} KERNELEXEC_FORCE_CONTAINER=1 gives kernels containers of their own."
     ),
 }
+_PASSED = (
+    "environment.pass_all=True: every variable of this process goes to the kernels, its keys, tokens and passwords too: what"
+    " runs there can read them and send them on. Name those that are needed by environment.pass_names, or give them as secrets."
+)
 _told: set[str] = set()
 logger = logging.getLogger("kernelexec")
 
@@ -73,6 +81,13 @@ def tell_risk(isolation: str) -> None:
     """Say what kernels can do that are in no container of their own, once per process."""
     if isolation in _RISKS:
         _say_once(isolation, _RISKS[isolation])
+
+
+def tell_passing(*, everything: bool) -> None:
+    """Say what it means that kernels get every variable of this process, once per process."""
+    if everything:
+        logger.warning("kernelexec.environment_passed")
+        _say_once("environment", _PASSED)
 
 
 def _directories(number: int) -> str:

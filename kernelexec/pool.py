@@ -21,10 +21,11 @@ from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of, stored_identity
-from kernelexec.provisioning.trees import remove_tree
+from kernelexec.provisioning.temporary import remove_private
 from kernelexec.session.life import Life
 from kernelexec.session.starting import Ready, begin
 from kernelexec.workspace import Workspace
+from kernelexec.workspace.trees import remove_tree
 
 logger = logging.getLogger("kernelexec")
 
@@ -47,7 +48,7 @@ class Slot:
     kernel: Kernel
     environment: Mapping[str, str]
     workspace: Workspace | None
-    """Of a container: it was mounted at the start, and gets its session's name. Others go to their session's."""
+    """Of a kernel that has no other: it was there at the start, and gets its session's name. Others go to their session's."""
     since: float = field(default_factory=time.monotonic)
     memory_bytes: int = 0
 
@@ -56,7 +57,7 @@ class Slot:
         return self.directory
 
     async def move(self, parent: Path, session: str) -> None:
-        """Give the workspace, which the container sees as before, and the container the session's name.
+        """Give the workspace, which is the same to the kernel, and its container, if it has one, the session's name.
 
         Raises:
             InvalidWorkDir: it cannot be had.
@@ -73,6 +74,8 @@ class Pool:
         self._config = config
         self._forks = forks
         self._options = config.pool
+        self._bound = config.isolation == "container" or config.confines
+        """Whether a kernel has its workspace for good: it is mounted, or nothing else may be written."""
         self._ready: deque[Slot] = deque()
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
@@ -108,11 +111,10 @@ class Pool:
             CapacityReached: there is none, and the policy is ``fail_fast``; or none came in time.
             InvalidWorkDir: the session's workspace cannot be had.
         """
-        in_container = self._config.isolation == "container"
-        if in_container and (why := self._refusal(name, work_dir)) is not None:
+        if self._bound and (why := self._refusal(name, work_dir)) is not None:
             return None, why
         slot = await self._next()
-        if slot is not None and in_container:
+        if slot is not None and self._bound:
             try:
                 await slot.move(self._config.workspace, name)
             except BaseException:
@@ -121,11 +123,11 @@ class Pool:
         return slot, None
 
     def _refusal(self, name: str, work_dir: object) -> str | None:
-        """Why a session's container cannot be an idle one: that has its workspace already, which gets the session's name."""
+        """Why a session's kernel cannot be an idle one: that has its workspace already, which gets the session's name."""
         if work_dir is not None or self._config.work_dir is not None:
-            return "Its kernel started cold: an idle container has a workspace already, and another one was chosen."
+            return "Its kernel started cold: an idle one has a workspace already, and another one was chosen."
         if (self._config.workspaces / name).exists():
-            return "Its kernel started cold: an idle container has a workspace already, and the session's was there too."
+            return "Its kernel started cold: an idle one has a workspace already, and the session's was there too."
         return None
 
     async def _next(self) -> Slot | None:
@@ -227,7 +229,7 @@ class Pool:
         assert self._root is not None
         directory = self._root / f"pool-{number}"
         directory.mkdir(mode=0o700)
-        if self._config.isolation != "container":
+        if not self._bound:
             return directory, None
         workspace = self._config.workspaces / _WORKSPACES / f"{self._root.name}.{secrets.token_hex(4)}"
         workspace.mkdir(parents=True)
@@ -272,7 +274,7 @@ def ready(slot: Slot | None, why: str | None) -> Ready:
 
 
 def _remove(directory: Path, workspace: Path | None) -> None:
-    remove_tree(directory)
+    remove_private(directory)
     if workspace is not None:
         remove_tree(workspace)
         with suppress(OSError):

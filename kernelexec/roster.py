@@ -17,8 +17,9 @@ from kernelexec.errors import CapacityReached, KernelexecError, Refused
 from kernelexec.estates import Estates, as_left, heritage
 from kernelexec.hooks import Hook
 from kernelexec.notices import Notices
+from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import Pool, ready
-from kernelexec.provisioning import Forks
+from kernelexec.provisioning import Forks, Vault, systems
 from kernelexec.session import AsyncSession
 from kernelexec.session.life import Life
 from kernelexec.session.starting import NOT_READY, Ready
@@ -29,14 +30,23 @@ logger = logging.getLogger("kernelexec")
 class Roster:
     """Makes sessions, and knows those that are open by their names."""
 
-    def __init__(self, config: Config, estates: Estates, hooks: Iterable[Hook]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        estates: Estates,
+        hooks: Iterable[Hook],
+        validators: tuple[Validator, ...] = (),
+        approver: Approver | None = None,
+    ) -> None:
         self.sessions: dict[str, AsyncSession] = {}
         self._config = config
         self._estates = estates
         self._hooks = tuple(hooks)
+        self._validators, self._approver = validators, approver
         self._making = 0
-        wanted = config.fork_server and config.isolation != "container"
+        wanted = config.fork_server and systems.HERE.fork_server and config.isolation in ("local", "container-host")
         self._forks = Forks(config) if wanted else None
+        self._secrets = Vault(config.secrets) if config.secrets else None
         self._pool = Pool(config, self._forks) if Pool.wanted(config) else None
 
     def begin(self, life: Life) -> None:
@@ -75,7 +85,7 @@ class Roster:
         try:
             if self._pool is not None:
                 slot, why = await self._pool.take(name, work_dir)
-            make = partial(Belongings.make, name, work_dir, self._estates.own, self._config, self._forks, slot)
+            make = partial(Belongings.make, name, work_dir, self._estates.own, self._config, self._forks, slot, self._secrets)
             found = await anyio.to_thread.run_sync(make)
             life.check_open()
             if not made.cancelled():
@@ -101,7 +111,7 @@ class Roster:
             session, found, config = None, None, as_left(left, self._config)
             try:
                 self._check_free(left.name)
-                found, was = await anyio.to_thread.run_sync(heritage, left, root, config)
+                found, was = await anyio.to_thread.run_sync(heritage, left, root, config, self._secrets)
                 session = self._begin(left.name, found, life, config)
                 await session.open(left=was)
             except KernelexecError as exc:
@@ -155,6 +165,8 @@ class Roster:
             ledger=found.journal,
             place=found.place,
             ready=given,
+            validators=self._validators,
+            approver=self._approver,
             on_close=self._closed,
         )
         self.sessions[name] = session

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, Session
-from tests.engine import IMAGE, needs_engine
+from kernelexec.provisioning import systems
+from tests.engine import IMAGE, needs_bubblewrap, needs_engine
 from tests.tight import MIB, Tight
 from tests.traces import RUN
 
@@ -28,14 +29,19 @@ KINDS: dict[str, dict[str, object]] = {
 OVER_TCP: dict[str, dict[str, object]] = {
     "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
 }
+#: In namespaces of this machine.
+WRAPPED: dict[str, dict[str, object]] = {"bubblewrap": {}}
 #: The same, and whether it is forked makes none either.
 NOT_FORKED: dict[str, dict[str, object]] = {
     "local without fork server": {"fork_server": False},
     "container without fork server": {**KINDS["container"], "fork_server": False},
 }
+#: As on a system that pins no unix sockets and forks no kernels: its side is this machine's all the same.
+ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {}}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
-_MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else needs_engine) for kind in (NOT_FORKED | OVER_TCP))
-EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS]
+_MORE = NOT_FORKED | OVER_TCP | ELSEWHERE
+_MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else needs_engine) for kind in _MORE)
+EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS, *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -81,9 +87,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED)[kind], kind.split()
-    with Executor(isolation=isolation, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
-        yield opened
+    config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind], kind.split()
+    with pytest.MonkeyPatch.context() as patch:
+        if kind in ELSEWHERE:
+            patch.setattr(systems, "HERE", systems.System.of("darwin"))
+        with Executor(isolation=isolation, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
+            yield opened
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ KERNELEXEC_TEST_IMAGE      an image with the data stack that kernels run in: ``k
 KERNELEXEC_TEST_MINIMAL    an image with ipykernel and little else: ``kernelexec/minimal``.
 KERNELEXEC_TEST_SUDO       the same with sudo: ``kernelexec/minimal-sudo``.
 
-``.ci/engine`` starts an engine and makes all four.
+``.ci/engine`` starts an engine, makes all four, and installs bubblewrap.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -26,6 +27,10 @@ IMAGE = os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science")
 MINIMAL = os.environ.get("KERNELEXEC_TEST_MINIMAL", "kernelexec/minimal")
 SUDO = os.environ.get("KERNELEXEC_TEST_SUDO", "kernelexec/minimal-sudo")
 
+needs_bubblewrap = pytest.mark.skipif(
+    os.environ.get("KERNELEXEC_TEST_ENGINE") == "0" and shutil.which("bwrap") is None,
+    reason="KERNELEXEC_TEST_ENGINE=0: without bubblewrap",
+)
 needs_engine = pytest.mark.skipif(
     os.environ.get("KERNELEXEC_TEST_ENGINE") == "0", reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"
 )

@@ -65,8 +65,8 @@ def record_of(result: CallToolResult) -> dict[str, Any]:
 
 
 @contextmanager
-def connected(server: StdioTransport | FastMCP, era: str) -> Iterator[Agent]:
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, mode=era)) as client:
+def connected(server: StdioTransport | FastMCP, era: str, **options: Any) -> Iterator[Agent]:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, mode=era, **options)) as client:
         yield Agent(portal, client)
 
 

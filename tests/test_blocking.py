@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from kernelexec import AsyncExecutor, AsyncSession, Closed, Executor, Session
+from kernelexec import AsyncExecutor, AsyncFiles, AsyncSession, Closed, Executor, Files, Session
 
 PAIRS = [
     *((Executor, AsyncExecutor, name) for name in ("__init__", "session", "sessions", "close_session")),
@@ -14,7 +14,27 @@ PAIRS = [
         (Session, AsyncSession, name)
         for name in ("execute", "execute_command", "executions", "wait_for", "read_output", "interrupt", "restart", "close")
     ),
-    *((Session, AsyncSession, name) for name in ("variables", "complete", "inspect", "is_complete", "snapshot", "restore")),
+    *(
+        (Session, AsyncSession, name)
+        for name in (
+            "variables",
+            "complete",
+            "inspect",
+            "is_complete",
+            "snapshot",
+            "restore",
+            "mask",
+            "environment",
+            "install",
+            "rebuild",
+            "start_background",
+            "background",
+            "background_output",
+            "background_commands",
+            "kill_background",
+        )
+    ),
+    *((Files, AsyncFiles, name) for name in ("list", "read", "write", "delete", "delete_many")),
 ]
 
 

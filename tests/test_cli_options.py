@@ -95,7 +95,7 @@ def test_two_names_of_one_thing_must_agree() -> None:
     [
         (("--image", "x"), "--image: this is about containers"),
         (("--docker-image", "x", "--memory", "1g"), "--image --memory: this is about containers"),
-        (("--network", "none"), "--network: this is about containers"),
+        (("--network", "bridge"), "--network: this is about containers"),
         (("--context", "/"), "--context: this is about containers"),
         (("--sudo",), "--sudo: this is about containers"),
         (("--enable-sudo",), "--sudo: this is about containers"),
@@ -104,6 +104,14 @@ def test_two_names_of_one_thing_must_agree() -> None:
 )
 def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
     assert why in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, *args))
+
+
+def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:
+    for isolation in ("local", "bubblewrap"):
+        assert Place(isolation=isolation, network="none").config().networked is False
+        assert Place(isolation=isolation, network="host").config().networked is True
+    assert Place(isolation="local").config().networked is True
+    assert Place(isolation="bubblewrap").config().networked is False
 
 
 @pytest.mark.parametrize(

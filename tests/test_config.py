@@ -70,7 +70,10 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "a value of half a character": ({"environment": {"set": {"A": "\ud800"}}}, "environment.set"),
     "a name that no process can have": ({"environment": {"set": {"A=": "b"}}}, "environment.set"),
     "a key that is no text": ({1: 2}, "1: "),
-    "an unknown place": ({"isolation": "vm"}, "isolation='vm' is not known: it is one of local, container, container-host."),
+    "an unknown place": (
+        {"isolation": "vm"},
+        "isolation='vm' is not known: it is one of local, bubblewrap, container, container-host.",
+    ),
     "a misspelt place": ({"isolation": "lcoal"}, "isolation='lcoal' is not known (did you mean 'local'?)"),
     "a place that is no text": ({"isolation": 3}, "isolation=3"),
 }

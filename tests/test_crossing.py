@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from kernelexec import Executor, KernelStartFailed
 from kernelexec.config import Config, load
 from kernelexec.errors import EngineAway, EngineRefused
-from kernelexec.provisioning import crossing, standin
+from kernelexec.provisioning import crossing, standin, systems
 from kernelexec.provisioning.crossing import by_signs, sockets_cross, tried
 from kernelexec.provisioning.engine import Engine, Order, Whereabouts
 from kernelexec.provisioning.engine.whereabouts import _listener
@@ -75,7 +74,7 @@ def test_a_sign_is_believed_where_it_is_plain(short_path: Path, said: dict[str, 
 
 
 def test_another_machine_than_linux_has_its_engine_in_a_virtual_one(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(systems, "HERE", systems.System.of("darwin"))
     assert by_signs(HERE, short_path) == "files"
 
 

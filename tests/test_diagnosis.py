@@ -188,7 +188,10 @@ HINTS: dict[str, tuple[Error, str]] = {
         error("FileNotFoundError", "[Errno 2] No such file or directory: 'a.csv'"),
         "List the directory: paths are relative to the session's workspace.",
     ),
-    "a right": (error("PermissionError", "[Errno 13] Permission denied: '/a'"), "Write inside the session's workspace."),
+    "a right": (
+        error("PermissionError", "[Errno 13] Permission denied: '/a'"),
+        "Write in the session's workspace or in $TMPDIR; on this machine the option `confinement` allows more.",
+    ),
     "a type": (error("TypeError", "unsupported operand"), "Check the types of the values that the marked line uses."),
     "an attribute": (error("AttributeError", "no attribute 'a'"), "Check the value's type, and `dir(value)`."),
     "memory": (error("MemoryError", ""), "Work on smaller pieces, or delete what is no longer needed."),

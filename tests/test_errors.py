@@ -10,11 +10,11 @@ import pytest
 
 from kernelexec import errors
 from kernelexec.errors import InvalidRequest, KernelexecError, nearest
-from kernelexec.results import ExecutionFailed, ExecutionResult
+from kernelexec.results import ExecutionFailed, ExecutionResult, SecurityError
 
 CLASSES: dict[str, type[KernelexecError]] = {
     name: cast("type[KernelexecError]", found)
-    for name, found in (*vars(errors).items(), ("ExecutionFailed", ExecutionFailed))
+    for name, found in (*vars(errors).items(), ("ExecutionFailed", ExecutionFailed), ("SecurityError", SecurityError))
     if inspect.isclass(found) and issubclass(found, Exception)
 }
 

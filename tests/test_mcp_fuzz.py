@@ -27,6 +27,14 @@ TOOLS = {
     "restart_kernel": ["session"],
     "list_sessions": [],
     "list_variables": ["session"],
+    "start_background": ["command", "work_dir", "session"],
+    "background_output": ["command_id", "lines", "session"],
+    "kill_background": ["command_id", "session"],
+    "list_background": ["session"],
+    "list_files": ["path", "recursive", "pattern", "session"],
+    "read_file": ["path", "offset", "limit", "session"],
+    "write_file": ["path", "content", "append", "session"],
+    "delete_files": ["path", "recursive", "include", "exclude", "session"],
 }
 COUNTS = ["timeout", "wait", "cursor", "offset", "limit"]
 PATTERNS = ["1", "(", "(?i)x|y", "(a+)+$", "\\p{L}", "[", ""]

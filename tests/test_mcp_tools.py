@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -257,7 +258,8 @@ def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> 
     assert "wait_execution(execution_id)" in described["execute_code"]
     assert "Example" in described["execute_code"]
     structured = [tool.name for tool in tools if tool.output_schema is not None]
-    assert structured == ["execute_command", "list_sessions", "list_variables"]
+    background = ["start_background", "background_output", "kill_background", "list_background"]
+    assert structured == ["execute_command", "list_sessions", "list_variables", *background, "list_files", "delete_files"]
     assert agent.do("list_tools") == tools
 
 
@@ -275,6 +277,26 @@ def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) ->
     [frame] = [row for row in agent.rows("list_variables", "variables", session=name) if row["name"] == "frame"]
     assert frame["type"].endswith("DataFrame")
     assert frame["shape"] == [3, 1]
+    agent.call("interrupt_kernel", session=name)
+
+
+def test_commands_run_beside_cells(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="import time; time.sleep(60)", session=name, wait=0.3)
+    started = agent.call("start_background", command="echo begun; sleep 300", session=name).structured_content
+    assert started is not None
+    assert started["status"] == "running"
+    command = {"command_id": started["command_id"], "session": name}
+    while not (seen := agent.call("background_output", **command).structured_content or {})["stdout"]:
+        time.sleep(0.05)
+    assert (seen["status"], seen["stdout"], seen["lines_left_out"]) == ("running", "begun\n", 0)
+    killed = agent.call("kill_background", **command).structured_content
+    assert killed is not None
+    assert (killed["status"], killed["exit_code"]) == ("killed", 143)
+    assert [row["status"] for row in agent.rows("list_background", "commands", session=name)] == ["killed"]
+    refused = agent.call("start_background", command="sudo ls", session=name)
+    assert refused.is_error
+    assert "rule 'sudo'" in text_of(refused)
+    assert agent.call("background_output", command_id="shell_none", session=name).is_error
     agent.call("interrupt_kernel", session=name)
 
 

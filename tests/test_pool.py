@@ -194,14 +194,14 @@ def test_idle_ones_end_with_a_program_that_is_done_at_once(tmp_path: Path) -> No
 def test_an_executor_that_is_entered_again_fills_its_pool_again(tmp_path: Path) -> None:
     executor = AsyncExecutor("local", workspace=tmp_path, config={"pool": {"size": 1, "policy": "wait"}, "preload": []})
 
-    async def main() -> None:
+    async def main(turn: int) -> None:
         async with executor:
             [slot] = await filled(executor, 1)
-            assert (await executor.session("a"))._keeper.kernel is slot.kernel
-            assert (await executor.session("b")).kernel_epoch == 1
+            assert (await executor.session(f"a{turn}"))._keeper.kernel is slot.kernel
+            assert (await executor.session(f"b{turn}")).kernel_epoch == 1
 
-    for _in_another_loop in range(2):
-        asyncio.run(main())
+    for in_another_loop in range(2):
+        asyncio.run(main(in_another_loop))
     assert marked_processes() == {}
 
 
@@ -231,7 +231,7 @@ def test_a_container_has_the_name_of_its_session_and_a_workspace_that_was_there_
         assert container is not None
         assert container.name.startswith("kernelexec-new-")
         assert (str(session.workspace), "/workspace", False) in container.mounts
-        cold = "Its kernel started cold: an idle container has a workspace already"
+        cold = "Its kernel started cold: an idle one has a workspace already"
         for name, work_dir in (("old", None), ("chosen", tmp_path / "other")):
             [note] = (await (await executor.session(name, work_dir=work_dir)).execute("1")).notes
             assert note.startswith(cold)

@@ -222,7 +222,7 @@ def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
 def test_a_signal_reaches_every_holder_but_the_spared_one(stack: ExitStack) -> None:
     mark = Mark()
     spared, child, orphan = start(stack, mark), start(stack, mark), start(stack, mark, shell=ORPHAN)
-    assert mark.signal(signal.SIGUSR1, leader=Leader.of(spared.pid), spare=spared.pid) == 2
+    assert mark.signal(signal.SIGUSR1, leader=Leader.of(spared.pid), spare={spared.pid}) == 2
     assert child.says() == orphan.says() == str(int(signal.SIGUSR1))
     assert spared.lives()
 

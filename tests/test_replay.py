@@ -110,7 +110,8 @@ def test_what_is_not_safe_is_not_repeated_and_who_needs_it_says_so(own: Executor
 
 
 def test_what_is_not_safe_is_repeated_on_request(own: Executor, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+    mark = own.config.workspaces / "again" / "mark"
+    mark.parent.mkdir(parents=True)
     mark.touch()
     path = written(tmp_path / "a.ipynb", f"import os\nr = os.remove({str(mark)!r})", "print(r)")
     session = own.session("again", notebook=path, repeat_unsafe=True)
@@ -184,7 +185,8 @@ def test_a_report_of_many_cells_stays_short(own: Executor, tmp_path: Path) -> No
 
 
 def test_cancelling_the_opening_closes_the_session(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
+    begun = tmp_path / "w" / "again" / "begun"
+    begun.parent.mkdir(parents=True)
     os.mkfifo(begun)
     path = written(tmp_path / "a.ipynb", "x = 1", f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(60)")
 
@@ -202,7 +204,8 @@ def test_cancelling_the_opening_closes_the_session(tmp_path: Path) -> None:
 
 
 def test_closing_a_session_while_it_is_replayed_is_told_to_its_opener(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
+    begun = tmp_path / "w" / "again" / "begun"
+    begun.parent.mkdir(parents=True)
     os.mkfifo(begun)
     path = written(tmp_path / "a.ipynb", f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(60)", "x = 1")
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,10 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     async def give_up(_self: Estates, what: LeftSession) -> None:
         given_up.append(what)
 
-    def late(what: LeftSession, root: Path, config: Config) -> tuple[Belongings, Left]:
+    def late(what: LeftSession, root: Path, config: Config, *more: Any) -> tuple[Belongings, Left]:
         asked.set()
         assert opened.wait(BOUND)
-        belongings, was = heritage(what, root, config)
+        belongings, was = heritage(what, root, config, *more)
         found.append(belongings)
         return belongings, was
 

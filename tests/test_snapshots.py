@@ -155,7 +155,8 @@ def test_one_that_takes_too_long_leaves_nothing_and_keeps_the_state(session: Ses
 
 
 def test_one_whose_caller_goes_away_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
+    begun = tmp_path / "default" / "begun"
+    begun.parent.mkdir()
     os.mkfifo(begun)
     body = f"open({str(begun)!r}, 'w').close()\n        time.sleep(60)"
     code = f"import time\nclass Slow:\n    def __reduce__(self):\n        {body}"

@@ -15,6 +15,7 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.hooks import Hook
+from kernelexec.policy.decisions import Approver, Validator
 
 
 class Executor:
@@ -32,6 +33,8 @@ class Executor:
         config: Config | Mapping[str, Any] | None = None,
         code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
         hooks: Iterable[Hook] = (),
+        validators: Sequence[Validator] = (),
+        approver: Approver | None = None,
     ) -> None:
         self._executor = AsyncExecutor(
             isolation,
@@ -40,6 +43,8 @@ class Executor:
             config=config,
             code_execution_config=code_execution_config,
             hooks=hooks,
+            validators=validators,
+            approver=approver,
         )
         self._changing = threading.Lock()
         self._portal: Portal | None = None

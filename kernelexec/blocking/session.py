@@ -7,14 +7,21 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from kernelexec.blocking.files import Files
 from kernelexec.blocking.portal import Portal
+from kernelexec.policy.decisions import Approver
+from kernelexec.provisioning.errands import Network
 from kernelexec.results import (
+    BackgroundCommand,
+    BackgroundOutput,
     CodeStatus,
     Completion,
     ExecutionResult,
+    Installation,
     LimitsSet,
     OutputPage,
     Progress,
+    PythonEnvironment,
     Replay,
     Restored,
     Snapshot,
@@ -59,6 +66,11 @@ class Session:
         """See ``AsyncSession.replay``."""
         return self._session.replay
 
+    @property
+    def files(self) -> Files:
+        """See ``AsyncSession.files``."""
+        return Files(self._portal, self._session.files)
+
     def execute(
         self,
         code: str,
@@ -69,10 +81,11 @@ class Session:
         wait: float | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
+        approver: Approver | None = None,
     ) -> ExecutionResult:
         """See ``AsyncSession.execute``."""
         call = partial(self._session.execute, code, language=language, stdin=stdin, timeout=timeout)
-        return self._portal.call(partial(call, wait=wait, request_id=request_id, on_output=on_output))
+        return self._portal.call(partial(call, wait=wait, request_id=request_id, on_output=on_output, approver=approver))
 
     def execute_command(
         self,
@@ -84,10 +97,33 @@ class Session:
         wait: float | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
+        approver: Approver | None = None,
     ) -> ExecutionResult:
         """See ``AsyncSession.execute_command``."""
-        call = partial(self._session.execute_command, command, timeout=timeout, work_dir=work_dir)
-        return self._portal.call(partial(call, stdin=stdin, wait=wait, request_id=request_id, on_output=on_output))
+        call = partial(self._session.execute_command, command, timeout=timeout, work_dir=work_dir, stdin=stdin)
+        return self._portal.call(partial(call, wait=wait, request_id=request_id, on_output=on_output, approver=approver))
+
+    def start_background(
+        self, command: str, *, work_dir: str | None = None, approver: Approver | None = None
+    ) -> BackgroundCommand:
+        """See ``AsyncSession.start_background``."""
+        return self._portal.call(partial(self._session.start_background, command, work_dir=work_dir, approver=approver))
+
+    def background_commands(self) -> tuple[BackgroundCommand, ...]:
+        """See ``AsyncSession.background_commands``."""
+        return self._portal.call(self._session.background_commands)
+
+    def background(self, command_id: str) -> BackgroundCommand:
+        """See ``AsyncSession.background``."""
+        return self._portal.call(partial(self._session.background, command_id))
+
+    def background_output(self, command_id: str, *, lines: int = 1000) -> BackgroundOutput:
+        """See ``AsyncSession.background_output``."""
+        return self._portal.call(partial(self._session.background_output, command_id, lines=lines))
+
+    def kill_background(self, command_id: str) -> BackgroundCommand:
+        """See ``AsyncSession.kill_background``."""
+        return self._portal.call(partial(self._session.kill_background, command_id))
 
     def executions(self) -> tuple[str, ...]:
         """See ``AsyncSession.executions``."""
@@ -122,6 +158,10 @@ class Session:
         """See ``AsyncSession.variables``."""
         return self._portal.call(partial(self._session.variables, names=names, limit=limit, wait=wait))
 
+    def environment(self, *, wait: float = LOOK_SECONDS) -> PythonEnvironment:
+        """See ``AsyncSession.environment``."""
+        return self._portal.call(partial(self._session.environment, wait=wait))
+
     def complete(self, code: str, cursor: int | None = None, *, wait: float = LOOK_SECONDS) -> Completion:
         """See ``AsyncSession.complete``."""
         return self._portal.call(partial(self._session.complete, code, cursor, wait=wait))
@@ -142,6 +182,34 @@ class Session:
         """See ``AsyncSession.restore``."""
         return self._portal.call(partial(self._session.restore, snapshot, names=names, timeout=timeout))
 
+    def install(
+        self,
+        packages: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """See ``AsyncSession.install``."""
+        call = partial(self._session.install, packages, wheels=wheels, network=network, timeout=timeout)
+        return self._portal.call(call)
+
+    def rebuild(
+        self,
+        lock: str | os.PathLike[str] | None = None,
+        *,
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """See ``AsyncSession.rebuild``."""
+        call = partial(self._session.rebuild, lock, wheels=wheels, network=network, timeout=timeout)
+        return self._portal.call(call)
+
+    def mask(self, text: str) -> str:
+        """See ``AsyncSession.mask``."""
+        return self._session.mask(text)
+
     def stats(self) -> Stats:
         """See ``AsyncSession.stats``."""
         return self._portal.call(self._session.stats)
@@ -158,9 +226,9 @@ class Session:
         call = partial(self._session.set_limits, profile, memory_bytes=memory_bytes, cpus=cpus, timeout=timeout)
         return self._portal.call(call)
 
-    def restart(self, *, language: str | None = None) -> None:
+    def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
         """See ``AsyncSession.restart``."""
-        self._portal.call(partial(self._session.restart, language=language))
+        self._portal.call(partial(self._session.restart, language=language, fresh_venv=fresh_venv))
 
     def close(self) -> None:
         """See ``AsyncSession.close``."""

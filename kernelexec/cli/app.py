@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.files import files_app
 from kernelexec.cli.image import image_app
 from kernelexec.cli.kernelspec import commands as kernelspec
 from kernelexec.cli.options import (
@@ -38,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(image_app)
+app.add_typer(files_app)
 app.add_typer(kernelspec)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
-import resource
 import shutil
 import sys
 from dataclasses import asdict, replace
@@ -20,10 +18,12 @@ from kernelexec.cli.options import BRIEF, Place
 from kernelexec.cli.surroundings import here, write_any, writing
 from kernelexec.config import Config, chosen_by
 from kernelexec.errors import KernelexecError
-from kernelexec.provisioning import new_root
+from kernelexec.provisioning import new_root, systems
+from kernelexec.provisioning.bubblewraps import missing
 
 _ROOM_BYTES = 100 * 1024 * 1024
 _FILES_MIN = 1024
+_APART = ("container", "bubblewrap")
 
 
 def examine(*, isolation: str | None, image: str | None, python: str | None, as_json: bool) -> int:
@@ -31,7 +31,7 @@ def examine(*, isolation: str | None, image: str | None, python: str | None, as_
     here()
     place = Place(isolation=isolation, image=image, python=python)
     config = place.config()
-    force = "container" if config.isolation == "container" else "local"
+    force = config.isolation if config.isolation in _APART else "local"
     findings = [Finding("choice", ok=True, found=f"{config.isolation}, {_why(place, config)}"), *_machine()]
     for kind in (force,) if isolation is not None else ("container", "local"):
         found = _kernels(kind, place, quiet=True)
@@ -48,11 +48,12 @@ def _machine() -> list[Finding]:
         _runtime_directory(),
         Finding(
             "process handles",
-            hasattr(os, "pidfd_open"),
-            "pidfd" if hasattr(os, "pidfd_open") else "none",
+            systems.HERE.process_handles,
+            "pidfd" if systems.HERE.process_handles else "none",
             "Linux 5.3 or newer: without them a kernel's death is found by polling and descendants are not swept.",
         ),
         _open_files(),
+        Finding("optional: bubblewrap", (why := missing()) is None, why or "installed", "Install the package bubblewrap."),
         Finding("optional: bash", shutil.which("bash") is not None, str(shutil.which("bash")), "Install bash, or sh is used."),
     ]
 
@@ -69,15 +70,15 @@ def _runtime_directory() -> Finding:
 
 
 def _open_files() -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    bound = systems.open_files()
     mend = "Raise it with `ulimit -n 4096`: each session takes about ten."
-    return Finding("open files", soft >= _FILES_MIN, str(soft), mend)
+    return Finding("open files", bound is None or bound >= _FILES_MIN, "no bound" if bound is None else str(bound), mend)
 
 
 def _kernels(kind: str, place: Place, *, quiet: bool) -> list[Finding]:
     """The findings about one kind of kernel, and about what it needs."""
     config = replace(place, isolation=kind, image=place.image if kind == "container" else None).config(**BRIEF, quiet=quiet)
-    if kind == "local":
+    if kind != "container":
         return anyio.run(kernel_findings, config)
     found, image = engine_findings(config)
     if image is None:

@@ -12,7 +12,7 @@ from kernelexec.config import Config
 from kernelexec.config.images import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
-from kernelexec.provisioning import unavailable
+from kernelexec.provisioning import systems, unavailable
 from kernelexec.session import AsyncSession
 
 _NO_ENGINE = (
@@ -20,6 +20,11 @@ _NO_ENGINE = (
     "variable KERNELEXEC_USE_DOCKER=0."
 )
 _LIVE_RESTORE = 'Set "live-restore": true in the engine\'s daemon.json: without it a restart of the engine ends all kernels.'
+_NO_CONFINEMENT = "Nothing confines kernels on a machine of this system: choose containers for code that you do not trust."
+_NO_LANDLOCK = (
+    "Linux 5.13 or newer with Landlock on, which /sys/kernel/security/lsm names: without it kernels on this machine read and"
+    " write all that this user can."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,12 @@ def engine_findings(config: Config) -> tuple[list[Finding], str | None]:
 
 async def kernel_findings(config: Config) -> list[Finding]:
     """Start a kernel of that kind and try what agents need."""
-    kind = "container" if config.isolation == "container" else "local"
+    kind = "local" if config.isolation == "container-host" else config.isolation
     with tempfile.TemporaryDirectory(prefix="kx-doctor-") as directory:
         try:
             async with AsyncExecutor(config=config) as executor:
                 session = await executor.session("doctor", work_dir=Path(directory))
-                checks = (*_KERNEL_CHECKS, *((_sockets,) if kind == "container" else ()))
+                checks = (*_KERNEL_CHECKS, _sockets if kind == "container" else _confinement)
                 return [await check(session, kind) for check in checks]
         except KernelexecError as exc:
             return [Finding(f"{kind} kernel", ok=False, found=str(exc), mend="See the message.")]
@@ -110,6 +115,13 @@ async def _sockets(session: AsyncSession, kind: str) -> Finding:
     if said.get("transport") == "ipc":
         return Finding(f"{kind}: unix sockets", ok=True, found="they cross: kernels need no port")
     return Finding(f"optional: {kind}: unix sockets", ok=False, found="they do not cross: kernels listen on 127.0.0.1")
+
+
+async def _confinement(session: AsyncSession, kind: str) -> Finding:
+    """What holds a kernel within its workspace, beside this user's rights."""
+    layers = (await session.execute("None")).confinement
+    mend = _NO_LANDLOCK if systems.HERE.confinement else _NO_CONFINEMENT
+    return Finding(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", mend)
 
 
 _KERNEL_CHECKS: tuple[Callable[[AsyncSession, str], Awaitable[Finding]], ...] = (_cell, _command, _interrupt, _plots)

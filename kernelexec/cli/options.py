@@ -35,6 +35,7 @@ WorkDirOption = Annotated[
     str | None,
     typer.Option("--work-dir", metavar="DIRECTORY", callback=filled, help="The directory that the code runs in."),
 ]
+_NETWORK = "The kernel's network; bridge is for containers. Default: none in containers and bubblewrap, else host."
 PythonOption = Annotated[
     str | None,
     typer.Option("--python", metavar="PATH", callback=filled, help="The interpreter of the kernel; it needs ipykernel."),
@@ -43,9 +44,9 @@ IsolationOption = Annotated[
     str | None,
     typer.Option(
         "--isolation",
-        metavar="local|container",
+        metavar="local|bubblewrap|container",
         callback=filled,
-        help="Where code runs: in a container, or 'local', on this machine with your rights.",
+        help="Where code runs: in a container, or on this machine: 'local', confined, or in namespaces of 'bubblewrap'.",
     ),
 ]
 ImageOption = Annotated[
@@ -63,7 +64,12 @@ class Place:
     docker_image: Annotated[str | None, typer.Option("--docker-image", hidden=True, callback=filled)] = None
     network: Annotated[
         str | None,
-        typer.Option("--network", metavar="none|bridge|host", callback=filled, help="The container's network. Default: none."),
+        typer.Option(
+            "--network",
+            metavar="none|bridge|host",
+            callback=filled,
+            help=_NETWORK,
+        ),
     ] = None
     sudo: Annotated[
         bool, typer.Option("--sudo", help="Let code become root in the container by sudo. The image is the one with -sudo.")
@@ -112,6 +118,28 @@ class Place:
             help="Refuse shell commands that it matches from their beginning. Repeatable.",
         ),
     ] = field(default_factory=list)
+    ask: Annotated[
+        str,
+        typer.Option(
+            "--ask", metavar="never|refused|always", help="What to ask you about before it runs: what the rules refuse, or all."
+        ),
+    ] = "never"
+    allowed_paths: Annotated[
+        list[str],
+        typer.Option(
+            "--allowed-paths",
+            metavar="DIRECTORY",
+            help="Where the code's directory may lie, links resolved. Repeatable: one of them. Default: anywhere.",
+        ),
+    ] = field(default_factory=list)
+    secret: Annotated[
+        list[str],
+        typer.Option(
+            "--secret",
+            metavar="NAME=env:VARIABLE|file:PATH",
+            help="A variable of the kernel whose value is read here, and is masked wherever it comes out again. Repeatable.",
+        ),
+    ] = field(default_factory=list)
     python: PythonOption = None
 
     def config(self, *, workspace: str | None = None, **options: Any) -> Config:  # noqa: ANN401 - of any kind
@@ -123,15 +151,24 @@ class Place:
         container = self._container()
         options |= {} if self.log_dir is None else {"log_dir": self.log_dir}
         lists = {"allowed_commands": self.allowed_commands, "blocked_commands": self.blocked_commands}
-        if rules := {name: given for name, given in lists.items() if given}:
+        rules: dict[str, Any] = {name: given for name, given in lists.items() if given}
+        if self.ask != "never":
+            rules["ask"] = self.ask
+        if rules:
             options["rules"] = rules
+        if self.allowed_paths:
+            options["allowed_paths"] = self.allowed_paths
+        if self.secret:
+            options["secrets"] = dict(map(_secret, self.secret))
         if self.python is not None:
             options["python"] = self.python
+        isolation = _one(self.isolation, self.execution_mode, "--isolation and --execution-mode")
+        isolation = _ALSO.get(isolation or "", isolation)
+        if self.network in _NETWORKS_HERE and load(isolation).isolation != "container":
+            options["confinement"] = {"network": _NETWORKS_HERE[container.pop("network")]}
         inside = {} if self.python is None else {"python": self.python}
         if container or inside:
             options["container"] = container | inside
-        isolation = _one(self.isolation, self.execution_mode, "--isolation and --execution-mode")
-        isolation = _ALSO.get(isolation or "", isolation)
         if container and (there := load(isolation).isolation) != "container":
             named = " ".join(f"--{_NAMES[name]}" for name in container)
             message = (
@@ -155,6 +192,8 @@ class Place:
         return {name: value for name, value in said.items() if value is not None}
 
 
+#: Whether kernels on this machine have its network.
+_NETWORKS_HERE = {"none": False, "host": True}
 _NAMES = {
     "image": "image",
     "network": "network",
@@ -192,6 +231,19 @@ def _one(value: str | None, alias: str | None, names: str) -> str | None:
         message = f"{names} are two names for one thing, and contradict each other: give one of them."
         raise InvalidConfig(message)
     return alias if value is None else value
+
+
+def _secret(given: str) -> tuple[str, dict[str, str]]:
+    """The name of a secret and where its value comes from. What does not say that may be the value: it is not shown.
+
+    Raises:
+        InvalidConfig: it says neither.
+    """
+    name, _, source = given.partition("=")
+    kind, _, place = source.partition(":")
+    if not place or kind not in ("env", "file"):
+        raise InvalidConfig("--secret: it is NAME=env:VARIABLE or NAME=file:PATH; the value itself is never given here.")
+    return name, {kind: place}
 
 
 def _mount(given: str) -> dict[str, Any]:

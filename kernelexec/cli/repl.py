@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 
+from kernelexec.cli.asking import ask_at_terminal
 from kernelexec.cli.prompt import Prompt
 from kernelexec.cli.show import Shower
 from kernelexec.cli.signals import heard
@@ -42,7 +43,7 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
     async def live() -> int:
         loop = _Loop(budget)
         with loop.listening():
-            async with AsyncExecutor(config=config) as executor:
+            async with AsyncExecutor(config=config, approver=ask_at_terminal) as executor:
                 await loop.run(await executor.session(name, work_dir=work_dir or current))
         return loop.status
 

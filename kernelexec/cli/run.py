@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 
 from kernelexec import cells
+from kernelexec.cli.asking import ask_at_terminal
 from kernelexec.cli.show import Shower
 from kernelexec.cli.signals import Signals
 from kernelexec.cli.status import CELL_FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, is_refused, of_cell
@@ -70,7 +71,7 @@ def run_code(code: str, *, config: Config, language: str, timeout: float | None,
     async def once() -> ExecutionResult | None:
         found = None
         with signals.listening():
-            async with AsyncExecutor(config=config) as executor:
+            async with AsyncExecutor(config=config, approver=ask_at_terminal) as executor:
                 signals.session = await executor.session("exec", work_dir=work_dir or current)
                 found = await signals.session.execute(code, language=language, timeout=timeout, on_output=shower.output)
         return found
@@ -98,7 +99,7 @@ class _Job:
     async def run(self, config: Config, directory: Path) -> int:
         signals, status = Signals(), INTERRUPTED
         with signals.listening():
-            async with AsyncExecutor(config=config, hooks=[self._document.on_event]) as executor:
+            async with AsyncExecutor(config=config, hooks=[self._document.on_event], approver=ask_at_terminal) as executor:
                 signals.session = await executor.session("run", work_dir=directory)
                 status = await self._run_cells(signals.session)
         return signals.status or status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kernelexec.cli.status import UNREAD, CommandFailed
+from kernelexec.provisioning import systems
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -29,7 +29,7 @@ def prepare() -> None:
             os.set_inheritable(fd, True)  # noqa: FBT003 - a stream goes to programs too
             if name != "stdin":  # whoever reads it is to be told that it is closed
                 setattr(sys, name, os.fdopen(fd, "w", closefd=False))
-    if "stdout" in closed or fcntl.fcntl(sys.stdout, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+    if "stdout" in closed or systems.read_only(sys.stdout.fileno()):
         raise CommandFailed("stdout is not open for writing: results go there. If nobody wants them, send it to /dev/null.")
 
 

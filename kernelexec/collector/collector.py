@@ -100,6 +100,14 @@ class Collector:
         self.dropped_bytes += size_bytes
         self._unread += outputs
 
+    @property
+    def received_bytes(self) -> int:
+        """How much text of streams came, in bytes."""
+        return self.stream_bytes
+
+    def settle(self) -> None:
+        """Keep nothing back: the request has ended. This collector never does."""
+
     def end(self) -> None:
         """Tell nobody any more: who is told may hold this collector, and the memory of both would stay until it is searched."""
         self._on_output = None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from kernelexec.config.choice import chosen_by, load, profile, seconds, ways_out
 from kernelexec.config.container import Container, Mount
+from kernelexec.config.environments import Programs
+from kernelexec.config.files import FileBounds
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
 from kernelexec.config.limits import Change
+from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profile
 from kernelexec.config.refusals import WORKSPACE_INSIDE, place_inside, source_refusal, system_refusal, target_refusal
 from kernelexec.config.settings import (
@@ -27,11 +30,14 @@ __all__ = [
     "Change",
     "Config",
     "Container",
+    "ContextPath",
     "Environment",
+    "FileBounds",
     "Limits",
     "Mount",
     "OutputLimits",
     "Profile",
+    "Programs",
     "chosen_by",
     "in_container",
     "load",

@@ -20,7 +20,7 @@ from kernelexec.errors import InvalidConfig, InvalidTimeout, nearest
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
 _SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
 _FORCE = "KERNELEXEC_FORCE_CONTAINER"
-_PLACES: tuple[Isolation, ...] = ("local", "container", "container-host")
+_PLACES: tuple[Isolation, ...] = ("local", "bubblewrap", "container", "container-host")
 
 
 def load(
@@ -88,7 +88,7 @@ def ways_out(cause: str) -> str:
         "Ways out: start Docker and let this user use it; "
         'choose local execution for this executor (isolation="local" or use_docker=False); '
         "or choose it for all with KERNELEXEC_USE_DOCKER=0. "
-        "Local code runs with your own rights: see the README before you choose it."
+        "Local code runs as you, behind a fence that is no wall: see the README before you choose it."
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from kernelexec.errors import nearest
 
 #: Options whose values may be secrets: no message shows them.
-_PRIVATE = frozenset({"environment", "docker_run_args"})
+_PRIVATE = frozenset({"environment", "docker_run_args", "secrets"})
 
 
 def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:

@@ -10,13 +10,18 @@ import sys
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from kernelexec.config.confinement import Confinement
 from kernelexec.config.container import Container
+from kernelexec.config.environments import Programs
+from kernelexec.config.files import FileBounds
 from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, LastMessages, Seconds, Variables
+from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profiles
+from kernelexec.config.secrets import Secrets, sources
 
-Isolation = Literal["local", "container", "container-host"]
+Isolation = Literal["local", "bubblewrap", "container", "container-host"]
 
 
 class Budgets(Branch):
@@ -30,6 +35,8 @@ class Budgets(Branch):
     """How long a new kernel may take until it serves."""
     stop: Seconds = 1.0
     """How long a kernel may take to leave by itself when its session closes."""
+    approval: Seconds = 300.0
+    """How long an approver may take to answer; it counts in no other budget. No answer is a no."""
 
 
 class OutputLimits(Branch):
@@ -84,6 +91,9 @@ class Rules(Branch):
     code: Literal["tutorial"] | None = None
     """``tutorial`` refuses what AG2's tutorials refuse: importing ``os``, ``subprocess``, ``sys``, ``requests``, ``urllib``,
     ``socket`` and ``http``, and using ``exec``, ``eval``, ``open``, ``file``, ``__import__``, ``globals`` and ``locals``."""
+    ask: Literal["never", "refused", "always"] = "never"
+    """What an approver is asked about: nothing, what these rules refuse, or every cell. Without one, or an answer, it does not
+    run."""
     forbidden_modules: tuple[str, ...] = ()
     """Modules, by their first name, that code may not import either."""
     forbidden_names: tuple[str, ...] = ()
@@ -95,6 +105,11 @@ class Environment(Branch):
 
     pass_names: tuple[str, ...] = ()
     """Variables that are handed on though they look like secrets."""
+    pass_all: bool = Field(default=False, strict=True)
+    """Whether all are, keys and passwords too, and into containers; but not those that ``secrets`` names as sources."""
+    env_file: Directory | None = None
+    """A file of lines ``NAME=VALUE``, under everything else. Lines that begin with ``#`` count for nothing, nor do quotes
+    around a value; what is no such line is told by the logger. The engine shows these variables to who may ask it."""
     set: Variables = Field(default_factory=dict)
     """Variables that are set for the kernel, over everything else."""
 
@@ -108,6 +123,8 @@ class Capacity(Branch):
     """Cells that may wait in one session behind the running one."""
     code_bytes: Count = Field(default=4 * MIB, ge=1)
     """The largest cell, in bytes of UTF-8."""
+    background: Count = Field(default=10, ge=0)
+    """Background commands that may run beside one session's cells."""
     results: Count = Field(default=100, ge=1)
     """Finished executions that a session remembers."""
     journal_bytes: Count = Field(default=64 * MIB, ge=64 * 1024)
@@ -132,12 +149,15 @@ class Pool(Branch):
 class Config(Branch):
     """All settings of an executor."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # what was given in the place of a reference may be a secret
+
     enabled: bool = True
     """Whether code runs at all; an executor for which it does not opens no session."""
     isolation: Isolation = "container"
-    """Where kernels run: in containers; ``local``, on this machine; or ``container-host``, which is ``local`` for an executor
-    that is in a container itself."""
+    """Where kernels run: in containers; ``local``, on this machine; ``bubblewrap``, there in namespaces of their own; or
+    ``container-host``, which is ``local`` for an executor that is in a container itself."""
     container: Container = Field(default_factory=Container)
+    confinement: Confinement = Field(default_factory=Confinement)
     profiles: Profiles = Field(default_factory=dict)
     """Amounts of memory, processor time and seconds by name; ``simple``, ``medium``, ``complex`` and ``default`` are there."""
     profile: str | None = None
@@ -146,8 +166,13 @@ class Config(Branch):
     """The directory in which every session gets a directory of its own; relative to the current one: see ``workspaces``."""
     work_dir: Directory | None = None
     """The directory that sessions work in unless they name another, made where it is missing; by default each has its own."""
+    allowed_paths: tuple[Directory, ...] = ()
+    """Where sessions' ``work_dir`` may lie, links resolved; none is anywhere. A session's own directory is in ``workspace``."""
+    context_paths: tuple[ContextPath, ...] = ()
+    """What kernels and file operations see besides the workspace, as other agents' outputs: to read, unless said otherwise."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
+    programs: Programs = Field(default_factory=Programs)
     fork_server: bool = True
     """Whether kernels are forked by a process that has imported what they need, not started one by one: on this machine, and
     in a container all but the first, where its root can only be read and ``sudo`` is off."""
@@ -159,8 +184,12 @@ class Config(Branch):
     output: OutputLimits = Field(default_factory=OutputLimits)
     limits: Limits = Field(default_factory=Limits)
     environment: Environment = Field(default_factory=Environment)
+    secrets: Secrets = Field(default_factory=dict)
+    """Variables of kernels whose values are read when a kernel starts, from a variable, a file or a function, and are masked
+    wherever they come out again."""
     rules: Rules = Field(default_factory=Rules)
     capacity: Capacity = Field(default_factory=Capacity)
+    files: FileBounds = Field(default_factory=FileBounds)
     notebook: bool = True
     """Whether every session keeps ``<name>.ipynb`` in its workspace."""
     journal: bool = True
@@ -180,6 +209,9 @@ class Config(Branch):
     @model_validator(mode="after")
     def _pool_fits(self) -> Self:
         """Idle containers have workspaces before their sessions have names."""
+        if self.pool.size and self.isolation == "bubblewrap":
+            message = f"pool.size={self.pool.size}: kernels in bubblewrap cannot wait for their workspaces. Set pool.size=0."
+            raise ValueError(message)
         if self.pool.size == 0 or self.isolation != "container":
             return self
         if self.container.layout == "host":
@@ -192,6 +224,25 @@ class Config(Branch):
             message = f"pool.size={self.pool.size} and container.name={self.container.name!r}: idle containers share no name."
             raise ValueError(message)
         return self
+
+    @model_validator(mode="after")
+    def _secrets_are_set_once(self) -> Self:
+        given = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
+        if twice := sorted(given & {*self.secrets, *sources(self.secrets)}):
+            message = f"{twice[0]} is a secret, and a variable that is set or handed on too: leave one of them out."
+            raise ValueError(message)
+        return self
+
+    @property
+    def confines(self) -> bool:
+        """Whether kernels confine themselves: a container's need not."""
+        return self.isolation != "container" and self.confinement.level != "off"
+
+    @property
+    def networked(self) -> bool:
+        """Whether kernels on this machine have its network."""
+        chosen = self.confinement.network
+        return self.isolation != "bubblewrap" if chosen is None else chosen
 
     @property
     def workspaces(self) -> Path:

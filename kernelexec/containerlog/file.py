@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning.roots import hold, let_go
+from kernelexec.provisioning.systems import lock
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNFIT = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
@@ -90,7 +90,7 @@ class LogFile:
     def _turn_over(self, fd: int) -> None:
         """Put the full file aside; of several who would, one does, and the others find it moved."""
         with suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
             if self._is_in_place(fd):
                 self.path.replace(self.path.with_name(f"{self.path.name}.1"))
             self.close()

@@ -19,6 +19,7 @@ from kernelexec.hooks import (
     CellStarted,
     DisplayUpdated,
     Event,
+    FilesTouched,
     InContainer,
     KernelChanged,
     MemoryHigh,
@@ -106,8 +107,8 @@ class ContainerLog:
                 yield from _kernel(time, event)
             case DisplayUpdated():
                 pass
-            case MemoryHigh():
-                yield f"{time} {plain(str(MemoryUse(event.used_bytes, event.limit_bytes, biggest=event.biggest)))}"
+            case MemoryHigh() | FilesTouched():
+                yield f"{time} {plain(_said_of(event))}"
             case SessionAdopted(execution_id=str() as running):
                 yield f"{time} session {_session(event)}"
                 self._flow(running)
@@ -223,6 +224,12 @@ def _where(container: InContainer | None) -> str:
     told = f"container {container.name} ({container.id}), image {container.image}, network {container.connected}"
     told += ", with sudo" if container.sudo else ""
     return plain(f"{told}, mounts {', '.join(mounts) or 'none'}")
+
+
+def _said_of(event: MemoryHigh | FilesTouched) -> str:
+    if isinstance(event, FilesTouched):
+        return f"files, {event.operation}: {' '.join((*event.paths, *event.refused))[:REASON_BYTES]}"
+    return str(MemoryUse(event.used_bytes, event.limit_bytes, biggest=event.biggest))
 
 
 def _session(event: SessionEvent) -> str:

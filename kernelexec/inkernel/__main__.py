@@ -5,6 +5,8 @@
 
 ``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD;
 ``--warden SOCKET -f CONNECTION_FILE`` forks one, and then others for who listens at the socket, in a container.
+
+``python <this directory> --errand DIRECTORY`` does once what a file there says, and ends.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(here))]
-programs = {"--guard": "guard", "--guard-alone": "guard", "--forkserver": "forkserver", "--warden": "warden"}
+programs = {
+    "--guard": "guard",
+    "--guard-alone": "guard",
+    "--forkserver": "forkserver",
+    "--warden": "warden",
+    "--errand": "errand",
+}
 chosen = programs.get("".join(sys.argv[1:2]), "app")
 program = import_module(f"{here.name}.{chosen}")
 sys.path.remove(str(here.parent))

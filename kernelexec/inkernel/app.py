@@ -17,6 +17,8 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
 from . import offspring, packing, publisher, streams
+from .confinement import confine
+from .environments import Programs
 from .family import begin_family, kill_descendants
 from .kernel import Kernel
 from .lifeline import Lease, Order, apply_limits, connection_arguments, end_with_owner, write_stacks_to
@@ -105,7 +107,7 @@ class App(IPKernelApp):
         self._apply_curve_server_options(self.iopub_socket)
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
         self.configure_tornado_logger()
-        self.iopub_thread = publisher.Publisher(self.iopub_socket, pipe=True, session=self.session)
+        self.iopub_thread = publisher.Publisher(self.iopub_socket, session=self.session)
         self.iopub_thread.start()
         self.iopub_socket = self.iopub_thread.background_socket
 
@@ -137,12 +139,14 @@ def main(arguments: list[str]) -> None:
     offspring.note_forks()
     if order.stacks is not None or order.connection is not None:
         write_stacks_to(order.stacks)
+    Kernel.confined = confine(order.confinement)
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
     if order.lease_seconds is not None:
         Kernel.lease = Lease(order.lease_seconds, kill_descendants)
     Kernel.order = order
-    Shell.scratch = order.scratch
+    Shell.scratch, Shell.programs = order.scratch, Programs(order.programs)
+    Shell.programs.check()
     if order.token:
         take_shortcuts()
     app = App.instance(config=settings(colours=not order.token))

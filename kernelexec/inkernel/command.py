@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from . import family
+from . import family, judged, systems
 from .inlet import unread
 
 MARK = "KERNELEXEC_COMMAND"
 #: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
 PATIENCE = 0.4
+#: How often a command's process is looked at where the system does not tell of its end, in seconds.
+_LOOK_SECONDS = 0.05
 _READ_BYTES = 64 * 1024
 _SHELL_SIGNAL_BASE = 128
 
@@ -58,7 +60,7 @@ class Command:
             return self._run()
 
     def _run(self) -> int:
-        with family.dying_first():
+        with family.dying_first(), judged.trusted():
             process = subprocess.Popen(
                 self._argv,
                 executable=shutil.which(self._argv[0]),
@@ -67,7 +69,7 @@ class Command:
                 stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
-                start_new_session=True,
+                **systems.HERE.apart,
                 restore_signals=True,
             )
         family.running.add(process.pid)
@@ -94,8 +96,9 @@ class Command:
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
             self._selector.register(process.stdin, selectors.EVENT_WRITE)
-        with suppress(AttributeError, OSError):
-            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, process)
+        if systems.HERE.process_handles:
+            with suppress(OSError):
+                self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, process)
 
     def _pump(self, process: subprocess.Popen[bytes], seconds: float | None) -> bool:
         """Move data until the process has ended (True), or the time is over (False)."""
@@ -104,8 +107,8 @@ class Command:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            if not hasattr(os, "pidfd_open"):
-                left = 0.05
+            if not systems.HERE.process_handles:
+                left = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
             self._move(left)
         self._finish()
         return True
@@ -156,9 +159,9 @@ class Command:
         pipe.close()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        for signum in systems.ENDING:
             with suppress(OSError):
-                os.killpg(process.pid, signum)
+                systems.signal_group(process.pid, signum)
             if self._pump(process, PATIENCE):
                 break
         process.wait()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from . import systems
+from .judged import trusted
+from .libc import prctl
 
 #: The owner's mark on a kernel and on all that it starts.
 KERNEL_MARK = "KERNELEXEC_KERNEL"
@@ -25,16 +28,21 @@ _PROC = Path("/proc")
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _ROUNDS = 5
 _SUDO_SECONDS = 5.0
-_SCORE, _FIRST = _PROC / "self/oom_score_adj", 1000
+_SCORE, _FIRST, _SCORE_BYTES = _PROC / "self/oom_score_adj", 1000, 16
+#: Open from the beginning: what a kernel may write later is another matter.
+_score_file: int | None = None
 
 
 def begin_family() -> None:
     """Take the mark that this process has now, and become the parent of all descendants whose own parents end (Linux)."""
-    global _by_sudo  # noqa: PLW0603 - one process, one family
+    global _by_sudo, _score_file  # noqa: PLW0603 - one process, one family
+    with suppress(OSError):
+        _score_file = os.open(_SCORE, os.O_RDWR | os.O_CLOEXEC)
     MARKED.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK})
     _by_sudo = os.environ.get("KERNELEXEC_SUDO") == "1"
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_ADOPT, 1, 0, 0, 0)
+    if systems.HERE.adopts:
+        with suppress(OSError, AttributeError):
+            prctl(_ADOPT, 1)
 
 
 def has_children() -> bool:
@@ -53,6 +61,8 @@ def reap_adopted() -> None:
 
     A child of ours is in our session or leads its own. Adopted ones of that kind stay zombies until the kernel ends.
     """
+    if not systems.HERE.adopts:
+        return
     with suppress(OSError, AttributeError):  # another thread may wait for it at the same moment
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
@@ -71,7 +81,7 @@ def dying_first() -> Iterator[None]:
     It is inherited, since a shell may have started others before anybody could mark it. Whoever raises their own score may
     lower it again to what it was by the system's will, but for odd systems: there everything stays as it is.
     """
-    before = _score() if _PROC.is_dir() else None
+    before = _score()
     if before is None or before >= _FIRST or not (_set_score(before + 1) and _set_score(before)):
         yield
         return
@@ -83,18 +93,19 @@ def dying_first() -> Iterator[None]:
 
 
 def _score() -> int | None:
+    if _score_file is None:
+        return None
     try:
-        return int(_SCORE.read_text())
+        return int(os.pread(_score_file, _SCORE_BYTES, 0))
     except (OSError, ValueError):
         return None
 
 
 def _set_score(score: int) -> bool:
     try:
-        _SCORE.write_text(str(score))
+        return _score_file is not None and os.pwrite(_score_file, str(score).encode(), 0) > 0
     except OSError:
         return False
-    return True
 
 
 def sweep(name: str, mark: str) -> None:
@@ -114,11 +125,11 @@ def sweep(name: str, mark: str) -> None:
 def kill_group(group: int) -> None:
     """Kill a command's process group; what it made root's too, where sudo is there for that."""
     with suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
+        systems.signal_group(group, systems.ENDING[-1])
     if _by_sudo and any(_is_anothers(int(entry.name), group) for entry in _PROC.glob("[0-9]*")):
         argv = ["sudo", "-n", "sh", "-c", f"kill -s KILL -- -{group}"]  # the shell's own: there may be no program for it
         none = subprocess.DEVNULL
-        with suppress(OSError, subprocess.SubprocessError):
+        with suppress(OSError, subprocess.SubprocessError), trusted():
             subprocess.run(argv, stdin=none, stdout=none, stderr=none, timeout=_SUDO_SECONDS, check=False)
 
 
@@ -136,7 +147,7 @@ def kill_descendants() -> None:
     """Kill all that this kernel started: by process group, by descent, and by mark."""
     for group in tuple(running):
         with suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+            systems.signal_group(group, systems.ENDING[-1])
     for _ in range(_ROUNDS):
         if not _kill_family():
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -10,8 +9,11 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from . import systems
+from .confinement import confine
 from .family import begin_family, kill_descendants
-from .lifeline import Order, apply_limits, end_with_owner
+from .libc import prctl
+from .lifeline import Order, apply_limits, end_with_owner, say_ready, take_secrets
 
 _MISSING = 127
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -25,15 +27,18 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
     order = Order.take()
     apply_limits(order.limits)
     begin_family()
+    confined = confine(order.confinement)
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _hand_on if alone else _leave_to_the_kernel)
-    environ = {**os.environ, "JPY_PARENT_PID": str(os.getpid())}
+    environ = {**os.environ, **take_secrets(order), "JPY_PARENT_PID": str(os.getpid())}
+    tied = _end_with_guard if systems.HERE.adopts else None
     try:
-        child = subprocess.Popen(arguments, env=environ, preexec_fn=_end_with_guard)  # noqa: PLW1509 - there is no thread yet
+        child = subprocess.Popen(arguments, env=environ, preexec_fn=tied)  # noqa: PLW1509 - there is no thread yet
     except OSError as exc:
         sys.stderr.write(f"{arguments[0]} cannot be started: {exc.strerror}.\n")
         sys.stderr.flush()
         os._exit(_MISSING)
+    say_ready(order, confined)
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
     if order.bridge:
@@ -60,8 +65,8 @@ def _hand_on(signum: int, _frame: Any) -> None:
 
 def _end_with_guard() -> None:
     """In the kernel, before its program: it is killed when the thread that started it, this one's only one then, ends."""
-    with suppress(OSError, AttributeError):  # Linux
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    with suppress(OSError, AttributeError):
+        prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _wait_for(pid: int) -> int:

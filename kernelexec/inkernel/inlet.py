@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import selectors
 import struct
-import termios
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from . import systems
 
 _READ_BYTES = 64 * 1024
 _PIECE_CHARS = 400  # as JSON, six bytes a character at most, it fits into PIPE_BUF with its envelope: writers never mix
@@ -149,9 +149,11 @@ class Children:
 
 
 def unread(fd: int) -> int:
-    """How many bytes wait in a pipe."""
+    """How many bytes wait in a pipe; 0 where the system does not say."""
+    if systems.termios is None:
+        return 0
     try:
-        count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+        count: int = struct.unpack("i", systems.fcntl.ioctl(fd, systems.termios.FIONREAD, b"\0\0\0\0"))[0]
     except OSError:
         return 0
     return count

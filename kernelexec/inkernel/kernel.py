@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -13,36 +12,38 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance, Type
 
-from . import family, offspring, variables
+from . import family, offspring, systems, variables
 from .bounds import bounded, bounded_traceback
-from .entering import enter
 from .gauge import Gauge, own_group
 from .interrupts import cancelling, ignore_interrupts, interruptible, looked
+from .jobs import Jobs
+from .judged import Watch
 from .lifeline import Lease, Order, say_ready
 from .names import Names
 from .packing import pack
 from .publisher import Publisher
 from .requests import Requests
+from .serving import NAMES, SERVED, VARIABLES_MAX, Served
 from .shell import Shell
 from .shortcuts import modules_left_out
 from .streams import Stream
 from .tape import Tape
 from .words import LastWords
 
-_NAMES, _NAMES_IN_ALL = 1000, 10_000
 _OWNER = "kernelexec"  # how the owner signs its requests, as a Jupyter client says its user's name
-_VARIABLES_MAX = 1000
 #: How many variables are named where memory gets short, and from which size on.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024
 
 
-class Kernel(IPythonKernel):
+class Kernel(Served, IPythonKernel):
     """Serves one owner. ``order`` is what it was started with."""
 
     shell_class = Type(Shell)
     shell_stream: Any = Instance(object)
     order = Order()
     lease: Lease | None = None
+    confined: dict[str, list[str]] = {}  # noqa: RUF012 - of the process
+    """See ``confinement.confine``."""
     _execute_sleep = 0
     _supports_kernel_subshells = False
 
@@ -51,29 +52,29 @@ class Kernel(IPythonKernel):
             kwargs["shell_stream"] = Requests(kwargs["shell_stream"].socket)
         with modules_left_out() if self.order.token else nullcontext():
             super().__init__(**kwargs)
-        self.control_handlers["kernelexec_cancel_request"] = self.cancel_request
-        self.control_handlers["kernelexec_enter_request"] = self.enter_request
-        self.control_handlers["kernelexec_kill_request"] = self.kill_request
-        self.control_handlers["kernelexec_variables_request"] = self.variables_request
-        self.control_handlers["kernelexec_resume_request"] = self.resume_request
-        self.control_handlers["kernelexec_lease_request"] = self.lease_request
+        self.control_handlers |= {f"kernelexec_{name}_request": getattr(self, f"{name}_request") for name in SERVED}
+        self._jobs, self._watch = Jobs(), Watch(self._ask_about)
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
         self._look_for_names = Names()
         self._known_names: set[str] = self._names()
         self._cpu_before = 0.0
         self._cell_task: asyncio.Future[Any] | None = None
         self._cell_loop: asyncio.AbstractEventLoop | None = None
+        self._new_venv: dict[str, Any] | None = None
 
     def start(self) -> None:
         """Serve, and say so once the loop turns."""
         super().start()
         if self.order.token:
+            self.shell_stream.io_loop = self.io_loop  # who shuts the kernel down looks for it
             self.shell_stream.on_recv(partial(self.shell_main, None))
         self._words = LastWords(self.order.words)
         self._gauge = Gauge(own_group(), self._biggest, self._say_memory)
         if isinstance(self.iopub_thread, Publisher):
             self.iopub_thread.words = self._words
-        self.io_loop.add_callback(say_ready, self.order)
+        if self.order.judged:
+            self._watch.begin()
+        self.io_loop.add_callback(say_ready, self.order, self.confined)
 
     def pre_handler_hook(self) -> None:
         """Outside of a cell interrupts are ignored: one that came late must not cost a reply."""
@@ -94,6 +95,8 @@ class Kernel(IPythonKernel):
         self._prepare()
         try:
             with interruptible():
+                if self.shell.programs.pending:
+                    self._new_venv = self.shell.programs.serve()
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             ignore_interrupts()
@@ -125,7 +128,7 @@ class Kernel(IPythonKernel):
         self._words.begin(header)
         if self.order.tape_bytes and header.get("username") == _OWNER and isinstance(self.iopub_thread, Publisher):
             self.iopub_thread.tape = Tape(str(header.get("msg_id")), self.order.tape_bytes)
-        self._cpu_before = _cpu_seconds()
+        self._cpu_before = systems.cpu_seconds()
         self._gauge.begin_cell()
         self.shell.expect_cell()
         self.shell.last_exit_code = self.shell.last_work_dir = self.shell.last_answer = self.shell.failed_within = None
@@ -160,16 +163,18 @@ class Kernel(IPythonKernel):
         metadata["kernelexec"] = {
             "token": self.order.token,
             "pid": os.getpid(),
-            "names_added": added[:_NAMES],
-            "names_removed": removed[:_NAMES],
+            "names_added": added[:NAMES],
+            "names_removed": removed[:NAMES],
             "names_count": len(names),
-            "cpu_seconds": _cpu_seconds() - self._cpu_before,
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "cpu_seconds": systems.cpu_seconds() - self._cpu_before,
+            "peak_memory_bytes": systems.peak_memory_bytes(),
             "exit_code": self.shell.last_exit_code,
             "work_dir": self.shell.last_work_dir,
             "answer": self.shell.last_answer,
             "memory": self._gauge.end_cell(),
         }
+        if self._new_venv is not None:
+            metadata["kernelexec"]["venv"], self._new_venv = self._new_venv, None
         tape = self._tape(parent["header"].get("msg_id"))
         if tape is not None:
             tape.answered(reply_content, metadata, len(pack(reply_content)))
@@ -184,7 +189,7 @@ class Kernel(IPythonKernel):
         return self._look_for_names(self.shell.user_ns, self.shell.user_ns_hidden)
 
     def _biggest(self) -> list[tuple[str, int]]:
-        told = variables.listing(self._names(), self.shell.user_ns, _VARIABLES_MAX)["variables"]
+        told = variables.listing(self._names(), self.shell.user_ns, VARIABLES_MAX)["variables"]
         sized = sorted(((variable["size_bytes"] or 0, variable["name"]) for variable in told), reverse=True)
         return [(name, size) for size, name in sized[:_BIGGEST] if size >= _BIG_BYTES]
 
@@ -194,57 +199,6 @@ class Kernel(IPythonKernel):
         if header and header.get("username") == _OWNER:
             content = {**told, "token": self.order.token}
             self.session.send(self.iopub_socket, "kernelexec_memory", content, {"header": header})
-
-    async def cancel_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Cancel the top-level await of the running cell. Served by the control thread, so it works when nothing else does."""
-        task, loop = self._cell_task, self._cell_loop
-        waiting = task is not None and loop is not None and not task.done()
-        if waiting and task is not None and loop is not None:
-            loop.call_soon_threadsafe(task.cancel)
-        self.session.send(stream, "kernelexec_cancel_reply", {"status": "ok", "cancelled": waiting}, parent, ident)
-
-    def kill_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Kill all that this kernel started, for an owner who cannot see it."""
-        family.kill_descendants()
-        self.session.send(stream, "kernelexec_kill_reply", {"status": "ok"}, parent, ident)
-
-    def enter_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Be at home in another directory, with another environment, before the first cell. Served by the control thread."""
-        reply = enter(parent["content"], self.shell.user_ns.get("_dh", []))
-        self.session.send(stream, "kernelexec_enter_reply", reply, parent, ident)
-
-    def variables_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Tell the user's variables. Served by the control thread, so it works while a cell runs."""
-        content = parent["content"]
-        wanted, limit = content.get("names"), content.get("limit")
-        names = self._names()
-        if isinstance(wanted, list):
-            names &= {name for name in wanted if isinstance(name, str)}
-        limit = min(limit, _VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else _VARIABLES_MAX
-        told = variables.listing(names, self.shell.user_ns, limit)
-        self.session.send(stream, "kernelexec_variables_reply", told, parent, ident)
-
-    def resume_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Publish anew what the newest cell did, for a new owner, if it is the one asked for; for none, tell all names.
-
-        From then on replies tell how the names differ from those. Served by the control thread, so it works while a cell runs.
-        """
-        msg_id = parent["content"].get("msg_id")
-        tape = self._tape(msg_id)
-        said: dict[str, Any] = {"token": self.order.token}
-        if msg_id is None:
-            names = self._known_names = self._names()
-            said |= {"names_added": sorted(names)[:_NAMES_IN_ALL], "names_count": len(names)}
-        content = {"status": "ok", "known": tape is not None, "kernelexec": said}
-        self.session.send(stream, "kernelexec_resume_reply", content, parent, ident)
-        if tape is not None:
-            self.iopub_thread.schedule(partial(self.iopub_thread.replay, tape, parent))
-
-    def lease_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
-        """The owner lives, and says how long that may be believed. There is no reply: nobody waits for one."""
-        seconds = parent["content"].get("seconds")
-        if self.lease is not None and isinstance(seconds, int | float):
-            self.lease.renew(seconds)
 
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
         """Complete a name; what the user's own classes do about it is ended after a while, or by an interrupt."""
@@ -271,8 +225,3 @@ class Kernel(IPythonKernel):
         spared = self.shell_stream.running if isinstance(self.shell_stream, Requests) else ()
         self.shell.in_task = True
         return cancelling(future, Shell.run_within.__code__, spared)
-
-
-def _cpu_seconds() -> float:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -17,16 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import systems
+
 ORDER = "KERNELEXEC_LAUNCH"
-_LIMITS = {
-    "nofile": resource.RLIMIT_NOFILE,
-    "core": resource.RLIMIT_CORE,
-    "fsize_bytes": resource.RLIMIT_FSIZE,
-    "nproc": resource.RLIMIT_NPROC,
-    "as_bytes": resource.RLIMIT_AS,
-}
 #: How often a kernel without an owner looks for a new one, in seconds.
 _LOOK_SECONDS = 0.5
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,12 @@ class Order:
     token: str = ""
     bridge: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    confinement: dict[str, Any] | None = None
+    judged: bool = False
+    """Whether the owner is asked about programs before user code starts them."""
+    programs: dict[str, Any] = field(default_factory=dict)
+    secrets: str | None = None
+    """A pipe that holds variables of the kernel, for its guard."""
     patience: float = 0.0
     """How long the kernel goes on without an owner, in seconds, for a new one that takes it over."""
     tape_bytes: int = 0
@@ -56,6 +57,18 @@ class Order:
         """Read the order from the environment and remove it: user code has no use for it."""
         said: dict[str, Any] = json.loads(os.environ.pop(ORDER, "{}"))
         return cls(**{name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None})
+
+
+def take_secrets(order: Order) -> dict[str, str]:
+    """The variables that the owner has for the kernel alone: they are read once."""
+    if order.secrets is None:
+        return {}
+    with open(order.secrets, "rb", buffering=0) as pipe:  # noqa: PTH123 - read as it is
+        said = b""
+        while not said.endswith(b"\n") and (piece := pipe.read(_PIECE_BYTES)):
+            said += piece
+    found: dict[str, str] = json.loads(said)
+    return found
 
 
 @contextmanager
@@ -73,13 +86,7 @@ def connection_arguments(order: Order, arguments: list[str]) -> Iterator[list[st
 def apply_limits(limits: dict[str, int]) -> None:
     """Lower resource limits for this process and its children; core dumps are off unless asked for."""
     for name, value in {"core": 0, **limits}.items():
-        kind = _LIMITS.get(name)
-        if kind is None:
-            continue
-        _, hard = resource.getrlimit(kind)
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        with suppress(ValueError, OSError):
-            resource.setrlimit(kind, (bound, bound))
+        systems.lower_limit(name, value)
 
 
 def write_stacks_to(path: str | None) -> None:
@@ -89,14 +96,16 @@ def write_stacks_to(path: str | None) -> None:
     """
     file = os.fdopen(os.dup(2), "w") if path is None else Path(path).open("a")  # noqa: SIM115 - for the process's life
     faulthandler.enable(file=file)
-    faulthandler.register(signal.SIGRTMIN + 3, file=file, all_threads=True, chain=False)
+    if systems.HERE.stacks is not None:
+        faulthandler.register(systems.HERE.stacks, file=file, all_threads=True, chain=False)
 
 
-def say_ready(order: Order) -> None:
-    """Tell the owner, through its pipe, that the kernel serves."""
+def say_ready(order: Order, confined: dict[str, list[str]]) -> None:
+    """Tell the owner, through its pipe, that the kernel serves, and how it is ``confined``."""
     if order.ready is None:
         return
     said = {"pid": os.getpid(), "token": order.token, "python": sys.version.split()[0], "executable": sys.executable}
+    said["confinement"] = confined
     with suppress(OSError):
         fd = os.open(order.ready, os.O_WRONLY | os.O_NONBLOCK)
         try:
@@ -170,6 +179,6 @@ class Lease:
 def _end(before: Callable[[], None]) -> None:
     with suppress(Exception):
         before()
-    if os.getpgrp() == os.getpid():
+    if systems.leads_group():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -37,6 +37,7 @@ class Requests:
         self._handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None = None
         self._context = copy_context()
         self.running: set[asyncio.Task[Any]] = set()
+        self.io_loop: Any = None
 
     def on_recv(self, handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None, copy: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - ZMQStream's signature
         """Have each request handled by a task; all of these tasks share one context."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import sys
-import tempfile
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
 
@@ -21,23 +17,22 @@ from IPython.utils.text import LSString, SList
 
 from . import groups, snapshot
 from .bounds import bounded, bounded_traceback
-from .command import MARK, Command
+from .command import Command
+from .environments import Programs
 from .formatting import Formatter
+from .lasting import Lasting, kernel_directory
 from .reading import Reader
+from .systems import a_shell
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
-_STATE = "KERNELEXEC_STATE"
-# Saves where the command ended and what it exported; on one line, so that the shell counts the command's lines from one.
-_SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
-_EXEC = re.compile(r"\bexec\b")
-_NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
 
 
 class Shell(Reader):
     """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
 
     scratch: str | None = None
+    programs = Programs({})
     last_exit_code: int | None = None
     last_work_dir: str | None = None
     last_answer: dict[str, Any] | None = None
@@ -79,12 +74,12 @@ class Shell(Reader):
 
     def system(self, cmd: str) -> None:
         """Run ``!cmd``. A code other than 0 is in ``_exit_code`` and raises nothing, as in Jupyter."""
-        self.run_argv([*_shell(), "-c", self.var_expand(cmd, depth=1)])
+        self.run_argv([*a_shell(), self.var_expand(cmd, depth=1)])
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:  # noqa: FBT001, FBT002 - IPython's signature
         """Run ``x = !cmd`` or ``%sx``: the output, stderr included, as a list of lines or a string."""
         captured = _Captured()
-        self.run_argv([*_shell(), "-c", self.var_expand(cmd, depth=depth + 1)], out=captured.add, merged=True)
+        self.run_argv([*a_shell(), self.var_expand(cmd, depth=depth + 1)], out=captured.add, merged=True)
         text = captured.take()
         return SList(text.splitlines()) if split else LSString(text)
 
@@ -93,8 +88,17 @@ class Shell(Reader):
 
         ``work_dir`` counts for this command only. The exit code goes into ``_exit_code`` and beside the cell's reply.
         """
-        lasting = self.__dict__.setdefault("_lasting", _Lasting())
+        lasting = self.__dict__.setdefault("_lasting", Lasting())
         lasting.run(self, command, work_dir, stdin)
+
+    def place_of_command(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
+        """The program, the directory and the environment of a command of the session's own shell that lasts for no other."""
+        directory, env = self.__dict__.setdefault("_lasting", Lasting()).place(self)
+        return [*self.programs.prefix, *a_shell(), command], work_dir or directory or kernel_directory(), env
+
+    def serve_packages(self) -> None:
+        """Have cells import what a virtual environment has by now; what came of it goes beside the reply."""
+        self.last_answer = {"venv": self.programs.serve()}
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
         """Save variables, all of the user's for None, into a new directory; what became of each goes beside the reply."""
@@ -129,9 +133,14 @@ class Shell(Reader):
         cwd: str | None = None,
         env: dict[str, str] | None = None,
     ) -> int:
-        """Run a program and note its exit code; output goes to this cell's streams unless told otherwise."""
+        """Run a program and note its exit code; output goes to this cell's streams unless told otherwise.
+
+        It runs behind the prefix, if there is one; its environment is that of any command unless ``env`` is given.
+        """
+        argv = [*self.programs.prefix, *argv]
+        env = self.programs.environment({}) if env is None else env
         self.user_ns["_exit_code"] = self.last_exit_code = None
-        self.last_work_dir = cwd or _kernel_directory()
+        self.last_work_dir = cwd or kernel_directory()
         sink = None if merged else (err or sys.stderr.write)
         code = 1
         try:
@@ -231,60 +240,5 @@ class _ScriptMagic:
         return None
 
 
-class _Lasting:
-    """What lasts between two commands: the directory, and how the environment differs from the kernel's own."""
-
-    def __init__(self) -> None:
-        self._directory: str | None = None
-        self._changes: dict[str, str | None] = {}
-
-    def run(self, shell: Shell, command: str, work_dir: str | None, stdin: str | None) -> None:
-        env = {name: value for name, value in {**os.environ, **self._changes}.items() if value is not None}
-        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as place:
-            state = Path(place) / "state"
-            run = command
-            if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
-                Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
-                run = f'. "${_STATE}.sh"'
-            saving = _SAVING.format(state=_STATE, env=shutil.which("env") or "env", run=run)
-            argv = [*_shell(), "-c", saving, *_shell()]
-            directory = work_dir or self._place()
-            shell.run_argv(argv, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
-            if not self._learn(state, env, keep_directory=work_dir is not None) and not _EXEC.search(command):
-                sys.stderr.write("what the command changed by cd and export could not be saved: it does not last\n")
-
-    def _place(self) -> str | None:
-        if self._directory is not None and not Path(self._directory).is_dir():
-            sys.stderr.write(f"{self._directory} is gone: the command starts in {_kernel_directory()}\n")
-            self._directory = None
-        return self._directory
-
-    def _learn(self, state: Path, before: dict[str, str], *, keep_directory: bool) -> bool:
-        """Take over what the command left; a command that saved nothing (it ran ``exec``) changes nothing: False."""
-        with suppress(OSError):
-            directory, *entries = os.fsdecode(state.read_bytes()).split("\0")
-            after = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-            if not after:
-                return False
-            if not keep_directory:
-                self._directory = directory
-            for name in (before.keys() | after.keys()) - _NOT_SAVED:
-                if after.get(name) != before.get(name):
-                    self._changes[name] = after.get(name)
-            return True
-        return False
-
-
 def _show(_shell: Shell, text: Any, *_args: Any, **_options: Any) -> None:
     publish_display_data(data=text if isinstance(text, dict) else {"text/plain": str(text)})
-
-
-def _shell() -> list[str]:
-    return ["bash"] if shutil.which("bash") else ["sh"]
-
-
-def _kernel_directory() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return None

@@ -7,11 +7,9 @@ kernel did when nobody can ask any more, so that the container says what became 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -21,9 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import app, gauge
+from . import app, gauge, systems
 from .forking import Birth, fill_gaps, import_late, part, threads
 from .leftovers import clear_memory
+from .libc import prctl
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
 #: How long all processes of the container may take to end, in seconds.
@@ -195,6 +194,7 @@ def _others() -> bool:
 def _settings() -> object:
     """What others of this user can change of this process, and its kernels would have from it; and what the devices are."""
     try:
+        resource = systems.resource
         limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
         rank = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
         return limits, rank, Path("/proc/self/oom_score_adj").read_text(), sorted(os.listdir("/dev"))  # noqa: PTH208 - names only
@@ -205,4 +205,4 @@ def _settings() -> object:
 def _be_untouchable(*, on: bool) -> None:
     """Have no other process of this user look into this one or change it (prctl(2): PR_SET_DUMPABLE)."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_SET_DUMPABLE, int(not on), 0, 0, 0)
+        prctl(_SET_DUMPABLE, int(not on))

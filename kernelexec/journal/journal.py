@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from kernelexec.hooks import Earlier, Event
 from kernelexec.journal.reading import beside, part_after, parts, requests, requests_of_life
 from kernelexec.journal.records import line, record
 from kernelexec.provisioning.roots import hold, let_go
+from kernelexec.provisioning.systems import lock
 
 #: A journal is kept in so many files at most; the newest one has the journal's name, the others are numbered.
 PARTS = 4
@@ -179,7 +179,7 @@ class Journal:
         fresh = self.path.with_name(f".{self.path.name}.new")
         fresh.unlink(missing_ok=True)
         new = hold(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
-        fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(new)
         fresh.replace(self.path)
         self._fd = new
         let_go(fd)
@@ -216,7 +216,7 @@ def _locked(fd: int, path: Path) -> bool:
         return False
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
             return os.path.samestat(os.fstat(fd), path.stat())
         except BlockingIOError:
             if not _is_ending(fd) or time.monotonic() > deadline:

@@ -19,6 +19,7 @@ from kernelexec.hooks import (
     CellStarted,
     DisplayUpdated,
     Event,
+    FilesTouched,
     KernelChanged,
     MemoryHigh,
     OutputHeard,
@@ -54,6 +55,8 @@ def record(event: Event) -> dict[str, Any] | None:
             said |= {"language": event.language}
         case DisplayUpdated() | OutputHeard():
             return None
+        case FilesTouched():
+            said = _files(event)
         case MemoryHigh():
             said = {"event": "memory", "used_bytes": event.used_bytes, "limit_bytes": event.limit_bytes}
             said |= {"biggest": {holder.name: holder.size_bytes for holder in event.biggest}}
@@ -149,6 +152,14 @@ def _refused(event: CellRefused) -> dict[str, Any]:
     said = {"kind": event.kind, "code": head_of(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
     said |= {"error": type(event.error).__name__, "why": head_of(clean_text(str(event.error)), REFUSED_BYTES)}
     return said | ({"request_id": event.request_id[:200]} if isinstance(event.request_id, str) else {})
+
+
+def _files(event: FilesTouched) -> dict[str, Any]:
+    done = "refused" if event.refused and not event.paths else "done"
+    said: dict[str, Any] = {"event": done, "kind": event.operation, "files": list(event.paths[:_FILES])}
+    said["code"] = head_of(clean_text(" ".join(event.paths[:_FILES])), TEXT_BYTES)  # for whoever reads rows
+    why = head_of(clean_text(" ".join(event.refused[:_FILES])), REFUSED_BYTES)
+    return said | ({"why": why} if why else {})
 
 
 def _outcome(result: ExecutionResult) -> dict[str, Any]:

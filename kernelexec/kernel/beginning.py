@@ -21,10 +21,12 @@ from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.ending import Ending
 from kernelexec.kernel.link import Link
+from kernelexec.kernel.masked import MaskedWire
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
 from kernelexec.kernel.racing import until_death
 from kernelexec.kernel.usage import Usage
+from kernelexec.policy import CommandRules
 from kernelexec.provisioning import (
     Connection,
     Handover,
@@ -32,8 +34,10 @@ from kernelexec.provisioning import (
     KernelSpec,
     Place,
     Transport,
+    Vault,
     create_provisioner,
 )
+from kernelexec.provisioning.handing import handed
 from kernelexec.provisioning.spec import KernelNotHeard, complaint, start_failure
 
 #: How much text of the newest cell the launcher keeps for a new owner, in ``stream_bytes``: those of stdout and stderr.
@@ -54,33 +58,48 @@ class Beginning(Ending):
     transport: Transport
     usage: Usage
     _called: str
+    _commands: CommandRules
     _config: Config
     _dialing: Dialing | None
     _identity: bytes
     _place: Place
+    _secrets: Vault | None
 
     async def start(self, tasks: TaskGroup) -> None:
         """Start the process, wait until it says that it serves, and connect.
 
         Raises:
             KernelStartFailed: it did not come up in time or died; with the end of its stderr.
+            InvalidConfig: a secret cannot be had; nothing was started.
         """
         installed = self._installed
         name = installed.name if installed else "kernelexec"
 
         async def begin() -> None:
+            secrets = await self._secrets.read() if self._secrets is not None else {}
             self.transport = self._place.reach(installed)
             connection = self._furnished(name)
-            served = self._runtime.publish(connection, await self._launch(tasks))
-            if self._says_ready:
-                await self._or_death(self._await_ready)
+            with handed(self._runtime.path, secrets if installed else {}, self._place.user) as pipe:
+                served = self._runtime.publish(connection, await self._launch(tasks, pipe))
+                if self._says_ready or (self._installed is not None and not self._runtime.leased):
+                    await self._or_death(self._await_ready)
             await self._connect(served)
+            if secrets and not installed:
+                await self._or_death(lambda: self._tell(secrets))
             if served.server_key is not None and self._link is not None:
                 tasks.start_soon(lease.keep, self._link, self.died)
             self.usage.begin()
             await self._note()
 
         await self._within_budget(begin)
+
+    async def _tell(self, secrets: Mapping[str, str]) -> None:
+        """Have the launcher set variables, before any cell and where nobody else reads along."""
+        content = {"cwd": self._place.cwd, "environment": dict(secrets)}
+        assert self._link is not None
+        said = await self._link.ask("control", "kernelexec_enter_request", content, patience=self._config.budgets.start)
+        if said is None or said.get("status") != "ok":
+            raise KernelConnectionFailed("its launcher did not take the secrets")
 
     def _furnished(self, name: str) -> Connection:
         try:
@@ -98,6 +117,8 @@ class Beginning(Ending):
         connection = self._runtime.take_over()
 
         async def begin() -> None:
+            if self._secrets is not None:
+                await self._secrets.read()
             await self._attach(tasks, handover)
             if connection is None:
                 raise KernelConnectionFailed("nobody reads the pipe of its owner")
@@ -127,10 +148,10 @@ class Beginning(Ending):
         await self.stop(0.0)
         return message
 
-    async def _launch(self, tasks: TaskGroup) -> Mapping[str, Any]:
+    async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
         self._check_wanted()
         spec = self._place.spec(self._runtime, self.token, self._installed)
-        env = self._place.environment() | self._order()
+        env = self._place.environment() | self._order(secrets)
         provisioner = await self._provisioner_for(spec)
         self._check_wanted()
         kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
@@ -163,7 +184,7 @@ class Beginning(Ending):
             await remains.provisioner.cleanup()
         return create_provisioner(self.token, spec)
 
-    def _order(self) -> dict[str, str]:
+    def _order(self, secrets: str | None) -> dict[str, str]:
         """What the launcher is told."""
         limits, patience = self._config.limits.model_dump(exclude_none=True), self._patience
         return self._runtime.launch_environment(
@@ -172,6 +193,10 @@ class Beginning(Ending):
             lease_seconds=self._config.budgets.start + lease.SECONDS,
             patience=patience,
             tape_bytes=_TAPE_BUDGETS * self._config.output.stream_bytes if patience else 0,
+            confinement=self._place.confinement(self._runtime),
+            judged=self._commands.on,
+            programs=self._config.programs.told,
+            secrets=secrets,
         )
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
@@ -216,6 +241,8 @@ class Beginning(Ending):
         serves = getattr(self._provisioner, "serves", None)
         dial = self._dialing = Dialing(connection, pid, said=self._says_ready, serves=serves)
         link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
+        if self._secrets is not None:
+            link.wire = MaskedWire(link.wire, self._secrets)
         await self._or_death(lambda: link.connect(dial))
         if not self._says_ready:
             await self._or_death(self._await_answer)  # its sockets, and a welcome on them, may come before it serves

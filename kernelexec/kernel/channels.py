@@ -18,6 +18,7 @@ from pathlib import Path
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel import zmtp
 from kernelexec.provisioning.processes import peer_of
+from kernelexec.workspace.trees import NAMED
 
 
 def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callable[[int], bool] | None = None) -> socket.socket:
@@ -30,7 +31,7 @@ def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callab
             does not belong.
     """
     try:
-        pin = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
+        pin = os.open(path, NAMED | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as exc:
         raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
     with ExitStack() as unless_done:

@@ -82,7 +82,7 @@ class Execution:
         """Take what the launcher had written down before its process died, as far as it did not arrive."""
         if self.end in (None, "disconnected"):  # of a container's death the news may come after the end of its connection
             own = self._own
-            for lost, name, text in unsent(content, self.msg_id, own.stream_bytes + self._left_out_bytes):
+            for lost, name, text in unsent(content, self.msg_id, own.received_bytes + self._left_out_bytes):
                 if lost:
                     own.drop(lost, outputs=0)
                     text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
@@ -120,6 +120,7 @@ class Execution:
             return
         self.end = end
         if not self.lingers:
+            self._own.settle()
             self._collector = self.late
         if self._patience is not None:
             self._patience.cancel()
@@ -130,6 +131,7 @@ class Execution:
         """Linger no longer: whatever comes now is late."""
         self.lingers = False
         if self.end is not None:
+            self._own.settle()
             self._collector = self.late
 
     def _half_ended(self) -> None:

@@ -18,14 +18,17 @@ from kernelexec.collector import Collector, Displays
 from kernelexec.config import Config
 from kernelexec.hooks import InContainer
 from kernelexec.kernel.beginning import Beginning
+from kernelexec.kernel.confined import Confined
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.ending import Remains
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.link import Link
+from kernelexec.kernel.masked import MaskedWire
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
 from kernelexec.kernel.usage import Usage
+from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import (
     InstalledSpec,
     KernelProvisionerBase,
@@ -33,12 +36,16 @@ from kernelexec.provisioning import (
     Place,
     RuntimeDirectory,
     Transport,
+    Vault,
 )
+from kernelexec.results.environments import note_of
 
 _IMPORTING = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
 _WARMING = "get_ipython().display_formatter.format(0) and None"
 #: How many cells leave no page of memory that the first one of a session would have to copy, and no code to be made fast.
 _WARMING_CELLS = 10
+#: How many refusals of programs are told.
+_REFUSED_MAX = 5
 
 
 class Kernel(Beginning):
@@ -56,6 +63,8 @@ class Kernel(Beginning):
         remains: Remains | None = None,
     ) -> None:
         self.names = Names()
+        self.remark: str | None = None
+        """What its next result is to say of it."""
         self.usage = Usage(lambda: self._provisioner)
         self.death: Death | None = None
         self.died = asyncio.Event()
@@ -66,8 +75,11 @@ class Kernel(Beginning):
         self.programs: Programs | None = None
         self.on_death: Callable[[Death], None] | None = None
         self._config = config
+        self._commands = CommandRules.of(config)
+        self._refused: list[str] = []
         self._runtime = runtime
         self._place = place or LocalPlace(config, cwd)
+        self._secrets = self._place.secrets
         self._identity = identity
         self._provisioner: KernelProvisionerBase | None = None
         self._link: Link | None = None
@@ -83,6 +95,11 @@ class Kernel(Beginning):
     def unseen(self) -> bool:
         """Whether nobody can say now what became of the process."""
         return getattr(self._provisioner, "unseen", False) is True
+
+    @property
+    def confinement(self) -> Confined:
+        """What holds it within its workspace."""
+        return Confined.of(self.about)
 
     @property
     def connection_file(self) -> Path:
@@ -135,6 +152,12 @@ class Kernel(Beginning):
         said = await self.ask("control", "kernelexec_enter_request", content, patience=patience)
         return said is not None and said.get("status") == "ok"
 
+    def hide(self, secrets: Vault) -> None:
+        """Have secrets that an idle kernel is about to be told be masked in all that it says."""
+        self._secrets = secrets
+        if self._link is not None:
+            self._link.wire = MaskedWire(self._link.wire, secrets)
+
     async def rename(self, session: str, workspace: str) -> None:
         """Have what a session's users see of an idle kernel in a container be called as the session is."""
         rename = getattr(self._provisioner, "rename", None)
@@ -162,4 +185,29 @@ class Kernel(Beginning):
         said = metadata.get("kernelexec")
         if isinstance(said, dict) and said.get("token") == self.token:
             self.usage.learn(said.get("memory"))
-            self.names.learn(said)
+            if (program := said.get("program")) is not None:
+                self._judge(program)
+            else:
+                self.names.learn(said)
+            if "venv" in said:
+                self.remark = note_of(said["venv"])
+
+    def _judge(self, program: object) -> None:
+        """Answer what user code may start, by the rules for commands."""
+        if not isinstance(program, dict) or self._link is None:
+            return
+        text, words = program.get("text"), program.get("words")
+        found: Refusal | None = None
+        if isinstance(text, str):
+            found = self._commands.judge(text)
+        elif isinstance(words, list):
+            found = self._commands.judge_words([word for word in words if isinstance(word, str)])
+        why = None if found is None else str(found)
+        self._link.tell("kernelexec_verdict_request", name=program.get("name"), refused=why)
+        if why is not None and len(self._refused) < _REFUSED_MAX:
+            self._refused.append(f"A program that the cell was to start was refused: {why}")
+
+    def take_refused(self) -> list[str]:
+        """What was refused to user code since the last call, in sentences."""
+        refused, self._refused = self._refused, []
+        return refused

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import suppress
 
 import anyio
 
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.link import Link
-from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, RuntimeDirectory
+from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, RuntimeDirectory, Vault
+from kernelexec.provisioning.systems import STACKS_SIGNAL
 from kernelexec.results import Rung
 
 _STACKS_BYTES, _STDERR_BYTES = 64 * 1024, 4096
 #: How long the stacks may take to be written, and how often they are looked at, in seconds: nothing tells when they are there.
 _STACKS_SECONDS, _STACKS_PAUSE = 0.2, 0.005
-#: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock.
-STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 3
 
 
 class Levers:
@@ -27,6 +25,7 @@ class Levers:
     _link: Link | None
     _provisioner: KernelProvisionerBase | None
     _runtime: RuntimeDirectory
+    _secrets: Vault | None
 
     @property
     def rungs(self) -> tuple[Rung, ...]:
@@ -83,10 +82,15 @@ class Levers:
         """What the launcher wrote of its threads' stacks so far: to a file, or to stderr where it sees none of ours."""
         if self._runtime.leased:
             return await self.stderr()
-        return self._runtime.read("stacks", _STACKS_BYTES).decode("utf-8", "replace")
+        return self._shown(self._runtime.read("stacks", _STACKS_BYTES))
 
     async def stderr(self) -> str:
         """The end of what the process wrote to its own stderr."""
         if (asked := getattr(self._provisioner, "complaint", None)) is not None:
-            return str(await asked())
-        return self._runtime.read("stderr", _STDERR_BYTES).decode("utf-8", "replace")
+            return self._shown(str(await asked()).encode())
+        return self._shown(self._runtime.read("stderr", _STDERR_BYTES))
+
+    def _shown(self, raw: bytes) -> str:
+        """What the process wrote, without secrets."""
+        text = raw.decode("utf-8", "replace")
+        return text if self._secrets is None else self._secrets.masker.text(text)

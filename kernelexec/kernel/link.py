@@ -17,12 +17,14 @@ from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnsw
 from kernelexec.kernel.channels import Channel
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.execution import End, Execution
+from kernelexec.kernel.masked import MaskedWire
 from kernelexec.kernel.messages import Message, Wire
 from kernelexec.kernel.zmtp import Multipart
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
 _REMEMBERED = 200  # so many executions, for what comes late
+_SAID = {"kernelexec_memory": "memory", "kernelexec_program": "program"}
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
 _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
 #: How long after a reply what was published before it may take to come on the other channel.
@@ -36,7 +38,7 @@ class Link:
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.control_answered = asyncio.Event()
-        self._wire = Wire(key)
+        self.wire: Wire | MaskedWire = Wire(key)
         self._identity = identity
         self._limit = limit_bytes
         self._on_metadata = on_metadata
@@ -69,15 +71,14 @@ class Link:
     async def _await_welcome(self) -> None:
         """Wait for the kernel's welcome on iopub, or for the traces of a request where no welcome comes.
 
-        A welcome can get stuck in the kernel (ipykernel 7.4 misses the edge of its socket's descriptor when it sends at
-        the same moment), though the subscription is in force.
+        It can get stuck in the kernel (ipykernel 7.4 misses an edge of its socket), though the subscription is in force.
         """
         patience = _WELCOME_SECONDS
         while not self._heard.is_set():
             with anyio.move_on_after(patience):
                 await self._heard.wait()
                 return
-            self._channels["shell"].send(self._wire.pack("kernel_info_request", {})[1])
+            self._channels["shell"].send(self.wire.pack("kernel_info_request", {})[1])
             patience = min(1.0, patience * 2)
 
     def submit(
@@ -99,7 +100,7 @@ class Link:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        msg_id, frames = self._wire.pack("execute_request", content, msg_id=msg_id)
+        msg_id, frames = self.wire.pack("execute_request", content, msg_id=msg_id)
         execution = self._begun(msg_id, collector, late)
         self._channels["shell"].send(frames)
         return execution
@@ -157,7 +158,7 @@ class Link:
 
         A reply that was too large to be read is an empty one.
         """
-        msg_id, frames = self._wire.pack(msg_type, content, msg_id=msg_id)
+        msg_id, frames = self.wire.pack(msg_type, content, msg_id=msg_id)
         answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._answers[msg_id] = answer
         try:
@@ -201,7 +202,7 @@ class Link:
     def tell(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a message on the control channel that nobody waits for."""
         with suppress(KernelConnectionFailed, KeyError):
-            self._channels["control"].send(self._wire.pack(msg_type, content)[1])
+            self._channels["control"].send(self.wire.pack(msg_type, content)[1])
 
     def hear_last_words(self, content: bytes) -> None:
         """Give what a dead kernel had left to say to the executions that had not ended."""
@@ -233,7 +234,7 @@ class Link:
             channel.abort()
 
     def _on_iopub(self, multipart: Multipart) -> None:
-        message = self._wire.read(multipart)
+        message = self.wire.read(multipart)
         if message is None:
             return
         self._heard.set()
@@ -247,8 +248,8 @@ class Link:
             if message.content.get("execution_state") == "idle":
                 self._quiet.set()
             return
-        if message.msg_type == "kernelexec_memory":
-            self._on_metadata({"kernelexec": {"token": message.content.get("token"), "memory": message.content}})
+        if (said := _SAID.get(message.msg_type)) is not None:
+            self._on_metadata({"kernelexec": {"token": message.content.get("token"), said: message.content}})
         elif message.msg_type == "status":
             if message.content.get("execution_state") == "idle":
                 execution.saw_idle()
@@ -271,7 +272,7 @@ class Link:
             begun.set()
 
     def _on_shell(self, multipart: Multipart) -> None:
-        message = self._wire.read(multipart)
+        message = self.wire.read(multipart)
         if message is None or self._is_answer(message):
             return
         if (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
@@ -283,7 +284,7 @@ class Link:
 
     def _on_control(self, multipart: Multipart) -> None:
         """A reply on control says that the control thread runs, no more."""
-        message = self._wire.read(multipart)
+        message = self.wire.read(multipart)
         if message is not None and not self._is_answer(message):
             self.control_answered.set()
 

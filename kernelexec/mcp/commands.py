@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, cast
 
 from fastmcp import Context
 
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import preview, remarks, streams
+from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls, Seen, check_wait
 from kernelexec.mcp.tools import WAIT, RequestId, SessionName, Timeout, Wait, reporting
 from kernelexec.results import ExecutionResult
@@ -54,19 +56,23 @@ class Commands:
         request_id: RequestId = None,
     ) -> CommandAnswer:
         """Run a command."""
+        asking = Asking(context)
+        shown, place = command, work_dir or ""
         try:
             check_wait(wait)
             opened = await self._calls.session(session)
+            shown, place = opened.mask(command), opened.mask(place)
 
             async def send(patience: float) -> ExecutionResult:
-                return await opened.execute_command(
-                    command, timeout=timeout, work_dir=work_dir, wait=patience, request_id=request_id
-                )
+                call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=asking)
+                return await call(wait=patience, request_id=request_id)
 
-            seen = await self._calls.run(opened, send, title=command, wait=wait, report=reporting(context))
+            seen = await self._calls.run(opened, send, title=shown, wait=wait, report=reporting(context))
         except KernelexecError as exc:
-            return _refused(command, work_dir or "", str(exc))
-        return _answer(seen, command, work_dir or str(opened.workspace))
+            return _refused(shown, place, str(exc))
+        if asking.needed is not None:
+            return cast("CommandAnswer", asking.needed)  # fastmcp hands it on as it is; the schema is of the other answers
+        return _answer(seen, shown, place or str(opened.workspace))
 
 
 def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:

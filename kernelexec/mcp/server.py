@@ -17,8 +17,10 @@ from mcp.types import CallToolRequestParams, ToolAnnotations
 from kernelexec.errors import nearest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp import words
+from kernelexec.mcp.background import Background
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.commands import Commands
+from kernelexec.mcp.files import FileTools
 from kernelexec.mcp.tools import Tools
 from kernelexec.text import clean_text
 
@@ -26,6 +28,7 @@ _GIVEN_CHARS = 100
 _ERRORS_MAX = 10
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
@@ -46,6 +49,7 @@ def make_server(executor: AsyncExecutor, *, interval: float) -> FastMCP:
     )
     calls = Calls(executor, interval=interval)
     tools, commands = Tools(calls), Commands(calls)
+    background, files = Background(calls), FileTools(calls)
     for function, description, hints in (
         (tools.execute_code, words.EXECUTE_CODE, _RUNS),
         (commands.execute_command, words.EXECUTE_COMMAND, _RUNS),
@@ -55,6 +59,14 @@ def make_server(executor: AsyncExecutor, *, interval: float) -> FastMCP:
         (tools.restart_kernel, words.RESTART_KERNEL, _ENDS),
         (tools.list_sessions, words.LIST_SESSIONS, _READS),
         (tools.list_variables, words.LIST_VARIABLES, _READS),
+        (background.start_background, words.START_BACKGROUND, _RUNS),
+        (background.background_output, words.BACKGROUND_OUTPUT, _READS),
+        (background.kill_background, words.KILL_BACKGROUND, _ENDS),
+        (background.list_background, words.LIST_BACKGROUND, _READS),
+        (files.list_files, words.LIST_FILES, _READS),
+        (files.read_file, words.READ_FILE, _READS),
+        (files.write_file, words.WRITE_FILE, _WRITES),
+        (files.delete_files, words.DELETE_FILES, _ENDS),
     ):
         server.add_tool(_tool(function, description, hints))
     return server

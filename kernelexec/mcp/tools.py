@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastmcp import Context
 from fastmcp.exceptions import ToolError
-from fastmcp.tools import ToolResult
+from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import answer
+from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls, Report, Seen, check_cursor
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
@@ -115,13 +117,14 @@ class Tools:
     ) -> ToolResult:
         """Run a cell."""
         with refusing():
-            opened = await self._calls.session(session)
+            opened, asking = await self._calls.session(session), Asking(context)
 
             async def send(patience: float) -> ExecutionResult:
-                return await opened.execute(code, language=language, timeout=timeout, wait=patience, request_id=request_id)
+                call = partial(opened.execute, code, language=language, timeout=timeout, approver=asking)
+                return await call(wait=patience, request_id=request_id)
 
-            seen = await self._calls.run(opened, send, title=code, wait=wait, report=reporting(context))
-        return answer(seen)
+            seen = await self._calls.run(opened, send, title=opened.mask(code), wait=wait, report=reporting(context))
+        return answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def wait_execution(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import queue
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 #: The longest line that is read: the largest cell, every character of it escaped, fits.
 LINE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
+_STREAMS = 3
 _PARSE_ERROR = -32700
 T = TypeVar("T")
 
@@ -156,9 +156,12 @@ def refusal(line: bytes) -> str:
 
 def _taken(fd: int, instead: int) -> int:
     """The stream that a standard descriptor is, under a number of our own; the descriptor itself becomes ``instead``."""
-    own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    low = []
+    while (own := os.dup(fd)) < _STREAMS:  # another one of them is closed, and its number free
+        low.append(own)
     os.dup2(instead, fd)
-    os.close(instead)
+    for each in (instead, *low):
+        os.close(each)
     return own
 
 

@@ -22,6 +22,7 @@ over it is interrupted, and its variables are usually kept.
 mend the code and run only what is missing. "state lost" means that the kernel was replaced: import and define again \
 what you need; files are still there.
 - Of long output the head and tail are shown; read_output(execution_id) has all of it.
+- list_files, read_file, write_file and delete_files work on the workspace without running code, also while a cell runs.
 """
 
 EXECUTE_CODE = """\
@@ -102,4 +103,72 @@ execute_code or execute_command, and persists as long as this server.
 LIST_VARIABLES = """\
 List the variables that persist in a session's kernel: name, type, shape, size_bytes and a short text. Works while \
 a cell runs. Look here before computing something again.
+"""
+
+START_BACKGROUND = """\
+Start a shell command that runs beside a session's cells: a server, a watcher, a long job. It persists while cells run, \
+has no timeout and no standard input, and ends with the session's kernel (a restart loses it). Returns its command_id at once.
+
+Examples:
+  start_background(command="python -m http.server 8000")
+  start_background(command="npm run dev", work_dir="app")
+"""
+
+BACKGROUND_OUTPUT = """\
+Look at a background command: status (running, stopped, failed, killed, or lost with its kernel), exit_code, and the \
+newest lines of its stdout and stderr, of which the newest 10,000 persist. Works while a cell runs.
+
+Example: background_output(command_id="shell_1f0c9a2b", lines=50)
+"""
+
+KILL_BACKGROUND = """\
+End a background command with all of its processes: SIGTERM, and SIGKILL half a second later. What it has written persists.
+"""
+
+LIST_BACKGROUND = """\
+List the background commands of a session, also those that have ended: they persist, with their output, until the kernel does \
+not.
+"""
+
+LIST_FILES = """\
+List a directory of a session's workspace: path, kind (file, directory, link, other) and size_bytes of each entry. \
+Files persist beyond kernels and sessions. Directories that tools fill, as .git and node_modules, are not entered. At \
+most 500 entries are shown: narrow it by path or pattern.
+
+Examples:
+  list_files()
+  list_files(path="data", recursive=True, pattern="*.csv")
+"""
+
+READ_FILE = """\
+Read a text file of a session's workspace, piece by piece: the last line of the answer says where the piece begins, \
+how large the file is, and how to read on. That a file was read persists in the session: only then may it be deleted. \
+Links are not followed.
+
+Examples:
+  read_file(path="notes/plan.md")
+  read_file(path="server.txt", offset=20000)
+"""
+
+WRITE_FILE = """\
+Write a text file in a session's workspace: all of it at once, or with append=True behind what is there. Directories \
+that are missing are made. Files persist beyond kernels, and code of the session sees them at once.
+
+Examples:
+  write_file(path="src/model.py", content="import math\\n...")
+  write_file(path="notes.md", content="- one more\\n", append=True)
+"""
+
+DELETE_FILES = """\
+Delete one file or directory of a session's workspace by path, or many files by patterns. What is deleted does not \
+come back; all else persists. A file must have been read with read_file, or written with write_file, before it is \
+deleted, unless tools make it again (caches, logs, build, dist). The workspace itself stays, and so do .git, .env, \
+venv, node_modules and the like.
+
+With include each file by itself is deleted or refused, and the answer says which and why.
+
+Examples:
+  delete_files(path="draft.txt")
+  delete_files(path="results", recursive=True)
+  delete_files(include=["*.tmp", "__pycache__"], exclude=["keep.tmp"])
 """

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import WORKSPACE_INSIDE, Config
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
-from kernelexec.provisioning.installed import Home, Installed, InstalledSpec, Transport
+from kernelexec.provisioning.errands import Done, Errand, Network
+from kernelexec.provisioning.grants import records
+from kernelexec.provisioning.inside import environment_inside
+from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name, labels_of
 from kernelexec.provisioning.mounts import Bind, binds, give
 from kernelexec.provisioning.runtime import PUBLISHED_PORTS, RuntimeDirectory
+from kernelexec.provisioning.secrets import Vault
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.standin import PYTHON as STAND_IN
 from kernelexec.provisioning.standin import find_stand_in, notice, stand_in
 from kernelexec.provisioning.warden import NAME as WARDEN
-
-if TYPE_CHECKING:
-    from kernelexec.provisioning.engine import ImageFacts
-
-#: What kernels are told that their user is called: an image need not know its number.
-_USER = "kernel"
-_TMP = "/tmp"  # noqa: S108 - the container's own
-
-#: Where programs keep what they like to write: not in the workspace, and not where only reading is possible.
-_CACHES = {
-    "IPYTHONDIR": f"{_TMP}/.ipython",
-    "JUPYTER_RUNTIME_DIR": f"{_TMP}/.jupyter",
-    "MPLCONFIGDIR": f"{_TMP}/.matplotlib",
-    "NUMBA_CACHE_DIR": f"{_TMP}/.numba",
-    "XDG_CACHE_HOME": f"{_TMP}/.cache",
-    "XDG_CONFIG_HOME": f"{_TMP}/.config",
-}
+from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 _NO_TCP = (
     "Kernels with container.network='host' are not reached by tcp: their ports would be this machine's. Choose another network."
@@ -55,6 +43,7 @@ class ContainerPlace:
     session: str
     workspace: Path
     root: Path
+    secrets: Vault | None = None
 
     @property
     def isolation(self) -> str:
@@ -72,15 +61,23 @@ class ContainerPlace:
         return self.config.container.ids
 
     def inside(self, path: str) -> str:
-        """Where kernels see a path of the workspace."""
-        within = Path(path)
-        return str(self.cwd / within.relative_to(self.workspace)) if within.is_relative_to(self.workspace) else path
+        """Where kernels see a path of the workspace, or of a context path."""
+        return next(
+            (str(there / Path(path).relative_to(here)) for here, there in self._seen if Path(path).is_relative_to(here)), path
+        )
 
     def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """Which path a path of the workspace as kernels see it is here."""
-        if isinstance(path, str | os.PathLike) and Path(path).is_relative_to(self.cwd):
-            return self.workspace / Path(path).relative_to(self.cwd)
-        return path
+        """Which path a path of the workspace, or of a context path, as kernels see it is here."""
+        pairs = self._seen if isinstance(path, str | os.PathLike) else []
+        return next((here / Path(path).relative_to(there) for here, there in pairs if Path(path).is_relative_to(there)), path)
+
+    @property
+    def _seen(self) -> list[tuple[Path, Path]]:
+        """Where the workspace and the context paths are here, and where kernels see them, the deeper ones here first."""
+        found = [(self.workspace, Path(self.cwd))]
+        if self.config.container.layout == "classic":
+            found += [(context.path, Path(CONTEXT_INSIDE, context.name)) for context in contexts(self.config)]
+        return sorted(found, key=lambda pair: len(pair[0].parts), reverse=True)
 
     @property
     def patience(self) -> float:
@@ -124,7 +121,7 @@ class ContainerPlace:
 
         options = self.config.container
         try:
-            return _in_image(await anyio.to_thread.run_sync(known_facts, options.image, options.python))
+            return Installed.in_image(await anyio.to_thread.run_sync(known_facts, options.image, options.python))
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
 
@@ -237,19 +234,25 @@ class ContainerPlace:
 
     def environment(self) -> dict[str, str]:
         """Nothing of this process's but what is named; programs keep their caches where they can write."""
-        rules = self.config.environment
-        named = {name: os.environ[name] for name in rules.pass_names if name in os.environ}
-        fixed = {
-            "HOME": self.cwd,
-            "USER": _USER,
-            "LOGNAME": _USER,
-            **_CACHES,
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-            "LANG": "C.UTF-8",
-        }
-        if self.config.container.sudo:
-            fixed["KERNELEXEC_SUDO"] = "1"
-        return {**fixed, **named, **rules.set, **self.config.container.environment}
+        return environment_inside(self.config, self.cwd)
+
+    def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - of the protocol
+        """The container does that."""
+        return None
+
+    @property
+    def network(self) -> Network:
+        """That of their containers."""
+        chosen = self.config.container.network
+        return False if chosen == "none" else chosen
+
+    async def run(self, errand: Errand, session: Path) -> Done:  # noqa: ARG002 - of the protocol
+        """In a container of its own, which sees the workspace only where the errand fills something there."""
+        from kernelexec.provisioning.containers_errands import run_in_container  # noqa: PLC0415 - docker, as above
+
+        labels = labels_of(session=self.session, workspace=self.config.workspaces, root=self.root, runtime=errand.directory)
+        binds = self._binds() if errand.fills else []
+        return await run_in_container(errand, self.config, self.environment(), labels, binds, self.cwd)
 
     def check(self, *, own: bool) -> None:
         """See to it that kernels could start here, and write; ``own`` says that the workspace was made for the session.
@@ -274,26 +277,7 @@ class ContainerPlace:
             raise KernelStartFailed(str(exc)) from exc
 
     def _mounts(self) -> list[Bind]:
-        journals, logs = self.config.workspaces.resolve() / ".journals", self.config.log_dir
-        records = [journals, *([logs.expanduser().resolve()] if logs else [])]
-        return binds(self.config.container, workspace=self.workspace, root=self.root, records=records)
-
-
-def _in_image(facts: ImageFacts) -> Installed:
-    python = PurePosixPath(facts.executable or "/")
-    version = tuple(int(part) for part in (facts.python or "").split(".")[:2] if part.isdigit())
-    specs = {
-        name: {
-            "resource_dir": found.directory,
-            "spec": {
-                "argv": list(found.argv),
-                "display_name": name,
-                "language": found.language,
-                "env": dict(found.environment),
-                "interrupt_mode": found.interrupt_mode,
-                "metadata": dict(found.metadata),
-            },
-        }
-        for name, found in facts.kernelspecs.items()
-    }
-    return Installed(specs, Home(str(python), str(python.parent.parent), version))
+        seen = contexts(self.config, self.workspace)
+        return binds(
+            self.config.container, workspace=self.workspace, root=self.root, records=records(self.config), contexts=seen
+        )

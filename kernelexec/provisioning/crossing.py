@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -16,11 +15,12 @@ from typing import Literal
 
 from kernelexec.config import Config, in_container
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.engine import Engine, Order, Whereabouts, host
 from kernelexec.provisioning.labels import labels_of
 from kernelexec.provisioning.making import NotShared, make
 from kernelexec.provisioning.mounts import Bind
-from kernelexec.provisioning.trees import remove_tree
+from kernelexec.workspace.trees import remove_tree
 
 #: What of a directory crosses: sockets too, files only, or nothing.
 Crossing = Literal["sockets", "files", "nothing"]
@@ -95,7 +95,7 @@ def by_signs(where: Whereabouts, root: Path) -> Crossing | None:
     """
     if where.remote:
         return None
-    if sys.platform != "linux" or where.system == "Docker Desktop":
+    if not systems.HERE.own_containers or where.system == "Docker Desktop":
         return "files"
     if not where.listener:
         return None

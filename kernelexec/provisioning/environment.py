@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from kernelexec.config import Environment
+from kernelexec.config import Config, Environment
+from kernelexec.config.secrets import sources
+from kernelexec.provisioning.envfile import variables_of
 
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASS|PASSW(?:OR)?D|PASSPHRASE|PWD_?HASH|CREDENTIALS?|PRIVATE_?KEY|AUTH|"
@@ -24,17 +26,45 @@ _OURS = frozenset({"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT
 _OURS |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
 
 
+#: What of this machine means nothing, or another thing, in a container.
+_HERE = frozenset(
+    {"PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "SHELL", "PWD", "OLDPWD", "TMPDIR", "HOSTNAME", "DISPLAY"}
+)
+_HERE_ALL = ("LD_", "XDG_", "DBUS_", "KERNELEXEC_")
+
+
 def looks_secret(name: str, value: str) -> bool:
     """Whether a variable looks like a secret, by its name or by its value."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
-def scrubbed(rules: Environment, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for a kernel: this process's without what looks like a secret and was not named, then what is set."""
+def scrubbed(
+    rules: Environment, environ: Mapping[str, str] | None = None, *, without: Collection[str] = frozenset()
+) -> dict[str, str]:
+    """The environment for a kernel: this process's without what looks like a secret and was not named, then what is set.
+
+    It is ``without`` those either that are known to be secrets, unless they are named.
+    """
     source = os.environ if environ is None else environ
+    held = _OURS.union(without)
     kept = {
         name: value
         for name, value in source.items()
-        if name in rules.pass_names or (name not in _OURS and not looks_secret(name, value))
+        if name in rules.pass_names or (name not in held and (rules.pass_all or not looks_secret(name, value)))
     }
-    return {**kept, **rules.set}
+    return {**variables_of(rules.env_file), **kept, **rules.set}
+
+
+def environment_of(config: Config) -> dict[str, str]:
+    """The environment of this machine's kernels, and of who forks them: no secret that is given by reference is in it."""
+    return scrubbed(config.environment, without=sources(config.secrets))
+
+
+def named(config: Config) -> dict[str, str]:
+    """What of this process's environment is for a container: what is named, or all that means there what it does here."""
+    rules, hidden = config.environment, _OURS | _HERE | sources(config.secrets)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in rules.pass_names or (rules.pass_all and name not in hidden and not name.startswith(_HERE_ALL))
+    }

@@ -9,8 +9,9 @@ from pathlib import Path
 import anyio
 
 from kernelexec.config import Config
-from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.environment import environment_of
 from kernelexec.provisioning.forkserver import ForkServer, NoForkServer
+from kernelexec.provisioning.interpreters import interpreter
 
 logger = logging.getLogger("kernelexec")
 
@@ -23,6 +24,7 @@ class Forks:
     def __init__(self, config: Config) -> None:
         self.failure: str | None = None
         """Why kernels are started as new processes, in a sentence; None where they are forked."""
+        self.python = interpreter(config)
         self._config = config
         self._modules = config.preload
         self._servers: list[ForkServer] = []
@@ -60,7 +62,7 @@ class Forks:
             await self._servers.pop().stop()
 
     def _living(self) -> ForkServer | None:
-        environ = scrubbed(self._config.environment)
+        environ = environment_of(self._config)
         return next((server for server in self._servers if server.alive and server.environ == environ), None)
 
     async def _await(self, stderr: Path) -> None:
@@ -69,7 +71,7 @@ class Forks:
             if server is None and len(self._servers) == _MOST:
                 return
             if server is None:
-                server = ForkServer(self._config.python, scrubbed(self._config.environment), self._modules, stderr)
+                server = ForkServer(self.python, environment_of(self._config), self._modules, stderr)
                 self._servers.append(server)
             async with asyncio.timeout(self._config.budgets.start):
                 await asyncio.shield(server.serves)

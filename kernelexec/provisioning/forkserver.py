@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import anyio
 
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.adopted import AdoptedProcess
 from kernelexec.provisioning.processes import Mark
 from kernelexec.provisioning.roots import hold, let_go
@@ -70,7 +71,7 @@ class ForkServer:
                     cwd="/",
                     env={**environ, **self._mark.environ},
                     pass_fds=[theirs.fileno()],
-                    start_new_session=True,
+                    **systems.HERE.apart,
                 )
             except BaseException:
                 ours.close()

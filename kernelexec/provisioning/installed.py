@@ -6,12 +6,15 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from kernelexec.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from kernelexec.provisioning.engine import ImageFacts
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
 """Unix sockets; ports of a loopback address; such ports, with unix sockets before them that the guard serves; such ports,
@@ -85,6 +88,27 @@ class Installed:
     def here(cls) -> Installed:
         """This machine's, as they are now."""
         return cls(KernelSpecManager().get_all_specs())
+
+    @classmethod
+    def in_image(cls, facts: ImageFacts) -> Installed:
+        """An image's, as a container of it told."""
+        python = PurePosixPath(facts.executable or "/")
+        version = tuple(int(part) for part in (facts.python or "").split(".")[:2] if part.isdigit())
+        specs = {
+            name: {
+                "resource_dir": found.directory,
+                "spec": {
+                    "argv": list(found.argv),
+                    "display_name": name,
+                    "language": found.language,
+                    "env": dict(found.environment),
+                    "interrupt_mode": found.interrupt_mode,
+                    "metadata": dict(found.metadata),
+                },
+            }
+            for name, found in facts.kernelspecs.items()
+        }
+        return cls(specs, Home(str(python), str(python.parent.parent), version))
 
     def find(self, wanted: str) -> InstalledSpec | None:
         """The kernelspec of that name, else the first one of that language; None where there is neither.

@@ -12,12 +12,16 @@ import anyio
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.adopted import AdoptedProcess
 from kernelexec.provisioning.guest import Guest, told
 from kernelexec.provisioning.processes import NAME, Leader, Mark, OomCount
 from kernelexec.provisioning.spec import LAUNCHER, start_failure
 from kernelexec.provisioning.usage import usage_of
 from kernelexec.results import Stats
+
+#: How often a kernel's process is looked at where the system cannot tell of its end, in seconds.
+_LOOK_SECONDS = 0.05
 
 
 class Provisioner(LocalProvisioner):
@@ -89,11 +93,12 @@ class Provisioner(LocalProvisioner):
         process = self.process
         if process is None:
             return self._left
+        if not systems.HERE.process_handles:
+            return await self._wait_by_looking(process)
         try:
             fd = process.opened() if isinstance(process, AdoptedProcess) else os.pidfd_open(process.pid)
-        except (AttributeError, OSError):
-            self._left = await super().wait()
-            return self._left
+        except OSError:
+            return await self._wait_by_looking(process)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(fd, ended.set)
         try:
@@ -103,6 +108,14 @@ class Provisioner(LocalProvisioner):
             os.close(fd)
         if isinstance(process, AdoptedProcess):
             await process.hear()
+        self._left = process.wait()
+        self.process = None
+        return self._left
+
+    async def _wait_by_looking(self, process: Any) -> int | None:  # noqa: ANN401 - as ``process``
+        """The same where nothing tells of the end. jupyter_client's own way cannot be gone by two at once."""
+        while process.poll() is None:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(_LOOK_SECONDS)
         self._left = process.wait()
         self.process = None
         return self._left
@@ -143,7 +156,8 @@ class Provisioner(LocalProvisioner):
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel's process group; its leader alone for anything but interrupt, terminate and kill."""
         if self.process is not None and signum not in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            self.process.send_signal(signum)
+            if systems.HERE.signals:
+                self.process.send_signal(signum)
             return
         await super().send_signal(signum)
 
@@ -174,7 +188,11 @@ class Provisioner(LocalProvisioner):
         """Signal every descendant but the kernel itself; how many there were."""
         if self.mark is None:
             return 0
-        return await asyncio.to_thread(self.mark.signal, signum, leader=self._leader, spare=self.pid)
+        return await asyncio.to_thread(self.mark.signal, signum, leader=self._leader, spare=self._own())
+
+    def _own(self) -> set[int]:
+        """The processes that are the kernel itself."""
+        return set() if self.pid is None else {self.pid}
 
     async def _sweep(self) -> None:
         """Kill whatever of this kernel still lives. In a thread: a machine's list of processes may be long."""

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.processes import descends
 
 _LISTENS = "0A"
@@ -23,20 +24,22 @@ def free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
     """An address of this machine's own and a free port of it for each name.
 
     A random address of 127.0.0.0/8 is nobody else's: between the choice and the kernel's own binding no other program
-    gets such a port by chance, as it could on 127.0.0.1.
+    gets such a port by chance, as it could on 127.0.0.1, which other systems have alone.
 
     Raises:
         KernelStartFailed: no port is free.
     """
     for attempt in range(_TRIES):
         last = attempt == _TRIES - 1
-        address = (
-            "127.0.0.1" if last else f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
-        )
+        address = systems.loopback() or ("127.0.0.1" if last else _random_address())
         with suppress(OSError), ExitStack() as bound:
             return address, {name: _bind(bound, address) for name in names}
     message = "No port of a loopback address is free: end what holds them, or raise net.ipv4.ip_local_port_range."
     raise KernelStartFailed(message)
+
+
+def _random_address() -> str:
+    return f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
 
 
 def _bind(bound: ExitStack, address: str) -> int:

@@ -6,28 +6,30 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from kernelexec.config import WORKSPACE_INSIDE, Container, place_inside, system_refusal, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.roots import NAME
-from kernelexec.provisioning.trees import DIRECTORY
+from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
+from kernelexec.workspace.trees import DIRECTORY
 
 #: Where it is on this machine, where it is in the container, and whether it can only be read.
 Bind = tuple[str, str, bool]
-
-CONTEXT_INSIDE = "/context"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 #: What is below these can be read only.
 _PROGRAMS = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
 
 
-def binds(options: Container, *, workspace: Path, root: Path, records: Sequence[Path]) -> list[Bind]:
+def binds(
+    options: Container, *, workspace: Path, root: Path, records: Sequence[Path], contexts: Sequence[Context] = ()
+) -> list[Bind]:
     """The mounts of a session's containers: its workspace first, then what is named.
 
-    What could change this program, or the ``records`` of what ran, is put over them once more, to be read only.
+    What has other rights than what it lies in is put over it once more: context paths, what is protected in them, and, to be
+    read only, what could change this program, or the ``records`` of what ran.
 
     Raises:
         InvalidConfig: one is missing, is not given to containers, or has the place of another one or of a directory in memory.
@@ -39,14 +41,18 @@ def binds(options: Container, *, workspace: Path, root: Path, records: Sequence[
         own = str(source) if options.layout == "host" else f"{CONTEXT_INSIDE}/{source.name}"
         given = _checked(source, root, read_only=mount.read_only, share_home=options.share_home)
         found.append((given, _target(mount.target or own), mount.read_only))
+    for context in contexts:
+        inside = str(context.path) if options.layout == "host" else f"{CONTEXT_INSIDE}/{context.name}"
+        given = _checked(context.path, root, read_only=not context.writable, share_home=options.share_home)
+        found.append((given, _target(inside), not context.writable))
     _check_apart(found)
     for given, _, read_only in found:
-        if not read_only and Path(given) in records:
+        if not read_only and any(Path(given).is_relative_to(record) for record in records):
             message = (
                 f"{given} is not given to containers to be written: records of what ran are kept there. Mount it read only."
             )
             raise InvalidConfig(message)
-    found += _kept(found, [*_own_code(), *records])
+    found += _laid_over(found, permissions(contexts) | dict.fromkeys([*own_code(), *records], False))
     for path in options.tmpfs:
         _check_memory(PurePosixPath(path), found, options.tmpfs)
     return found
@@ -114,7 +120,7 @@ def _checked(source: Path, root: Path, *, read_only: bool, share_home: bool) -> 
         raise InvalidConfig(message) from exc
     roots = (root, *(path for path in (source, *source.parents) if NAME.fullmatch(path.name)))
     home = None if share_home else Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
-    why = refusal(source, read_only=read_only, sockets=_engine_sockets(), roots=roots, home=home, code=_own_code())
+    why = refusal(source, read_only=read_only, sockets=_engine_sockets(), roots=roots, home=home, code=own_code())
     if why is None and not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
         why = "it is neither a directory nor a plain file"
     if why is not None:
@@ -159,23 +165,28 @@ def _check_memory(path: PurePosixPath, given: Sequence[Bind], tmpfs: Collection[
         raise InvalidConfig(message)
 
 
-def _kept(found: Sequence[Bind], precious: Sequence[Path]) -> list[Bind]:
-    """What is precious within directories that can be written, to be mounted over them: it can be read only.
+def _laid_over(found: Sequence[Bind], writable: Mapping[Path, bool]) -> list[Bind]:
+    """What has other rights than the mounted directory that it lies in, to be mounted over it.
 
-    So is each directory on the way to it, to be written as before: else it could be moved away, and another put in its place.
+    So is each directory on the way to what can be read only, to be written as before: else it could be moved away, and another
+    put in its place.
     """
-    kept: dict[str, Bind] = {}
+    laid: dict[str, Bind] = {}
     ways: dict[str, Bind] = {}
     for source, target, read_only in found:
-        here = [path for path in precious if not read_only and Path(source) in path.parents and path.exists()]
-        for path in here:
-            if not any(other in path.parents for other in here):
-                inside = path.relative_to(source)
-                kept |= _bind(source, target, inside, read_only=True)
-                for way in inside.parents[:-1]:
+        known = {Path(source): not read_only}
+        for path in sorted((path for path in writable if Path(source) in path.parents), key=lambda path: len(path.parts)):
+            above = next(parent for parent in path.parents if parent in known)
+            if known[above] == writable[path] or not path.exists():
+                continue
+            known[path] = writable[path]
+            inside = path.relative_to(source)
+            laid |= _bind(source, target, inside, read_only=not writable[path])
+            for way in inside.parents[:-1] if known[above] else ():
+                if above in (Path(source) / way).parents:
                     ways |= _bind(source, target, way, read_only=False)
     taken = {target for _, target, _ in found}
-    return [bind for place, bind in sorted({**ways, **kept}.items()) if place not in taken]
+    return [bind for place, bind in sorted({**ways, **laid}.items()) if place not in taken]
 
 
 def _bind(source: str, target: str, inside: Path, *, read_only: bool) -> dict[str, Bind]:
@@ -183,7 +194,7 @@ def _bind(source: str, target: str, inside: Path, *, read_only: bool) -> dict[st
     return {place: (str(Path(source, inside)), place, read_only)}
 
 
-def _own_code() -> list[Path]:
+def own_code() -> list[Path]:
     """What this program runs from: this package, and the environment that it is installed in."""
     environment = [Path(sys.prefix).resolve()] if sys.prefix != sys.base_prefix else []
     return [*environment, *(path for path in (_PACKAGE,) if not any(map(path.is_relative_to, environment)))]

@@ -18,7 +18,7 @@ from kernelexec.provisioning.engine import Engine, Labelled, networks
 from kernelexec.provisioning.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
 from kernelexec.provisioning.register import LeftSession, left_sessions
 from kernelexec.provisioning.roots import RECORD, Owner, Root, is_held
-from kernelexec.provisioning.trees import DIRECTORY
+from kernelexec.workspace.trees import DIRECTORY
 
 #: Who is out of descriptors or memory knows nothing of others.
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Config
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import systems
+from kernelexec.provisioning.bubblewraps import BubblewrapPlace, missing
 from kernelexec.provisioning.containers import ContainerPlace
-from kernelexec.provisioning.environment import scrubbed
+from kernelexec.provisioning.errands import Done, Errand, Network
 from kernelexec.provisioning.forks import Forks
+from kernelexec.provisioning.here import LocalPlace
 from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
+from kernelexec.provisioning.interpreters import check_workspace
 from kernelexec.provisioning.runtime import RuntimeDirectory
-from kernelexec.provisioning.spec import guarded_spec, kernel_spec
+from kernelexec.provisioning.secrets import Vault
+from kernelexec.workspace.contexts import contexts
 
 
 class Place(Protocol):
@@ -30,6 +34,11 @@ class Place(Protocol):
     @property
     def cwd(self) -> str:
         """The workspace as kernels see it."""
+        ...
+
+    @property
+    def secrets(self) -> Vault | None:
+        """What new kernels are told besides, and nobody is shown; None where there is nothing."""
         ...
 
     @property
@@ -110,91 +119,28 @@ class Place(Protocol):
         """The environment of a new kernel."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class LocalPlace:
-    """This machine, with the caller's own rights."""
-
-    config: Config
-    cwd: str
-    patience: float = 0.0
-    user: None = None
-    reached_by: Transport = "ipc"
-    forks: Forks | None = None
-    root: Path | None = None
-
     @property
-    def isolation(self) -> str:
-        """What results say: whether this machine is a container itself."""
-        return "container-host" if self.config.isolation == "container-host" else "local"
+    def network(self) -> Network:
+        """Which network kernels have."""
+        ...
 
-    @property
-    def python(self) -> str:
-        """The chosen interpreter."""
-        return self.config.python
+    async def run(self, errand: Errand, session: Path) -> Done:
+        """Do an errand for a session, by its private directory.
 
-    def inside(self, path: str) -> str:
-        """The same."""
-        return path
+        Raises:
+            OSError, EngineFailed, KernelStartFailed: it could not be begun, or nobody says what became of it.
+        """
+        ...
 
-    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """The same."""
-        return path
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """No limit of its own."""
-        return None
-
-    @property
-    def cpus(self) -> float | None:
-        """No limit of its own."""
-        return None
-
-    def limited(self, config: Config) -> Place | None:  # noqa: ARG002 - of the protocol
-        """There are no limits of a kernel's memory and processors here."""
-        return None
-
-    @property
-    def specs_where(self) -> str:
-        """On this machine."""
-        return "that are installed here"
-
-    async def installed(self) -> Installed:
-        """This machine's."""
-        return Installed.here()
-
-    def reach(self, installed: InstalledSpec | None) -> Transport:
-        """By unix sockets, where the kernel can have them."""
-        return installed.transport if installed else self.reached_by
-
-    async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - of the protocol
-        """Have a fork server, if one is wanted."""
-        if self.forks is not None and self.root is not None:
-            await self.forks.prepare(self.root)
-
-    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """That a kernel can be reached by others too; that it was not forked, though it could be."""
-        if installed is None or transport != "tcp":
-            failure = self.forks.failure if self.forks is not None and installed is None else None
-            return () if failure is None else (failure,)
-        return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
-
-    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
-        """Our launcher in the chosen interpreter, or another kernel under our guard."""
-        file = runtime.connection_file
-        if installed is not None:
-            return guarded_spec(installed, file)
-        server = None if self.forks is None else self.forks.serving()
-        return kernel_spec(self.config.python, file, forked_by=server)
-
-    def environment(self) -> dict[str, str]:
-        """This process's, without what looks like a secret."""
-        return scrubbed(self.config.environment)
+    def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
+        """What a new kernel with that private directory is to confine itself to; None where others see to that."""
+        ...
 
 
 def unavailable(config: Config) -> str | None:
     """Why kernels cannot run where the configuration says, in a sentence; None where they can. It takes two seconds at most."""
+    if config.isolation == "bubblewrap":
+        return missing()
     if config.isolation != "container":
         return None
     try:
@@ -205,7 +151,14 @@ def unavailable(config: Config) -> str | None:
 
 
 def place_of(
-    config: Config, *, session: str, workspace: Path, root: Path, own: bool = True, forks: Forks | None = None
+    config: Config,
+    *,
+    session: str,
+    workspace: Path,
+    root: Path,
+    own: bool = True,
+    forks: Forks | None = None,
+    secrets: Vault | None = None,
 ) -> Place:
     """Where the kernels of a session run, as the configuration says; ``own`` says that the workspace was made for it.
 
@@ -213,7 +166,12 @@ def place_of(
         InvalidConfig, InvalidWorkDir: they could not start there, or not write.
     """
     if config.isolation == "container":
-        place = ContainerPlace(config, session, workspace, root)
+        place = ContainerPlace(config, session, workspace, root, secrets)
         place.check(own=own)
         return place
-    return LocalPlace(config, str(workspace), forks=forks, root=root)
+    check_workspace(config, workspace)
+    contexts(config, workspace)
+    if config.isolation == "bubblewrap":
+        return BubblewrapPlace(config, str(workspace), root=root, secrets=secrets)
+    reached = systems.HERE.transport
+    return LocalPlace(config, str(workspace), reached_by=reached, forks=forks, root=root, secrets=secrets)

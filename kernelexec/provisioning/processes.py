@@ -13,10 +13,12 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from kernelexec.provisioning import systems
 
 NAME = "KERNELEXEC_KERNEL"
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -55,13 +57,13 @@ class Mark:
         """The ids of all living processes that carry the mark, belong to the leader's session, or descend from it."""
         return list(self._find(leader))
 
-    def signal(self, signum: int, *, leader: Leader | None = None, spare: int | None = None) -> int:
-        """Signal every holder but ``spare``, each through a pidfd so that a reused id is never hit; how many were."""
-        return sum(_signal(pid, signum, found, 0) for pid, found in self._find(leader).items() if pid != spare)
+    def signal(self, signum: int, *, leader: Leader | None = None, spare: Container[int] = ()) -> int:
+        """Signal every holder but those to ``spare``, each through a pidfd so that a reused id is never hit; how many were."""
+        return sum(_signal(pid, signum, found, 0) for pid, found in self._find(leader).items() if pid not in spare)
 
     def sweep(self, leader: Leader | None = None, spare: int | None = None) -> int:
         """Kill all but ``spare`` until nobody is left (bounded, for what forks faster than it dies); how many were killed."""
-        if not hasattr(os, "pidfd_open"):
+        if not systems.HERE.process_handles:
             return 0
         killed: set[int] = set()
         for _ in range(_SWEEPS):
@@ -95,14 +97,17 @@ class Status:
 
 def descends(pid: int, ancestor: int) -> bool:
     """Whether a living process is another one, or comes from it."""
+    return ancestor in ancestors_of(pid)
+
+
+def ancestors_of(pid: int) -> Iterator[int]:
+    """A process, its parent, and so on, as far as they live."""
     for _ in range(_GENERATIONS):
-        if pid == ancestor:
-            return True
+        yield pid
         status = status_of(pid)
         if status is None or status.parent == 0:
-            return False
+            return
         pid = status.parent
-    return False
 
 
 def children_of(parent: int, table: Mapping[int, Status] | None = None) -> set[int]:
@@ -174,7 +179,7 @@ def _read(said: bytes) -> Status | None:
 
 def peer_of(sock: socket.socket) -> tuple[int, int] | None:
     """The process and the user at the other end of a unix socket; None where the system does not say."""
-    if not hasattr(socket, "SO_PEERCRED"):
+    if not systems.HERE.peers:
         return None
     pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, uid

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.handover import NAME as NOTE_OF_KERNEL
 from kernelexec.provisioning.handover import Handover
 from kernelexec.provisioning.roots import NAME, Owner, is_held
 from kernelexec.provisioning.runtime import RuntimeDirectory
-from kernelexec.provisioning.trees import DIRECTORY
 from kernelexec.workspace.directory import check_name
+from kernelexec.workspace.trees import DIRECTORY
 
 _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
@@ -115,7 +116,7 @@ def _live_roots(base: Path) -> Iterator[tuple[Path, int]]:
                 fd = os.open(entry.path, DIRECTORY)
                 try:
                     found, owner = os.fstat(fd), Owner.of(fd)
-                    private = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+                    private = found.st_uid == systems.user() and not stat.S_IMODE(found.st_mode) & 0o077
                     if private and owner is not None and is_held(fd, owner):
                         yield Path(entry.path), owner.pid
                 finally:

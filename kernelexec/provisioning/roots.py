@@ -6,7 +6,6 @@ container that shares the directory sees it. A record beside it says which proce
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -22,8 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.processes import has_ended, status_of
-from kernelexec.provisioning.trees import DIRECTORY, clear, names_in
+from kernelexec.workspace.trees import DIRECTORY, clear, names_in
 
 RECORD, _FRESH = ".owner", ".owner.new"
 #: How the roots' names begin, and what ``tempfile`` makes of it.
@@ -222,7 +222,7 @@ def _end(base: int, path: Path, stop: threading.Event, spare: Callable[[Path], b
 
 
 def _is_private(found: os.stat_result) -> bool:
-    return found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    return found.st_uid == systems.user() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def _locked_soon(fd: int) -> bool:
@@ -264,17 +264,17 @@ def _part() -> None:
 
 
 # For the whole process, and only here: with its parent's descriptors a child would keep a dead owner's kernels alive too.
-os.register_at_fork(after_in_child=_part)
+systems.in_forked_children(_part)
 
 
 def is_held(fd: int, owner: Owner) -> bool:
     """Whether the owner of an open root lives; ``fd`` is closed soon after, as this may take a lock that is free."""
-    return not _lock(fd, fcntl.LOCK_SH) if owner.locked else not owner.gone
+    return not _lock(fd, shared=True) if owner.locked else not owner.gone
 
 
-def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
+def _lock(fd: int, *, shared: bool = False) -> bool:
     try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        systems.lock(fd, shared=shared)
     except OSError:
         return False
     return True

@@ -21,11 +21,12 @@ import zmq
 from zmq.utils import z85
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import systems
 from kernelexec.provisioning.bases import SOCKET_PATH_BYTES
 from kernelexec.provisioning.installed import Transport
 from kernelexec.provisioning.loopback import free_ports
 from kernelexec.provisioning.roots import hold, let_go
-from kernelexec.provisioning.trees import DIRECTORY, clear, remove_tree
+from kernelexec.workspace.trees import DIRECTORY, clear, remove_tree
 
 #: What stands for the channels' ports in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
@@ -49,7 +50,7 @@ class Connection:
     address: str | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
     server_key: bytes | None = None
-    uid: int = field(default_factory=os.getuid)
+    uid: int = field(default_factory=systems.user)
     """Who the kernel runs as."""
 
     def path(self, channel: str) -> Path:
@@ -207,12 +208,14 @@ class RuntimeDirectory:
         lease_seconds: float | None = None,
         patience: float = 0.0,
         tape_bytes: int = 0,
+        **more: object,
     ) -> dict[str, str]:
         """What the launcher inside the kernel's process is told; an encrypted one's first lease among it.
 
         ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` how much output it keeps for that one.
+        ``more`` is handed on as it is.
         """
-        order: dict[str, Any] = {"token": token, "limits": limits}
+        order: dict[str, Any] = {"token": token, "limits": limits, **more}
         if self._told:
             order |= {"connection": self._told, "lease_seconds": lease_seconds}
         else:

@@ -10,8 +10,6 @@ from pathlib import Path
 from kernelexec.results import Stats
 
 _PROC = Path("/proc")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def usage_of(pids: Iterable[int]) -> Stats | None:
@@ -25,7 +23,7 @@ def usage_of(pids: Iterable[int]) -> Stats | None:
             fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
             used = _memory(pid)
             memory += used
-            seconds += sum(map(int, fields[11:15])) / _TICKS
+            seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             tasks += int(fields[17])
             found = True
     return Stats("local", "idle", 0, memory_bytes=memory, cpu_seconds=seconds, pids=tasks) if found else None
@@ -37,4 +35,4 @@ def _memory(pid: int) -> int:
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
-    return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+    return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

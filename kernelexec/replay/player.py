@@ -26,6 +26,9 @@ QUICK = 1.0
 _IN_PYTHONS_PLACE = ("python", "javascript")
 _REPLACED = "After cell {} a new kernel had taken the old one's place: what the cells up to there left in it was gone then."
 _HEAD_CHARS, _WHY_CHARS = 60, 300
+#: How a secret is recorded that was part of a cell's own text.
+_MASKED = re.compile(r"[\[<(]secret [A-Za-z_]\w*[\])>]", re.ASCII)
+_HELD = "its text held a secret, which is not recorded"
 _UNKNOWN_NAME = re.compile(r"name '(?P<name>[^']+)' is not defined")
 
 
@@ -44,7 +47,7 @@ async def replay(session: AsyncSession, past: Past, *, source: str, timeout: flo
     """
     plans = await anyio.to_thread.run_sync(_plans, past.cells)
     player = _Player(session, past, timeout=timeout, repeat_unsafe=repeat_unsafe)
-    for number, (cell, plan) in enumerate(zip(past.cells, plans, strict=True), 1):
+    for number, (cell, plan) in enumerate(zip(session.masked_past(past).cells, plans, strict=True), 1):
         await player.play(number, cell, plan)
         session.life.check_open()
     return player.report(source)
@@ -69,7 +72,7 @@ class _Plan:
 def _plans(past: tuple[PastCell, ...]) -> list[_Plan]:
     judge, plans = Judge(), []
     for cell in past:
-        unsafe = judge.why_not(cell)
+        unsafe = _HELD if _MASKED.search(cell.source) else judge.why_not(cell)
         source = cell.source if cell.kind == "code" and cell.language == "python" else ""
         code, defined = definitions(source)
         code = "" if code and why_not(PastCell(code)) else code
@@ -83,6 +86,7 @@ class _Player:
     def __init__(self, session: AsyncSession, past: Past, *, timeout: float, repeat_unsafe: bool) -> None:
         self._session = session
         self._snapshot = past.snapshot
+        self._cells = past.cells
         self._covered = min(past.covered, len(past.cells)) if past.snapshot else 0
         self._timeout = timeout
         self._repeat_unsafe = repeat_unsafe
@@ -201,7 +205,7 @@ class _Player:
 
     async def _repeat(self, number: int, cell: PastCell, note: str) -> ReplayedCell:
         try:
-            result = await self._send(cell)
+            result = await self._send(self._cells[number - 1])
         except InvalidRequest as exc:  # a directory that is no longer there
             return _told(number, cell, "failed", note + str(exc))
         if result.state == "lost" and (cell.kind == "command" or cell.language in _IN_PYTHONS_PLACE):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from kernelexec.results.background import BackgroundCommand, BackgroundOutput, BackgroundStatus
+from kernelexec.results.environments import Installation, Package, PythonEnvironment, Served
+from kernelexec.results.files import FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -26,6 +29,7 @@ from kernelexec.results.result import (
     OutputPage,
     Progress,
     Rung,
+    SecurityError,
     State,
     Status,
     Timing,
@@ -35,6 +39,9 @@ from kernelexec.results.stats import Holder, KernelStatus, LimitsSet, MemoryUse,
 from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [
+    "BackgroundCommand",
+    "BackgroundOutput",
+    "BackgroundStatus",
     "Cause",
     "CodeStatus",
     "Completion",
@@ -44,23 +51,35 @@ __all__ = [
     "ExecuteResult",
     "ExecutionFailed",
     "ExecutionResult",
+    "FileEntry",
+    "FileKind",
+    "FileList",
+    "FileText",
+    "FileWritten",
+    "FilesDeleted",
     "Holder",
     "Image",
+    "Installation",
     "Interrupted",
     "KernelStatus",
     "LeftOut",
     "LimitsSet",
     "MemoryUse",
     "MimeBundle",
+    "NotDeleted",
     "Outcome",
     "Output",
     "OutputPage",
+    "Package",
     "Progress",
+    "PythonEnvironment",
     "Replay",
     "ReplayedCell",
     "Restored",
     "Rung",
     "SavedVariable",
+    "SecurityError",
+    "Served",
     "Snapshot",
     "State",
     "Stats",

@@ -59,7 +59,8 @@ class ExecutionResult:
     signal n, and -1 where the cell never ran. ``state`` says whether the variables are still there, as checked with the
     kernel; ``kernel_epoch`` grows with every new kernel process. ``outputs`` hold what came in time, ``late`` what came
     from threads or children after the cell had ended. ``language`` is the cell's: each has a kernel with epochs of its own,
-    but for commands and node, which run in the place of the Python kernel.
+    but for commands and node, which run in the place of the Python kernel. ``confinement`` names what holds a kernel on this
+    machine: ``landlock``, ``no-new-privileges``, ``capabilities`` where it is root, ``no-network``; a container's is its own.
     """
 
     execution_id: str
@@ -82,6 +83,7 @@ class ExecutionResult:
     files: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
     isolation: str = "local"
+    confinement: tuple[str, ...] = ()
     work_dir: str | None = None
     notes: tuple[str, ...] = ()
     language: str = "python"
@@ -120,10 +122,13 @@ class ExecutionResult:
         """Return this result if the cell ran to its end without failure.
 
         Raises:
+            SecurityError: it was refused, and the message says by which rule.
             ExecutionFailed: the status is ``error``, ``aborted`` or ``unknown``.
         """
         if self.status in ("ok", "running"):
             return self
+        if self.status == "aborted" and self.diagnosis is not None and self.diagnosis.kind == "refused":
+            raise SecurityError(self.diagnosis.message, self)
         what = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
         if self.status == "unknown":
             what = "nobody can know what became of it"
@@ -164,6 +169,12 @@ class ExecutionFailed(KernelexecError):
     def __init__(self, message: str, result: ExecutionResult) -> None:
         super().__init__(message)
         self.result = result
+
+
+class SecurityError(ExecutionFailed):
+    """A cell was refused, by a rule, a validator or an approver; nothing of it ran."""
+
+    may_have_run = False
 
 
 @dataclass(frozen=True, slots=True)

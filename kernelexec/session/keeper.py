@@ -119,9 +119,9 @@ class Keeper:
         if self.kernel is None:
             self.epoch += 1
             try:
-                ready, life, check = self._ready, self._life.tasks, self._check_wanted
+                ready, life, check, place = self._ready, self._life.tasks, self._check_wanted, self._place
                 self._ready = NOT_READY
-                kernel = await ready.entered(self._cwd) or await begin(self._new_kernel, self._place, life, check)
+                kernel = await ready.entered(self._cwd, place) or await begin(self._new_kernel, place, life, check)
             except KernelStartFailed as exc:
                 self._check_wanted()
                 self._say("failed", str(exc))
@@ -167,7 +167,7 @@ class Keeper:
 
         A request of our ``own`` has a result that nobody sees: what is to be said is kept for the next cell's.
         """
-        verdict = Verdict(notes=[] if own else self._told(kernel))
+        verdict = Verdict(notes=[] if own else self._told(kernel), confinement=kernel.confinement.layers)
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
             verdict.interrupted = "request" if execution.asked else "timeout"
@@ -176,6 +176,7 @@ class Keeper:
         limit = limit_of(kernel.usage, self._place.isolation if self._place else "local")
         await self._judge(kernel, execution, verdict)
         say_memory(verdict, kernel.usage, limit)
+        verdict.notes += kernel.take_refused()
         execution.settle()
         if self._ephemeral and verdict.state != "lost":
             loss = await self._bury(kernel, told=True)
@@ -188,7 +189,7 @@ class Keeper:
         remarks, self.remarks = self.remarks, []
         if self._place is not None and not self._noticed:
             self._noticed = True
-            remarks += self._place.notices(self._installed, kernel.transport)
+            remarks += (*self._place.notices(self._installed, kernel.transport), *kernel.confinement.told)
         return remarks
 
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:

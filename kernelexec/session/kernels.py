@@ -38,6 +38,8 @@ class Kernels:
     ) -> None:
         self.order = anyio.Lock(fast_acquire=True)
         """Held while a language gets its keeper, and while limits change: one that is new has them too."""
+        self.installing = anyio.Lock(fast_acquire=True)
+        """Held while packages are installed."""
         self._place = place
         self._make = partial(Keeper, config=config, session=session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)
@@ -47,6 +49,11 @@ class Kernels:
         self._names = {"python": "python"}
         self._runtime = runtime
         self._limit = config.capacity.code_bytes
+
+    @property
+    def place(self) -> Place:
+        """Where they run."""
+        return self._place
 
     async def cell(self, code: str, language: object, stdin: str | None) -> Cell:
         """What a text is in a language: code of Python or of an installed kernel, a shell's command, or node's.

@@ -12,7 +12,7 @@ from kernelexec import cells
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.kernel import Kernel
-from kernelexec.results import CodeStatus, Completion, Variables
+from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
@@ -65,6 +65,16 @@ class Lookout:
         content: dict[str, Any] = {"names": _checked(names), "limit": _limit(limit)}
         said = await self._ask("control", "kernelexec_variables_request", content, patience)
         return Variables.of(said, limit)
+
+    async def environment(self, *, wait: float = LOOK_SECONDS) -> PythonEnvironment:
+        """Which Python, packages and programs the session's cells find, also while one runs; no code of the user's runs for it.
+
+        Raises:
+            InvalidTimeout, Closed: before anything was asked.
+            KernelNotAnswering: see ``variables``.
+        """
+        said = await self._ask("control", "kernelexec_environment_request", {}, seconds(wait, "wait"))
+        return PythonEnvironment.of(said)
 
     async def complete(self, code: str, cursor: int | None = None, *, wait: float = LOOK_SECONDS) -> Completion:
         """What the kernel would put at ``cursor`` (in characters, the end by default). It waits behind a running cell.

@@ -84,6 +84,7 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: F
         session=session,
         language=turn.cell.language,
         isolation=turn.isolation,
+        confinement=verdict.confinement,
         status=status,
         execution_count=count,
         outputs=outputs,

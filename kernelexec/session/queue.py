@@ -112,9 +112,10 @@ class Queue:
         return turn.result if turn.done.is_set() else None
 
     def let_none_begin(self) -> None:
-        """Abort the turns that wait."""
+        """Abort the turns that wait, for their turn or for a decision."""
         for turn in self.turns:
             turn.waiting.cancel()
+            turn.deciding.cancel()
 
     def end(self) -> None:
         """Let go of turns whose task never began. No task runs any more."""
@@ -149,7 +150,7 @@ class Queue:
             finally:
                 self.order.release()
             if not turn.own:
-                self._tell(CellExecuted(self._session, turn.cell, result, turn.request_id))
+                self._tell(CellExecuted(self._session, turn.shown, result, turn.request_id))
                 result = self._requests.noted(result)
         except Exception as exc:  # noqa: BLE001 - given to who asked
             turn.failure, why = exc, str(exc)
@@ -160,10 +161,11 @@ class Queue:
     def _broken(self, turn: Turn, why: str) -> ExecutionResult:
         """The result of a turn that never came to its own, which the hooks are told too."""
         sent = turn.execution is not None or turn.in_flight
-        result = (broke_off if sent else never_ran)(turn, self._session, self._kernels.of(turn.cell).epoch, why)
+        broken = broke_off if sent else never_ran
+        result = self._runner.sealed(broken(turn, self._session, self._kernels.of(turn.cell).epoch, why))
         if turn.own:
             return result
-        self._tell((CellExecuted if sent else CellAborted)(self._session, turn.cell, result, turn.request_id))
+        self._tell((CellExecuted if sent else CellAborted)(self._session, turn.shown, result, turn.request_id))
         return self._requests.noted(result)
 
     def _with_late_told(self, result: ExecutionResult) -> ExecutionResult:

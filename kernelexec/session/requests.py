@@ -67,7 +67,7 @@ class Requests:
         async with self._admitting.setdefault(name, asyncio.Lock()):
             known = self._turns.get(name)
             if known is not None and not known.never_ran:
-                self._check_same(name, cells.fingerprint(known.cell), turn)
+                self._check_same(name, cells.fingerprint(known.shown), turn)
                 return known
             earlier = await self._look_up(name)
             if earlier is not None:
@@ -121,7 +121,7 @@ class Requests:
         return await anyio.to_thread.run_sync(partial(self._ledger.look_up, name))
 
     def _check_same(self, name: str, fingerprint: str, turn: Turn) -> None:
-        if fingerprint != cells.fingerprint(turn.cell):
+        if fingerprint != cells.fingerprint(turn.shown):
             message = f"request_id={name!r} was sent with another cell before: give each request an id of its own."
             raise InvalidRequest(message)
 

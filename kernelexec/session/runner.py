@@ -9,18 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernelexec.collector import Collector
+from kernelexec.collector import Collector, MaskedCollector, Veil
 from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.policy import Judge
+from kernelexec.provisioning import Vault
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.loss import loss_told
 from kernelexec.session.outcomes import conclude, lost_track
+from kernelexec.session.permission import Permission
 from kernelexec.session.requests import Requests
+from kernelexec.session.secrecy import sealed
 from kernelexec.session.turn import OnOutput, Turn
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
 
@@ -40,26 +42,27 @@ class Runner:
         spills: Path,
         notebook: Path | None,
         requests: Requests,
+        secrets: Vault | None,
         tell: Callable[[Event], None],
         tell_output: Callable[[Event], None] | None = None,
+        permission: Permission,
     ) -> None:
         self._session = session
         self._config = config
         self._late = config.output.late
-        self._judge = Judge.of(config)
+        self._permission = permission
         self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
         self._requests = requests
+        self._secrets = secrets
         self._tell = tell
         self._tell_output = tell_output
         self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
     def refuses(self, turn: Turn) -> str | None:
-        """Why a turn may not run, by the rules; None where it may. What another owner sent, it has judged."""
-        if not turn.own and not turn.in_flight:
-            turn.refusal = self._judge.judge(turn.cell)
-        return None if turn.refusal is None else str(turn.refusal)
+        """Why a turn may not run, where that is known at once."""
+        return self._permission.refuses(turn)
 
     async def run(self, turn: Turn) -> ExecutionResult | str:
         """Run a turn to its end, whatever that is; a sentence that says why, where nothing ran.
@@ -67,6 +70,11 @@ class Runner:
         Raises:
             KernelStartFailed, KernelConnectionFailed, Refused: nothing ran.
         """
+        with turn.deciding:
+            if (why := await self._permission.refused(turn)) is not None:
+                return why
+        if turn.deciding.cancelled_caught:
+            return "Cancelled while others decided whether it may run."
         keeper = self._kernels.of(turn.cell)
         with turn.starting:
             kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
@@ -74,7 +82,7 @@ class Runner:
             return "Cancelled while its kernel started."
         output = self._config.output
         turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
-        collector = partial(Collector, displays=kernel.displays, on_update=self._display_updated)
+        collector = partial(self._collector(), displays=kernel.displays, on_update=self._display_updated)
         turn.collector = collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
         late = collector(self._late, on_output=self._heard(turn, None))
         if turn.in_flight:
@@ -94,7 +102,20 @@ class Runner:
         verdict = await keeper.mind(kernel, turn.execution, self._left(turn), own=turn.own)
         turn.clock.ended = time.monotonic()
         loss_told(verdict, loss, keeper.epoch)
-        return conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=_no_files if turn.own else self._files)
+        verdict.notes[:0] = turn.remarks
+        if kernel.remark is not None and not turn.own:
+            verdict.notes.append(kernel.remark)
+            kernel.remark = None
+        files = _no_files if turn.own else self._files
+        return self.sealed(conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=files))
+
+    def sealed(self, result: ExecutionResult) -> ExecutionResult:
+        """A result without secrets."""
+        return sealed(result, self._secrets)
+
+    def _collector(self) -> Callable[..., Collector]:
+        """What makes the collectors of one cell."""
+        return Collector if self._secrets is None else partial(MaskedCollector, Veil(self._secrets.masker))
 
     def _files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """The files that a cell made or changed, those that its displays become included."""
@@ -106,7 +127,7 @@ class Runner:
         """Have it known, on the disk if its request has a name, that the turn is about to be sent."""
         if not turn.own:
             epoch, name = keeper.epoch, turn.request_id
-            self._tell(CellStarted(self._session, turn.execution_id, turn.cell, epoch, name, turn.timeout))
+            self._tell(CellStarted(self._session, turn.execution_id, turn.shown, epoch, name, turn.timeout))
         if turn.request_id is not None:
             await self._requests.secure(turn.request_id)
 

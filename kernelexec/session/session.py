@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from kernelexec import cells
-from kernelexec.cells import Cell
-from kernelexec.config import Config, seconds
-from kernelexec.errors import InvalidRequest, Refused
+from kernelexec.config import Config
 from kernelexec.hooks import (
-    CellRefused,
     Hook,
     Ledger,
     Record,
@@ -28,29 +21,29 @@ from kernelexec.hooks import (
     wants_output,
 )
 from kernelexec.past import Past
+from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.register import note
-from kernelexec.provisioning.trees import remove_tree
+from kernelexec.provisioning.temporary import remove_private
 from kernelexec.results import ExecutionResult, Replay
-from kernelexec.session.executions import Executions
+from kernelexec.session.asking import Asking
 from kernelexec.session.inheritance import Left
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
-from kernelexec.session.limiting import Limiting
-from kernelexec.session.lookout import Lookout
+from kernelexec.session.permission import Permission
 from kernelexec.session.queue import Queue
 from kernelexec.session.requests import Requests
 from kernelexec.session.runner import Runner, teller
 from kernelexec.session.scribe import Scribe
-from kernelexec.session.snapshots import Snapshots
+from kernelexec.session.sending import Sending
 from kernelexec.session.starting import NOT_READY, Ready
-from kernelexec.session.turn import OnOutput, Turn
+from kernelexec.session.turn import OnOutput
 from kernelexec.workspace import Workspace
 
 logger = logging.getLogger("kernelexec")
 
 
-class AsyncSession(Executions, Lookout, Limiting, Snapshots):
+class AsyncSession(Asking, Sending):
     """One agent's persistent kernel. Made by ``AsyncExecutor.session``; cells sent at once run one after the other."""
 
     def __init__(
@@ -65,6 +58,8 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         ledger: Ledger | None,
         place: Place,
         ready: Ready = NOT_READY,
+        validators: Sequence[Validator] = (),
+        approver: Approver | None = None,
         on_close: Callable[[AsyncSession], None],
     ) -> None:
         self.name = name
@@ -77,7 +72,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         self._place = workspace
         self._inside, self._outside = place.inside, place.outside
         self._runtime = runtime
-        self._config = config
+        self._config, self._secrets = config, place.secrets
         self._scribe = Scribe(name, record, self.life)
         self._ledger = ledger
         self._requests = requests = Requests(name, ledger)
@@ -87,6 +82,8 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
         self._keeper = kernels.python
         self._keeper.receive(ready)
+        self._permission = Permission(name, config, validators, approver, place.secrets.masker if place.secrets else None)
+        self._background = {}
         work_dir, spills = workspace.path, runtime / "out"
         runner = Runner(
             name,
@@ -96,8 +93,10 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
             spills=spills,
             notebook=notebook,
             requests=requests,
+            secrets=place.secrets,
             tell=tell,
             tell_output=teller(name, listening) if listening else None,
+            permission=self._permission,
         )
         self._queue = Queue(name, config.capacity, self.life, kernels=kernels, runner=runner, requests=requests, tell=tell)
         self._on_close = on_close
@@ -143,7 +142,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
     def replayed(self, replay: Replay, past: Past) -> None:
         """Take note of what came back of an earlier session's past. Called by the executor."""
         self.replay = replay
-        self._tell(SessionReplayed(self.name, replay, past))
+        self._tell(SessionReplayed(self.name, replay, self.masked_past(past)))
 
     async def execute(
         self,
@@ -155,6 +154,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         wait: float | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
+        approver: Approver | None = None,
     ) -> ExecutionResult:
         """Run a cell of code or shell magic and return what became of it.
 
@@ -173,6 +173,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
                 became of it, the status is ``unknown``. A cell that never ran is run.
             on_output: called in the event loop with every output as it comes; what it raises is raised here at once,
                 while the cell goes on. A request that is sent again brings no outputs but those of its result.
+            approver: who is asked about this cell, in the place of the executor's; see ``policy.decisions``.
 
         Raises:
             InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
@@ -181,7 +182,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         with self._refusals_told("code", code, request_id):
             self.life.check_open()
             cell = await self._kernels.cell(code, language, stdin)
-            sent = await self._submit(cell, timeout, wait, on_output, request_id)
+            sent = await self._submit(cell, timeout, wait, on_output, request_id, approver)
         return await sent()
 
     async def execute_command(
@@ -194,6 +195,7 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         wait: float | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
+        approver: Approver | None = None,
     ) -> ExecutionResult:
         """Run a shell command in the kernel's place: stdout and stderr apart, its exit code, its own process group.
 
@@ -208,13 +210,13 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
             place = None if work_dir is None else self._inside(self._place.directory(self._outside(work_dir)))
             limit = self._config.capacity.code_bytes
             cell = cells.command(command, work_dir=place, stdin=stdin, limit_bytes=limit)
-            sent = await self._submit(cell, timeout, wait, on_output, request_id)
+            sent = await self._submit(cell, timeout, wait, on_output, request_id, approver)
         return await sent()
 
-    async def restart(self, *, language: str | None = None) -> None:
+    async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
         """Replace all kernels, or that of one language; their state is lost, a running cell with it.
 
-        Waiting cells run in the new ones.
+        Waiting cells run in the new ones. With ``fresh_venv`` what was installed in the session's environment is gone too.
 
         Raises:
             InvalidRequest: the session has no kernel of that language.
@@ -222,6 +224,8 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
         """
         self.life.check_open()
         chosen = self._kernels.chosen(language)
+        if fresh_venv:
+            await self._fresh_venv()
         first = self._queue.first
         of_first = self._kernels.of(first.cell) if first is not None else None
         sent = first is not None and (first.execution is not None or first.in_flight)
@@ -267,34 +271,4 @@ class AsyncSession(Executions, Lookout, Limiting, Snapshots):
 
     def _remove_files(self) -> None:
         self._queue.forget()
-        remove_tree(self._runtime)
-
-    async def _submit(
-        self, cell: Cell, timeout: float | None, wait: float | None, on_output: OnOutput | None, request_id: str | None
-    ) -> Callable[[], Awaitable[ExecutionResult]]:
-        """Send a cell, or find the one that this request sent before; what waits for its result comes back."""
-        self.life.check_open()
-        self._requests.check(request_id)
-        budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
-        patience = None if wait is None else seconds(wait, "wait")
-        if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
-            message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
-            raise InvalidRequest(message)
-        turn = Turn(cell, timeout=budget, on_output=on_output, request_id=request_id, isolation=self.isolation)
-        found = await self._requests.admit(turn, self._queue.add, self._kernels.of(cell))
-        return partial(self._outcome, turn, found, patience)
-
-    async def _outcome(self, turn: Turn, found: Turn | ExecutionResult, patience: float | None) -> ExecutionResult:
-        if isinstance(found, ExecutionResult):
-            return found
-        result = await self._queue.outcome(found, patience, joined=found is not turn)
-        return result if found is turn else self._requests.as_of_now(result, self._kernels.of(turn.cell))
-
-    @contextmanager
-    def _refusals_told(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
-        """Have the hooks told of what is refused within."""
-        try:
-            yield
-        except (InvalidRequest, Refused) as exc:
-            self._tell(CellRefused(self.name, kind, source, exc, request_id))
-            raise
+        remove_private(self._runtime)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ from kernelexec.cells import CodeCell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelError, nearest
 from kernelexec.hooks import Event, SnapshotTaken
-from kernelexec.provisioning.trees import remove_within
 from kernelexec.results import ExecutionResult, LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life, in_thread
 from kernelexec.session.queue import Queue
 from kernelexec.session.turn import Turn
 from kernelexec.text import clean_text
+from kernelexec.workspace.files import copy_between
+from kernelexec.workspace.trees import remove_within
 
 #: Where snapshots are in a workspace. The kernel writes, reads and counts them.
 PLACE = Path(".kernelexec", "snapshots")
@@ -103,12 +106,29 @@ class Snapshots:
         files = [
             (one.name, one.file, one.sha256) for one in snapshot.variables if one.name in wanted and _FILE.fullmatch(one.file)
         ]
-        answer = await self._have(f"get_ipython().load_variables({self._inside(snapshot.directory)!r}, {files!r})", timeout)
+        async with self._within(snapshot, [file for _, file, _ in files]) as directory:
+            answer = await self._have(f"get_ipython().load_variables({self._inside(directory)!r}, {files!r})", timeout)
         back = answer.get("back")
         there = {name for name in (back if isinstance(back, list) else []) if isinstance(name, str)}
         why = {left.name: left for said in _listed(answer, "missing") if (left := _left_out(said))}
         gone = (why.get(name, LeftOut(name, "the kernel said nothing of it")) for name in sorted(wanted) if name not in there)
         return Restored(tuple(sorted(there & set(wanted))), tuple(gone))
+
+    @asynccontextmanager
+    async def _within(self, snapshot: Snapshot, files: list[str]) -> AsyncIterator[str]:
+        """The directory of a snapshot in this workspace; another session's is copied here for as long: kernels see no other."""
+        source, relative = Path(snapshot.directory), PLACE / Path(snapshot.directory).name
+        if source.is_relative_to(self.workspace) or source.parts[-len(relative.parts) :] != relative.parts:
+            yield snapshot.directory
+            return
+        copy = partial(copy_between, source.parents[len(relative.parts) - 1], self.workspace, relative, files)
+        try:
+            with suppress(OSError):  # the kernel says then that it is not there
+                await in_thread(copy)
+            yield str(self.workspace / relative)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(remove_within, self.workspace, relative)
 
     async def _have(self, request: str, timeout: float | None) -> dict[str, Any]:
         """Have the launcher do something in the session's turn; what it answered, of which nothing is checked."""

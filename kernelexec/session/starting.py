@@ -23,12 +23,25 @@ class Ready:
     changes: Mapping[str, str | None] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
-    async def entered(self, cwd: str) -> Kernel | None:
-        """The kernel, at home in a directory; None, and its end, where it does not answer."""
-        if self.kernel is not None and not await self.kernel.enter(cwd, self.changes, patience=_ANSWER_SECONDS):
-            await self.kernel.stop(0.0)
+    async def entered(self, cwd: str, place: Place | None) -> Kernel | None:
+        """The kernel, at home in a directory and told the secrets; None, and its end, where it does not answer.
+
+        Raises:
+            InvalidConfig: a secret cannot be had.
+        """
+        if self.kernel is None:
             return None
-        return self.kernel
+        entered = False
+        try:
+            changes = self.changes
+            if place is not None and place.secrets is not None:
+                changes = {**changes, **await place.secrets.read()}
+                self.kernel.hide(place.secrets)
+            entered = await self.kernel.enter(cwd, changes, patience=_ANSWER_SECONDS)
+        finally:
+            if not entered:
+                await self.kernel.stop(0.0)
+        return self.kernel if entered else None
 
 
 NOT_READY = Ready()
@@ -38,7 +51,7 @@ async def begin(make: Callable[[], Kernel], place: Place | None, tasks: TaskGrou
     """A new kernel that serves. There is one more try if its Python is another one by then.
 
     Raises:
-        KernelStartFailed: see ``Kernel.start``.
+        KernelStartFailed, InvalidConfig: see ``Kernel.start``.
         Closed: nobody wants it any more.
     """
     if place is not None:

@@ -15,6 +15,7 @@ from kernelexec.cells import Cell
 from kernelexec.collector import Collector
 from kernelexec.kernel import Execution
 from kernelexec.policy import Refusal
+from kernelexec.policy.decisions import Approver
 from kernelexec.results import (
     Cause,
     ExecutionResult,
@@ -68,6 +69,7 @@ class Verdict:
     interrupted: Interrupted | None = None
     rung: Rung | None = None
     lost_names: tuple[str, ...] = ()
+    confinement: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     stacks: str = ""
     limit: str = ""
@@ -89,11 +91,13 @@ class Turn:
         request_id: str | None = None,
         own: bool = False,
         isolation: str = "local",
+        approver: Approver | None = None,
         execution_id: str | None = None,
         began: float | None = None,
     ) -> None:
         self.execution_id = execution_id or uuid.uuid4().hex
-        self.cell = cell
+        self.cell = self.shown = cell
+        """``shown`` is what is told of it, which may have less in it than what is sent."""
         self.request_id = request_id
         self.timeout = timeout
         self.own = own
@@ -106,10 +110,14 @@ class Turn:
         self.failure: Exception | None = None
         self.objection: Exception | None = None
         """What the callback of who asked first raised: nobody else's."""
+        self.approver = approver
+        self.remarks: list[str] = []
+        """What the result is to say of how it came to run."""
         self.refusal: Refusal | None = None
         """Why it may not run."""
         self.interrupt_asked = False
         self.waiting = anyio.CancelScope()
+        self.deciding = anyio.CancelScope()
         self.starting = anyio.CancelScope()
         self.execution: Execution | None = None
         self.spill: SpillFile | None = None
@@ -127,8 +135,8 @@ class Turn:
         """Have the cell interrupted, or never run if it still waits."""
         self.interrupt_asked = True
         if not self.in_flight:
-            self.waiting.cancel()
-            self.starting.cancel()
+            for stage in (self.waiting, self.deciding, self.starting):
+                stage.cancel()
         if self.execution is not None:
             self.execution.ask_interrupt()
 

@@ -1,10 +1,12 @@
-"""A session's directory: where its code runs, what it changed there, and where its displays are saved."""
+"""A session's directory: where its code runs, what it changed there, where displays are saved, what is done to its files."""
 
 from __future__ import annotations
 
 from kernelexec.workspace.changes import Watch
 from kernelexec.workspace.directory import Workspace
 from kernelexec.workspace.displays import DisplayFiles
+from kernelexec.workspace.operations import FileOperations
 from kernelexec.workspace.spill import SpillFile
+from kernelexec.workspace.tracking import ReadTracker
 
-__all__ = ["DisplayFiles", "SpillFile", "Watch", "Workspace"]
+__all__ = ["DisplayFiles", "FileOperations", "ReadTracker", "SpillFile", "Watch", "Workspace"]

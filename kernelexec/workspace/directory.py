@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
@@ -13,10 +14,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Workspace:
-    """One session's directory; ``path`` is absolute with all links resolved."""
+    """One session's directory; ``path`` is absolute with all links resolved, and so is what its kernels see ``beside``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, beside: Sequence[Path] = ()) -> None:
         self.path = path
+        self.beside = tuple(beside)
 
     @classmethod
     def make(cls, parent: Path, session: str) -> Workspace:
@@ -72,11 +74,10 @@ class Workspace:
         return cls(_existing(Path(path), str(path)))
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
-        """The directory that ``work_dir`` names for a command: relative to the workspace, and inside of it.
+        """The directory that ``work_dir`` names for a command: relative to the workspace, in it or in what is beside.
 
         Raises:
-            InvalidWorkDir: missing, not a directory, or outside of the workspace once links are resolved; or the workspace
-                itself is gone.
+            InvalidWorkDir: missing, not a directory, or outside once links are resolved; or the workspace itself is gone.
         """
         _check_path(work_dir)
         if not self.path.exists():
@@ -85,12 +86,19 @@ class Workspace:
             found = _existing(self.path / work_dir, str(work_dir))
         except InvalidWorkDir:
             found = Path(os.path.normpath(self.path / work_dir))  # it may be there where only kernels see it
-            if found.is_relative_to(self.path):
+            if self._holds(found):
                 raise
-        if not found.is_relative_to(self.path):
-            message = f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}: give a directory inside of it."
+        if not self._holds(found):
+            also = f" and the context paths {', '.join(map(str, self.beside))}" if self.beside else ""
+            message = (
+                f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}{also}: give a directory inside of"
+                f" {'one of them' if also else 'it'}."
+            )
             raise InvalidWorkDir(message)
         return str(found)
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(one) for one in (self.path, *self.beside))
 
 
 def gone(path: str | os.PathLike[str]) -> str:
@@ -102,6 +110,23 @@ def give_to_owner(fd: int, directory: os.stat_result) -> None:
     """Give what root has made in somebody else's directory to its owner, who would not be able to change it."""
     if os.geteuid() == 0 and directory.st_uid:
         os.fchown(fd, directory.st_uid, directory.st_gid)
+
+
+def check_allowed(path: str | os.PathLike[str], allowed: Sequence[Path]) -> None:
+    """Refuse a directory that sessions may not work in, wherever its links lead; where none is ``allowed``, all are.
+
+    Raises:
+        InvalidWorkDir: it is not within them; the message names them.
+    """
+    _check_path(path)
+    try:
+        found, *within = (Path(os.path.realpath(Path(one).expanduser())) for one in (path, *allowed))
+    except (OSError, RuntimeError, ValueError) as exc:
+        message = f"work_dir {str(path)!r} cannot be followed to where it leads: {exc}."
+        raise InvalidWorkDir(message) from exc
+    if within and not any(found.is_relative_to(one) for one in within):
+        message = f"work_dir {str(path)!r} is not within the allowed paths: {', '.join(map(str, within))}."
+        raise InvalidWorkDir(message)
 
 
 def _check_path(path: object) -> None:

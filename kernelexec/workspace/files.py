@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kernelexec.workspace.directory import give_to_owner
+from kernelexec.workspace.trees import descend
 
 _BUFFER_BYTES = 256 * 1024
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
@@ -36,10 +41,33 @@ def create(path: Path, content: Iterable[bytes]) -> None:
         raise
 
 
+def copy_between(source: Path, target: Path, relative: Path, names: Iterable[str]) -> None:
+    """Copy plain files of a directory in one workspace into the same place in another; no link is followed in either.
+
+    What is no plain file, or not there, is left out.
+
+    Raises:
+        OSError: there is no such directory, or it cannot be written.
+    """
+    with ExitStack() as opened:
+        of = descend(os.open(source, _TOP), relative, opened)
+        first = os.open(target, _TOP)
+        to = descend(first, relative, opened, owner=os.fstat(first))
+        for name in names:
+            with suppress(OSError):
+                fd = os.open(name, _READING, dir_fd=of)
+                with os.fdopen(fd, "rb") as found:
+                    if stat.S_ISREG(os.fstat(fd).st_mode):
+                        made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=to)
+                        with os.fdopen(made, "wb") as copy:
+                            give_to_owner(made, os.fstat(to))
+                            shutil.copyfileobj(found, copy)
+
+
 def holds(path: Path, content: bytes) -> bool:
     """Whether a file has that content, and nothing else; the kernel may have put anything in its place."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, _READING)
     except OSError:
         return False
     try:

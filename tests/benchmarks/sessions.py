@@ -63,12 +63,16 @@ async def starts(rounds: int) -> Found:
     found: Found = {}
     async with AsyncExitStack() as stack:
         cold = await stack.enter_async_context(opened())
+        wrapped = await stack.enter_async_context(opened("bubblewrap"))
+        unforked = await stack.enter_async_context(opened(fork_server=False))
         warm = await stack.enter_async_context(opened(pool={"size": 1}))
         there = await stack.enter_async_context(opened("container", container=_CONTAINER))
         ready = await stack.enter_async_context(opened("container", container=_CONTAINER, pool={"size": 1}))
         ways: dict[str, Callable[[int], Awaitable[AsyncSession | None]]] = {
             _STOCK: _stock,
             "local": lambda number: _first(cold, number),
+            "local, not forked": lambda number: _first(unforked, number),
+            "bubblewrap": lambda number: _first(wrapped, number),
             "local, pool": lambda number: _first(warm, number),
             "container": lambda number: _first(there, number),
             "container, pool": lambda number: _first(ready, number),

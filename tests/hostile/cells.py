@@ -262,8 +262,10 @@ PLACES = {
         says="Too many open files",
     ),
     "its sockets are gone": Hostile("for path in place.iterdir():\n    if path.is_socket(): path.unlink()", KEPT, "ok"),
-    "its whole directory is gone": Hostile("import shutil; shutil.rmtree(place)", KEPT, "ok"),
-    "its working directory is gone": Hostile("import shutil; shutil.rmtree(os.getcwd()); print('end')", KEPT, "ok", says="end"),
+    "its whole directory is gone": Hostile("import shutil; shutil.rmtree(place, ignore_errors=True)", KEPT, "ok"),
+    "its working directory is gone": Hostile(
+        "import shutil; shutil.rmtree(os.getcwd(), ignore_errors=True); print('end')", KEPT, "ok", says="end"
+    ),
     "its pipes are full of garbage": Hostile(
         "for name in ('ready', 'owner'): os.write(os.open(place / name, os.O_RDWR | os.O_NONBLOCK), b'x' * 4096)",
         KEPT,

@@ -10,8 +10,12 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from kernelexec.workspace.directory import give_to_owner
+
 #: How a directory is opened: it, and nothing that a link in its place points to.
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: How a file is held that need not be read, where the system knows such. It is asked here, below what knows of systems.
+NAMED = getattr(os, "O_PATH", os.O_RDONLY)
 _PASSES = 5
 
 
@@ -29,13 +33,31 @@ def remove_tree(path: Path) -> None:
 def remove_within(top: Path, relative: Path) -> None:
     """The same for a directory somewhere below one that a kernel can write in: no link is followed on the way there either."""
     with suppress(OSError), ExitStack() as opened:
-        fd = os.open(top, DIRECTORY)
-        opened.callback(os.close, fd)
-        for part in relative.parts:
-            above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
-            opened.callback(os.close, fd)
-        clear(fd)
+        above = descend(os.open(top, DIRECTORY), relative.parent, opened)
+        clear(descend(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened))
         os.rmdir(relative.name, dir_fd=above)
+
+
+def descend(top: int, relative: Path, opened: ExitStack, *, owner: os.stat_result | None = None) -> int:
+    """The directory below an open one, opened step by step; ``opened`` closes them all, the first one too.
+
+    With an ``owner``, those that are missing on the way are made, and given to them.
+
+    Raises:
+        OSError: something on the way is missing, a link, or no directory.
+    """
+    opened.callback(os.close, top)
+    for part in relative.parts:
+        made = False
+        if owner is not None:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=top)
+                made = True
+        top = os.open(part, DIRECTORY, dir_fd=top)
+        opened.callback(os.close, top)
+        if owner is not None and made:
+            give_to_owner(top, owner)
+    return top
 
 
 def clear(top: int, *, keep: str = "", stop: threading.Event | None = None) -> bool:
@@ -89,12 +111,20 @@ def _unlinked(name: str, parent: int) -> bool:
     return True
 
 
+def _make_ours(fd: int) -> None:
+    """Give the owner of what is open, not of what is named, its full rights."""
+    if NAMED == os.O_RDONLY:
+        os.fchmod(fd, stat.S_IRWXU)
+    else:
+        Path(f"/proc/self/fd/{fd}").chmod(stat.S_IRWXU)
+
+
 def _open_ours(name: str, parent: int) -> int:
     """Open a directory, with its owner's full rights to it."""
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    fd = os.open(name, NAMED | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            Path(f"/proc/self/fd/{fd}").chmod(stat.S_IRWXU)  # of what is open, not of what is named
+            _make_ours(fd)
         return os.open(name, DIRECTORY, dir_fd=parent)
     finally:
         os.close(fd)

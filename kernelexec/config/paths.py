@@ -1,0 +1,55 @@
+"""What of this machine sessions may work in, and what they see besides: allowed paths and context paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, model_validator
+
+from kernelexec.config.kinds import Branch, Directory
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+def _name(given: str | None) -> str | None:
+    if given is not None and not _NAME.fullmatch(given):
+        raise ValueError("it is letters, digits, underscores, dots and dashes, 128 at most, no dot or dash first")
+    return given
+
+
+def _pinned(given: Path) -> Path:
+    try:
+        return Path(os.path.realpath(given.expanduser()))
+    except OSError as exc:
+        raise ValueError("it is relative to a directory that is gone") from exc
+
+
+class ContextPath(Branch):
+    """A directory or file of this machine that kernels see too. Of those that lie in each other the deeper one counts."""
+
+    path: Annotated[Directory, AfterValidator(_pinned)]
+    """Where it is. Links are resolved when the configuration is read; it must be there, and no link be in its place, whenever a
+    session opens: what leads to it may lie where kernels write."""
+    permission: Literal["read", "write"] = "read"
+    """Whether kernels, and file operations, can only read it, or write it too."""
+    name: Annotated[str | None, AfterValidator(_name)] = None
+    """What it is called below ``/context`` in containers with ``layout="classic"``; by default as here."""
+    protected_paths: tuple[Directory, ...] = ()
+    """What in it can only be read though the rest can be written: relative to ``path``, or absolute; each must be there.
+
+    In containers and bubblewrap they are mounted over it. Otherwise rights are given to all that is beside them when a kernel
+    starts: in the directories that they are in, and those above up to ``path``, it makes, removes and renames nothing."""
+
+    @model_validator(mode="after")
+    def _pin_protected(self) -> Self:
+        pinned = tuple(_pinned(self.path / one.expanduser()) for one in self.protected_paths)
+        for one in pinned:
+            if self.path not in one.parents:
+                message = f"the protected path {one} is not in {self.path}: name what is in it"
+                raise ValueError(message)
+        if pinned:
+            object.__setattr__(self, "protected_paths", pinned)
+        return self

@@ -1,0 +1,47 @@
+"""Calls of the system for which Python has no function."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from typing import Any
+
+
+def syscall(number: int, *arguments: Any) -> int:
+    """A system call by its number.
+
+    Raises:
+        OSError: it failed.
+    """
+    return _checked(_libc().syscall(ctypes.c_long(number), *arguments))
+
+
+def prctl(option: int, *arguments: Any) -> None:
+    """Change this process or thread: ``prctl(2)``.
+
+    Raises:
+        OSError: the system does not know it, or refuses.
+    """
+    _checked(_libc().prctl(option, *arguments, *[0] * (4 - len(arguments))))
+
+
+def capset(header: bytes, sets: bytes) -> None:
+    """Change this thread's capabilities: ``capset(2)``.
+
+    Raises:
+        OSError: it has none of them.
+    """
+    _checked(_libc().capset(header, sets))
+
+
+def _checked(found: int) -> int:
+    if found < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return found
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,76 @@
+"""No network for this process and all that it starts: system calls are refused by a filter (``seccomp(2)``).
+
+Landlock knows TCP only. Sockets of other families than unix cannot be made, none connects to anybody, and no call that the
+filter cannot see does either for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+
+from .libc import prctl
+
+_SET_SECCOMP, _FILTER = 22, 2  # PR_SET_SECCOMP of prctl(2)
+#: The architecture's mark, and its numbers of: socket, connect, sendto, socketpair; io_uring_setup has one number.
+_NUMBERS = {
+    "x86_64": (0xC000003E, 41, 42, 44, 53),
+    "aarch64": (0xC00000B7, 198, 203, 206, 199),
+}
+_IO_URING, _X32 = 425, 0x40000000
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of classic BPF: 32 bits
+_NUMBER_AT, _MARK_AT = 0, 4  # in struct seccomp_data
+_FIRST_AT, _FIFTH_AT = 16, 48
+
+
+def can_go_offline() -> bool:
+    """Whether the calls of this machine's architecture are known here."""
+    return platform.machine() in _NUMBERS
+
+
+def go_offline() -> None:
+    """Filter from now on; new privileges must be off already.
+
+    Raises:
+        OSError: the system has no filters.
+    """
+    program = _program(*_NUMBERS[platform.machine()])
+    code = ctypes.create_string_buffer(program, len(program))
+    said = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    prctl(_SET_SECCOMP, _FILTER, said)
+
+
+def _program(mark: int, socket: int, connect: int, sendto: int, socketpair: int) -> bytes:
+    """The filter: who asks for what it knows gets the answer of a machine without a network."""
+    answers = {"allow": _ALLOW}
+    answers |= {name: _REFUSE | getattr(errno, name) for name in ("ENOSYS", "EAFNOSUPPORT", "ENETUNREACH")}
+    lines: list[tuple[int, str | None, str | None, int]] = [
+        (_LOAD, None, None, _MARK_AT),
+        (_EQUAL, None, "ENOSYS", mark),
+        (_LOAD, None, None, _NUMBER_AT),
+        (_AT_LEAST, "ENOSYS", None, _X32),
+        (_EQUAL, "ENOSYS", None, _IO_URING),
+        (_EQUAL, "ENETUNREACH", None, connect),
+        (_EQUAL, "family", None, socket),
+        (_EQUAL, "family", None, socketpair),
+        (_EQUAL, None, "allow", sendto),
+        (_LOAD, None, None, _FIFTH_AT),  # to whom: nobody, where it is connected
+        (_EQUAL, None, "ENETUNREACH", 0),
+        (_LOAD, None, None, _FIFTH_AT + 4),
+        (_EQUAL, "allow", "ENETUNREACH", 0),
+        (_LOAD, None, None, _FIRST_AT),
+        (_EQUAL, "allow", "EAFNOSUPPORT", 1),  # AF_UNIX
+    ]
+    places = {"family": len(lines) - 2} | {name: len(lines) + index for index, name in enumerate(answers)}
+
+    def step(name: str | None, here: int) -> int:
+        return 0 if name is None else places[name] - here - 1
+
+    code = [
+        struct.pack("HBBI", operation, step(true, here), step(false, here), operand)
+        for here, (operation, true, false, operand) in enumerate(lines)
+    ]
+    return b"".join(code + [struct.pack("HBBI", _RETURN, 0, 0, answer) for answer in answers.values()])

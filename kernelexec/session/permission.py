@@ -1,0 +1,170 @@
+"""Whether a turn may run: the rules at once; where validators or a person decide too, in its turn, before it is sent."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from kernelexec import cells
+from kernelexec.cells import Cell, ShellCell
+from kernelexec.config import Config
+from kernelexec.errors import InvalidCode, InvalidRequest
+from kernelexec.policy import Judge, Refusal
+from kernelexec.policy.decisions import (
+    Allow,
+    Approval,
+    ApprovalRequest,
+    Approver,
+    Ask,
+    Deny,
+    Proposal,
+    Rewrite,
+    Validator,
+)
+from kernelexec.policy.masking import Masker
+from kernelexec.policy.refusal import shown
+from kernelexec.session.turn import Turn
+
+logger = logging.getLogger("kernelexec")
+_OTHERWISE = "Nothing ran; other cells are not concerned."
+_NOBODY = "nobody is there to be asked: give the executor, or the call, an approver"
+
+
+class Permission:
+    """Decides for the turns of one session. What another owner sent, that one has decided."""
+
+    def __init__(
+        self,
+        session: str,
+        config: Config,
+        validators: Sequence[Validator],
+        approver: Approver | None,
+        masker: Masker | None = None,
+    ) -> None:
+        self._session = session
+        self._judge = Judge.of(config)
+        self._ask = config.rules.ask
+        self._patience = config.budgets.approval
+        self._limit = config.capacity.code_bytes
+        self._validators = tuple(validators)
+        self._approver = approver
+        self._masker = masker
+
+    def refuses(self, turn: Turn) -> str | None:
+        """Why a turn may not run, where that is known without asking anybody; None where it may, or is decided in its turn."""
+        if not turn.own and not turn.in_flight and not self._asks:
+            turn.refusal = self._judge.judge(turn.cell)
+        return None if turn.refusal is None else str(turn.refusal)
+
+    async def refused(self, turn: Turn) -> str | None:
+        """Why a turn may not run, once all who decide have been asked; its cell may be another one then."""
+        if turn.own or turn.in_flight or not self._asks:
+            return None
+        reasons: list[str] = []
+        for validator in self._validators:
+            match await _decision(validator, self._proposal(turn.cell)):
+                case Ask(reason):
+                    reasons.append(reason)
+                case Rewrite(source, reason):
+                    self._rewrite(turn, source, reason)
+                case Deny(reason):
+                    return self._denied(turn, "validator", f"A validator denies it: {reason}")
+        refusal = self._judge.judge(turn.cell)
+        if refusal is not None and self._ask == "never":
+            turn.refusal = refusal
+            return str(refusal)
+        reasons += [] if refusal is None else [f"{refusal.why} (rule {refusal.rule!r})"]
+        reasons += ["Every cell is asked about."] if self._ask == "always" and not reasons else []
+        return await self._approved(turn, tuple(reasons)) if reasons else None
+
+    @property
+    def _asks(self) -> bool:
+        return bool(self._validators) or self._ask != "never"
+
+    def _proposal(self, cell: Cell) -> Proposal:
+        is_command = isinstance(cell, ShellCell) and cell.lasts
+        return Proposal(self._session, "command" if is_command else "code", cell.language, cells.said(cell))
+
+    def _rewrite(self, turn: Turn, source: str, reason: str) -> None:
+        """Have another text run in the cell's place.
+
+        Raises:
+            InvalidCode: no kernel could take it.
+        """
+        try:
+            turn.cell = cells.rewritten(turn.cell, source, limit_bytes=self._limit)
+        except InvalidCode as exc:
+            message = f"A validator rewrote the cell into what cannot run: {exc}"
+            raise InvalidCode(message) from exc
+        turn.shown = turn.cell if self._masker is None else self._masker.cell(turn.cell)
+        turn.remarks.append(f"A validator rewrote the cell: {reason or 'it gave no reason'}.")
+
+    async def _approved(self, turn: Turn, reasons: tuple[str, ...]) -> str | None:
+        approver = turn.approver or self._approver
+        request = ApprovalRequest(turn.execution_id, self._proposal(turn.shown), reasons)
+        answer = Approval(approved=False, reason=_NOBODY) if approver is None else await self._answer(approver, request)
+        why = f": {answer.reason}" if answer.reason else ""
+        if answer.approved:
+            turn.remarks.append(f"It was approved{why}. Asked because: {' '.join(reasons)}")
+            return None
+        return self._denied(turn, "approval", f"It was not approved{why}. Asked because: {' '.join(reasons)}")
+
+    async def _answer(self, approver: Approver, request: ApprovalRequest) -> Approval:
+        try:
+            with anyio.fail_after(self._patience):
+                said = await _called(approver, request)
+        except TimeoutError:
+            return Approval(approved=False, reason=f"there was no answer within {self._patience:g} s")
+        except Exception as exc:
+            logger.exception("kernelexec.approver_failed", extra={"session": self._session})
+            return Approval(approved=False, reason=f"the approver failed ({type(exc).__name__}: {exc})")
+        if isinstance(said, Approval):
+            return said
+        return Approval(approved=said is True)
+
+    def _denied(self, turn: Turn, rule: str, why: str) -> str:
+        turn.refusal = Refusal(rule, shown(cells.said(turn.shown)), why.rstrip("."), _OTHERWISE)
+        return str(turn.refusal)
+
+
+async def _decision(validator: Validator, proposal: Proposal) -> Allow | Ask | Deny | Rewrite:
+    """What a validator decides; what it raises, or says that is no decision, is a denial."""
+    try:
+        said = await _called(validator, proposal)
+    except Exception as exc:
+        logger.exception("kernelexec.validator_failed", extra={"session": proposal.session})
+        return Deny(f"{type(exc).__name__}: {exc}")
+    if said is None:
+        return Allow()
+    if isinstance(said, Allow | Ask | Deny | Rewrite):
+        return said
+    return Deny(f"it said {said!r:.100}, which is no decision")
+
+
+async def _called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a stranger's function, and what it gives
+    """What a function gives: a plain one is called in a thread, which is left behind if nobody waits any more."""
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004
+        return await call(argument)
+    said = await anyio.to_thread.run_sync(call, argument, abandon_on_cancel=True)
+    return await said if inspect.isawaitable(said) else said
+
+
+def check_callables(validators: object, approver: object) -> tuple[Validator, ...]:
+    """The validators, once it is known that they and the approver can be called.
+
+    Raises:
+        InvalidRequest: one cannot.
+    """
+    found = tuple(validators) if isinstance(validators, list | tuple) else None
+    if found is None or not all(map(callable, found)):
+        message = f"validators={validators!r:.200}: a list of functions of one proposal."
+        raise InvalidRequest(message)
+    if approver is not None and not callable(approver):
+        message = f"approver={approver!r:.200}: a function of one request."
+        raise InvalidRequest(message)
+    return found

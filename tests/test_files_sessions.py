@@ -1,0 +1,172 @@
+"""The files of a session, beside its cells: what an operation did can be seen by the kernel, by hooks and in the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kernelexec import (
+    AsyncExecutor,
+    Closed,
+    Executor,
+    FileRefused,
+    FilesTouched,
+    InvalidPath,
+    InvalidWorkDir,
+    Session,
+)
+from kernelexec.hooks import Event
+from kernelexec.journal.reading import rows
+
+
+def test_files_go_to_cells_and_come_back(session: Session) -> None:
+    session.files.write("data/in.txt", "40\n2\n")
+    code = "import os\nopen('data/out.txt', 'w').write(str(sum(map(int, open('data/in.txt')))))"
+    assert session.execute(code).ok
+    assert session.files.read("data/out.txt").text == "42"
+    assert session.files.list("data").paths == ("data/in.txt", "data/out.txt")
+    assert session.execute("os.stat('data/in.txt').st_uid == os.stat('.').st_uid").text.strip() == "True"
+    assert session.files.delete("data", recursive=True).deleted == ("data",)
+    assert session.execute("os.path.exists('data')").text.strip() == "False"
+
+
+def test_a_path_may_be_as_kernels_see_it(session: Session) -> None:
+    where = session.execute("import os; print(os.getcwd())").stdout.strip()
+    assert session.files.write(f"{where}/made.txt", "x").path == "made.txt"
+    assert session.files.read(session.workspace / "made.txt").text == "x"
+
+
+def test_operations_do_not_wait_for_a_cell(session: Session) -> None:
+    session.execute("import time, os\nwhile not os.path.exists('go'): time.sleep(0.01)", wait=0.1)
+    assert session.busy
+    session.files.write("go", "")
+    assert session.wait_for(session.executions()[-1]).result is not None
+
+
+def test_what_a_kernel_made_odd_is_left_alone(session: Session) -> None:
+    made = "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('pipe')\nos.symlink('/', 'root')\nos.mkdir('d')"
+    assert session.execute(made).ok
+    for path in ("link", "pipe", "root", "root/etc/passwd"):
+        for call in (session.files.read, lambda path: session.files.write(path, "x")):
+            with pytest.raises(FileRefused, match="is left alone"):
+                call(path)
+    assert {entry.path: entry.kind for entry in session.files.list(recursive=True)}.items() >= {
+        ("d", "directory"),
+        ("link", "link"),
+        ("pipe", "other"),
+        ("root", "link"),
+    }
+
+
+def test_what_a_cell_made_is_read_before_it_is_deleted(session: Session) -> None:
+    session.execute("open('made', 'w').write('x')")
+    with pytest.raises(FileRefused, match="made has not been read"):
+        session.files.delete("made")
+    assert session.files.tracker.can_delete("made")[0] is False
+    session.files.read("made")
+    session.files.delete("made")
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[tuple[Session, list[Event]]]:
+    events: list[Event] = []
+    with Executor("local", workspace=tmp_path, hooks=[events.append]) as executor:
+        yield executor.session("a"), events
+
+
+def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(told: tuple[Session, list[Event]]) -> None:
+    session, events = told
+    session.files.write("a.txt", "x")
+    session.files.read("a.txt")
+    session.files.list()
+    session.execute("open('b.txt', 'w')")
+    session.files.delete_many(["*.txt"])
+    for path in ("/etc/passwd", "b.txt"):
+        with pytest.raises((InvalidPath, FileRefused)):
+            session.files.delete(path)
+    why = "b.txt has not been read: read it first, so that nothing is deleted unseen."
+    found = [event for event in events if isinstance(event, FilesTouched)]
+    assert found[:3] == [
+        FilesTouched("a", "write", ("a.txt",)),
+        FilesTouched("a", "read", ("a.txt",)),
+        FilesTouched("a", "delete", ("a.txt",), (why,)),
+    ]
+    assert [event.paths for event in found[3:]] == [(), ()]
+    assert found[3].refused[0].startswith("/etc/passwd: '/etc/passwd' is outside")
+    assert found[4].refused == (f"b.txt: {why}",)
+    assert session.journal is not None
+    lines = [json.loads(line) for line in session.journal.read_text().splitlines()]
+    said = [(line["event"], line["kind"], line["files"]) for line in lines if "files" in line and "kind" in line]
+    assert said == [
+        ("done", "write", ["a.txt"]),
+        ("done", "read", ["a.txt"]),
+        ("done", "delete", ["a.txt"]),
+        ("refused", "delete", []),
+        ("refused", "delete", []),
+    ]
+    shown = [(row.event, row.kind, row.code) for row in rows(session.journal) if row.kind in ("write", "read", "delete")]
+    assert shown[:3] == [("done", "write", "a.txt"), ("done", "read", "a.txt"), ("done", "delete", "a.txt")]
+
+
+def test_the_records_of_what_ran_are_read_only(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path / "w", config={"files": {"read_before_delete": False}}) as executor:
+        executor.session("a").execute("1")
+        whole = executor.session("b", work_dir=tmp_path)
+        journal = "w/.journals/a.jsonl"
+        assert whole.files.read(journal).text.count("\n") > 1
+        for call in (
+            lambda: whole.files.write(journal, ""),
+            lambda: whole.files.write("w/.journals/new", ""),
+            lambda: whole.files.delete(journal),
+            lambda: whole.files.delete("w", recursive=True),
+        ):
+            with pytest.raises(FileRefused):
+                call()
+
+
+def test_two_wrappers_of_one_session_share_what_was_read(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        one, other = executor.session("a"), executor.session("a")
+        one.files.write("x", "x")
+        assert other.files.tracker is one.files.tracker
+        assert other.files.tracker.was_read("x")
+
+
+def test_after_the_end_nothing_is_done(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a")
+        files = session.files
+        session.close()
+        for call in (files.list, lambda: files.read("x"), lambda: files.write("x", ""), lambda: files.delete("x")):
+            with pytest.raises(Closed):
+                call()
+    assert not (tmp_path / "a" / "x").exists()
+
+
+def test_a_workspace_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a")
+        session.workspace.rename(tmp_path / "moved")
+        for call in (session.files.list, lambda: session.files.write("x/y", "")):
+            with pytest.raises(InvalidWorkDir, match=r"is gone: make that directory again"):
+                call()
+        assert not session.workspace.exists()
+
+
+def test_calls_at_once_are_done_one_after_the_other(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session = await executor.session("a")
+            await session.files.write("all", "")
+            add = partial(session.files.write, "all", append=True)
+            async with anyio.create_task_group() as tasks:
+                for number in range(50):
+                    tasks.start_soon(add, f"{number}\n")
+            assert sorted((await session.files.read("all")).text.split(), key=int) == [str(number) for number in range(50)]
+
+    anyio.run(test)

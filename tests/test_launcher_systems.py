@@ -1,0 +1,270 @@
+"""What differs between systems in the kernel's process: each choice for each system, and what comes of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.inkernel import confinement, family, inlet, lifeline, systems
+from kernelexec.inkernel.command import Command
+from kernelexec.inkernel.environments import Programs
+from kernelexec.inkernel.jobs import Jobs
+from kernelexec.inkernel.lasting import Lasting
+from kernelexec.inkernel.systems import System
+from tests.takeovers import wait_until
+
+SYSTEMS = ("linux", "darwin", "win32")
+UNIX = (("bash", "-c"), ("sh", "-c"))
+GROUP: dict[str, object] = {"start_new_session": True}
+#: What each system is, field by field, in the order of ``SYSTEMS``.
+CHOICES: dict[str, tuple[object, object, object]] = {
+    "shells": (UNIX, UNIX, (("powershell", "-NoProfile", "-Command"), ("cmd", "/c"))),
+    "lasting": (True, True, False),
+    "apart": (GROUP, GROUP, {"creationflags": 0x200}),
+    "signals": (True, True, False),
+    "stacks": (signal.SIGRTMIN + 3, None, None),
+    "adopts": (True, False, False),
+    "process_handles": (True, False, False),
+    "confinement": (("no-new-privileges", "landlock", "capabilities", "no-network"), (), ()),
+    "peak_unit_bytes": (1024, 1, 1),
+    "programs": ("bin", "bin", "Scripts"),
+}
+
+
+@pytest.fixture(params=SYSTEMS)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
+    """A system in the place of this machine's."""
+    found = System.of(str(request.param))
+    monkeypatch.setattr(systems, "HERE", found)
+    return found
+
+
+def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems, "HERE", System.of(name))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_each_choice_is_made_for_each_system(name: str) -> None:
+    assert tuple(getattr(System.of(system), name) for system in SYSTEMS) == CHOICES[name]
+
+
+def test_every_choice_is_in_the_table() -> None:
+    assert {"name", *CHOICES} == set(System.__dataclass_fields__)
+
+
+def test_this_machine_is_the_one_that_python_names() -> None:
+    assert System.of(sys.platform) == systems.HERE
+
+
+#: Which shell runs commands, where these programs are there.
+SHELLS = [
+    ("linux", {"bash", "sh"}, ["bash", "-c"]),
+    ("linux", {"sh"}, ["sh", "-c"]),
+    ("darwin", {"bash", "sh"}, ["bash", "-c"]),
+    ("win32", {"powershell", "cmd"}, ["powershell", "-NoProfile", "-Command"]),
+    ("win32", {"cmd"}, ["cmd", "/c"]),
+    ("win32", set[str](), ["cmd", "/c"]),
+]
+
+
+@pytest.mark.parametrize(("name", "programs", "shell"), SHELLS)
+def test_the_first_shell_that_is_there_runs_commands(
+    name: str, programs: set[str], shell: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become(name, monkeypatch)
+    for program in programs:
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert systems.a_shell() == shell
+
+
+class Runs:
+    """Stands where the interactive shell runs a command, and keeps what it was told."""
+
+    programs = Programs({})
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = str(scratch)
+        self.told: list[tuple[list[str], str | None]] = []
+
+    def run_argv(self, argv: list[str], *, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
+        self.told.append((argv, cwd))
+        if systems.HERE.lasting:
+            subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
+
+
+def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
+    system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell, lasting = Runs(tmp_path), Lasting()
+    lasting.run(shell, f"cd {tmp_path}; export KX_LASTS=1", None, None)
+    lasting.run(shell, "true", None, None)
+    directory, env = lasting.place(shell)
+    (_, first), (argv, second) = shell.told
+    assert first is None
+    if system.lasting:
+        assert (directory, second, env["KX_LASTS"]) == (str(tmp_path), str(tmp_path), "1")
+    else:
+        assert argv == ["cmd", "/c", "true"]
+        assert (directory, second, "KX_LASTS" in env) == (None, None, False)
+    assert capsys.readouterr().err.count("does not last on this system") == (not system.lasting)
+
+
+@pytest.mark.parametrize("name", ["linux", "darwin"])
+def test_a_command_runs_with_and_without_descriptors_of_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(name, monkeypatch)
+    out: list[str] = []
+    err: list[str] = []
+    code = Command(["sh", "-c", "cat; printf err >&2; exit 7"], out=out.append, err=err.append, stdin="in").run()
+    assert (code, "".join(out), "".join(err)) == (7, "in", "err")
+
+
+@pytest.mark.parametrize("name", ["linux", "darwin"])
+def test_an_interrupted_command_ends_with_its_group(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(name, monkeypatch)
+    pids: list[int] = []
+
+    def interrupt(text: str) -> None:
+        pids.extend(map(int, text.split()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Command(["sh", "-c", "trap '' INT; sleep 600 & echo $$ $!; wait"], out=interrupt, err=None).run()
+    assert len(pids) == 2
+    wait_until(lambda: all(family._status(pid)[2] for pid in pids))
+
+
+#: What a group gets of a signal, as calls of the module ``os``.
+SENT = [
+    ("linux", signal.SIGINT, ("killpg", 7, signal.SIGINT)),
+    ("darwin", signal.SIGKILL, ("killpg", 7, signal.SIGKILL)),
+    ("win32", signal.SIGINT, ("kill", 7, 1)),
+    ("win32", signal.SIGTERM, ("kill", 7, signal.SIGTERM)),
+    ("win32", signal.SIGKILL, ("kill", 7, signal.SIGTERM)),
+]
+
+
+@pytest.mark.parametrize(("name", "signum", "call"), SENT)
+def test_a_group_is_signalled_as_the_system_can(
+    name: str, signum: int, call: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become(name, monkeypatch)
+    sent: list[tuple[object, ...]] = []
+    for function in ("kill", "killpg"):
+        monkeypatch.setattr(os, function, lambda pid, number, function=function: sent.append((function, pid, number)))
+    systems.signal_group(7, signum)
+    assert sent == [call]
+
+
+def test_this_process_leads_no_group_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpgrp", os.getpid)
+    assert systems.leads_group()
+    become("win32", monkeypatch)
+    assert not systems.leads_group()
+
+
+def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    monkeypatch.setattr(faulthandler, "enable", lambda file: file.close())
+    monkeypatch.setattr(faulthandler, "register", lambda signum, **_: heard.append(signum))
+    lifeline.write_stacks_to(str(tmp_path / "stacks"))
+    assert heard == [system.stacks] * (system.name == "linux")
+
+
+LIMITED = "from kernelexec.inkernel import lifeline, systems; {gone}lifeline.apply_limits({{'nofile': 99, 'odd': 1}}); {told}"
+TOLD = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])"
+
+
+def test_limits_are_lowered_where_the_system_has_any() -> None:
+    def told(code: str) -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert told(LIMITED.format(gone="", told=TOLD)) == "99 0\n"
+    assert told(LIMITED.format(gone="systems.resource = None; ", told=TOLD)) == told(TOLD)
+
+
+def test_what_is_used_is_told_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak, used = systems.peak_memory_bytes(), systems.cpu_seconds()
+    assert peak is not None
+    assert peak > 2**20
+    assert used > 0
+    become("darwin", monkeypatch)
+    in_bytes = systems.peak_memory_bytes()
+    assert in_bytes is not None
+    assert in_bytes < peak
+    monkeypatch.setattr(systems, "resource", None)
+    assert systems.peak_memory_bytes() is None
+    assert systems.cpu_seconds() > 0
+
+
+def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    try:
+        os.write(into, b"12345")
+        assert inlet.unread(out) == 5
+        monkeypatch.setattr(systems, "termios", None)
+        assert inlet.unread(out) == 0
+    finally:
+        os.close(out)
+        os.close(into)
+
+
+def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system: System, tmp_path: Path) -> None:
+    said = {"venv": str(tmp_path)}
+    with pytest.raises(SystemExit, match=f"it has no directory {system.programs}\\."):
+        Programs(said).check()
+    (tmp_path / system.programs).mkdir()
+    Programs(said).check()
+    path = Programs(said).environment({})["PATH"]
+    assert path.startswith(str(tmp_path / system.programs) + os.pathsep)
+
+
+def test_orphans_are_waited_for_where_they_come_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(os, "waitid", lambda *_: looked.append("waitid"))
+    for name in SYSTEMS:
+        become(name, monkeypatch)
+        family.reap_adopted()
+    assert looked == ["waitid"]
+
+
+ORDER: dict[str, Any] = {"writable": [], "hidden": [], "readable": []}
+
+
+@pytest.mark.parametrize("name", ["darwin", "win32"])
+def test_where_nothing_confines_each_layer_is_said_to_be_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    become(name, monkeypatch)
+    found = confinement.confine({**ORDER, "temporary": str(tmp_path)})
+    assert found["layers"] == []
+    assert [text.rpartition(" (")[2] for text in found["missing"]] == [f"nothing is known for that on {name})"] * 2
+    for more in ({"required": True}, {"network": False}):
+        with pytest.raises(SystemExit, match="cannot be confined as is required"):
+            confinement.confine({**ORDER, "temporary": str(tmp_path), **more})
+
+
+def test_a_command_beside_the_cells_is_ended_by_its_group(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems, "HERE", replace(system, apart=GROUP))  # it runs on this machine all the same
+    jobs = Jobs()
+
+    def start(*_: object) -> tuple[list[str], None, dict[str, str]]:
+        return ["sleep", "600"], None, dict(os.environ)
+
+    assert jobs.answer({"action": "start", "name": "a", "command": "sleep 600"}, start)["job"]["status"] == "running"
+    jobs.answer({"action": "kill", "name": "a"}, start)
+    jobs._jobs["a"]._process.wait()
+    assert jobs.answer({"action": "list"}, start)["jobs"][0]["status"] == "killed"

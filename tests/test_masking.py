@@ -1,0 +1,192 @@
+"""Secrets are found in every form that programs write them in, whole and in pieces, and nothing else is changed."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import random
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from kernelexec.cells import CodeCell, ShellCell
+from kernelexec.policy.guises import guises
+from kernelexec.policy.masking import Masker
+
+PLAIN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"
+AWKWARD = 'p@ss/w\'ord "ü" <&>\\+%\nline two $HOME'
+LONG = base64.b64encode(bytes(range(7, 142))).decode()
+LINES = "\n".join(LONG[at : at + 64] for at in range(0, 180, 64))
+PEM = f"-----BEGIN PRIVATE KEY-----\n{LINES}\n-----END PRIVATE KEY-----"
+VALUES = {"plain": PLAIN, "awkward": AWKWARD, "long": LONG, "key": PEM, "short": "Zq7!"}
+MARK = "[secret KEY]"
+FORMS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "hex": lambda value: value.encode().hex(),
+    "hex in capitals": lambda value: value.encode().hex().upper(),
+    "url": lambda value: quote(value, safe=""),
+    "url with slashes": quote,
+    "url of a form": quote_plus,
+    "url in small letters": lambda value: re.sub("%..", lambda octet: octet[0].lower(), quote(value, safe="")),
+    "json": lambda value: json.dumps({"key": value}),
+    "json as it is": lambda value: json.dumps([value], ensure_ascii=False),
+    "json in json": lambda value: json.dumps(json.dumps(value)),
+    "repr": repr,
+    "ascii": ascii,
+    "bytes": lambda value: repr(value.encode()),
+    "repr in a repr": lambda value: repr([f"{value}' \""]),
+    "html": html.escape,
+    "html of a table": lambda value: html.escape(value, quote=False),
+    "shell": shlex.quote,
+    "traced by bash": lambda value: "'" + value.replace("'", "'\\''") + "'",
+    "words joined": lambda value: " ".join(value.split()),
+}
+
+
+def masker(value: str) -> Masker:
+    return Masker([("KEY", value)])
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_form_is_masked_and_what_is_around_it_is_not(form: Callable[[str], str], value: str) -> None:
+    found = masker(value).text(f"before {form(value)} after")
+    assert MARK in found
+    assert found.startswith("before ")
+    assert found.endswith(" after")
+    assert not any(guise in found for guise in guises(value))
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode, base64.encodebytes])
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("after", range(4))
+def test_base64_hides_it_at_no_place(value: str, encode: Callable[[bytes], bytes], before: int, after: int) -> None:
+    text = encode(b"~" * before + value.encode() + b"~" * after).decode()
+    found = masker(value).text(text)
+    assert MARK in found
+    assert len(found.replace("\n", "").replace(MARK, "")) <= 12  # the neighbours' characters, and those that hold bits of both
+
+
+def test_what_programs_break_into_lines_is_one_text() -> None:
+    for broken in ("\n", "\r\n", "\\n"):
+        text = broken.join(base64.b64encode(LONG.encode()).decode()[at : at + 76] for at in range(0, 240, 76))
+        assert masker(LONG).text(text).count(MARK) == 1
+
+
+def test_codes_of_terminals_part_nothing() -> None:
+    coloured = f"{PLAIN[:5]}\x1b[01;31m\x1b[K{PLAIN[5:9]}\x1b[m\x1b[K{PLAIN[9:]}"
+    assert masker(PLAIN).text(f"\x1b[1m{coloured}\x1b[0m") == f"\x1b[1m{MARK}\x1b[0m"
+
+
+@pytest.mark.parametrize("ellipsis", ["...", "\u2026", "'...", '"...'])
+def test_what_is_left_of_one_that_a_program_has_cut_is_masked_too(ellipsis: str) -> None:
+    assert masker(PLAIN).text(f"key  {PLAIN[:-3]}{ellipsis}") == f"key  {MARK}{ellipsis}"
+    assert masker(PLAIN).text(f"key  {PLAIN[:3]}{ellipsis}") == f"key  {PLAIN[:3]}{ellipsis}"
+
+
+def test_the_longest_of_several_is_named() -> None:
+    both = Masker([("SHORT", "abcdef"), ("LONG", "abcdefgh")])
+    assert both.text("abcdefgh abcdefg") == "[secret LONG] [secret SHORT]g"
+    assert Masker([("ONE", PLAIN), ("TWO", PLAIN)]).text(PLAIN) == "[secret ONE]"
+
+
+def test_all_values_that_a_secret_has_had_are_masked() -> None:
+    assert Masker([("KEY", "before-1"), ("KEY", "after-22")]).text("before-1 after-22") == f"{MARK} {MARK}"
+
+
+def test_no_mark_shows_a_secret_or_becomes_one_with_what_is_beside_it() -> None:
+    assert Masker([("KEY", "secret")]).text("a secret") == "a \u2588\u2588\u2588\u2588"
+    assert Masker([("PASSWORD", "PASSWORD")]).text("PASSWORD").count("PASSWORD") == 0
+    assert "]abc" not in Masker([("KEY", "]abc")]).text("]abcabc")
+
+
+def test_without_secrets_a_text_stays_as_it_is() -> None:
+    assert Masker().text(AWKWARD) == AWKWARD
+    flow = Masker().flow()
+    assert flow.feed(AWKWARD) == AWKWARD
+    assert not flow.holds
+
+
+def test_json_is_masked_in_all_its_depth() -> None:
+    said = {PLAIN: [{"a": f"x{PLAIN}"}, 1, None, True], "kept": PLAIN, "plain": "text"}
+    assert masker(PLAIN).value(said, spared={"kept"}) == {
+        MARK: [{"a": f"x{MARK}"}, 1, None, True],
+        "kept": PLAIN,
+        "plain": "text",
+    }
+    assert masker(PLAIN).value({PLAIN: PLAIN}, keys=False) == {PLAIN: MARK}
+    deep: Any = PLAIN
+    for _ in range(5000):
+        deep = [deep]
+    assert PLAIN not in json.dumps(masker(PLAIN).value(deep))
+
+
+def test_a_cell_is_masked_in_every_part() -> None:
+    assert masker(PLAIN).cell(CodeCell(f"x = '{PLAIN}'")) == CodeCell(f"x = '{MARK}'")
+    cell = ShellCell(f"%%bash\n{PLAIN}", PLAIN, lasts=True, work_dir=f"/{PLAIN}", stdin=PLAIN, language="bash")
+    masked = ShellCell(f"%%bash\n{MARK}", MARK, lasts=True, work_dir=f"/{MARK}", stdin=MARK, language="bash")
+    assert masker(PLAIN).cell(cell) == masked
+
+
+def test_a_secret_in_single_characters_is_found_and_nothing_else_waits() -> None:
+    flow = masker(PLAIN).flow()
+    assert flow.feed("one line\n") == "one line\n"
+    assert [flow.feed(char) for char in PLAIN] == [""] * (len(PLAIN) - 1) + [MARK]
+    assert flow.feed("s") == ""
+    assert flow.feed("o on\n") == "so on\n"
+
+
+def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
+    flow = masker(PLAIN).flow()
+    assert flow.feed(f"a {PLAIN[:6]}") == "a "
+    assert flow.flush() == PLAIN[:6]
+    assert flow.flush() == ""
+    assert flow.feed(f"{PLAIN[6:]} b") == f"{MARK} b"
+    assert flow.feed(PLAIN[:6]) + flow.flush() + flow.feed("other") == f"{PLAIN[:6]}other"
+
+
+def test_what_is_held_is_bounded_by_the_longest_form() -> None:
+    flow = masker(PLAIN).flow()
+    given = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
+    assert 100_000 - given < max(map(len, guises(PLAIN)))
+    assert len(flow._text) < 1000
+
+
+ALPHABETS = ["ab", "abc.", "ab\n", "aA1/+", "ab[]K secrt", "xyzé\\\"'", "0123456789abcdef\r\n", "KEYab%2F+-_ "]
+BETWEEN = ["...", "'...", "..", "\u2026", "\n", "\r\n", "\\n", "\x1b[31m", "\x1b[m", "\r", "\\", "x" * 60, "x" * 61 + "\n"]
+
+
+def random_text(dice: random.Random, forms: list[str], alphabet: str) -> str:
+    parts = []
+    for _ in range(dice.randint(1, 12)):
+        form = dice.choice(forms)
+        at = dice.randint(0, len(form))
+        letters = "".join(dice.choices(alphabet, k=dice.randint(1, 10)))
+        parts.append(dice.choice([form, form[:at], form[at:], f"{form[:at]}\n{form[at:]}", letters, dice.choice(BETWEEN)]))
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_however_a_text_is_cut_it_is_masked_as_in_one_and_holds_no_secret(seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311 - the same texts in every run
+    for _ in range(400):
+        alphabet = dice.choice(ALPHABETS)
+        drawn = ["".join(dice.choices(alphabet, k=dice.choice([4, 5, 6, 12, 40, 90]))) for _ in range(dice.randint(1, 3))]
+        values = [value for value in drawn if len("".join(value.split())) >= 4] or [PLAIN]
+        several = Masker((f"K{number}", value) for number, value in enumerate(values))
+        forms = sorted(guise for value in values for guise in guises(value))
+        text = random_text(dice, forms, alphabet)
+        whole = several.text(text)
+        assert not any(form in whole for form in forms), (values, text)
+        flow, parts, at = several.flow(), [], 0
+        while at < len(text):
+            end = at + dice.randint(1, dice.choice([1, 2, 7, 50]))
+            parts.append(flow.feed(text[at:end]))
+            at = end
+        assert "".join((*parts, flow.flush())) == whole, (values, text)
