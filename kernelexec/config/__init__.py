@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.config.choice import chosen_by, load, profile, seconds, ways_out
-from kernelexec.config.container import Container, Mount
+from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
 from kernelexec.config.environments import Programs
 from kernelexec.config.files import FileBounds
 from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
@@ -22,6 +22,8 @@ from kernelexec.config.settings import (
 from kernelexec.config.surroundings import in_container
 
 __all__ = [
+    "CREDENTIALS",
+    "HOME_INSIDE",
     "MIB",
     "SHORTEST_TIMEOUT",
     "WORKSPACE_INSIDE",

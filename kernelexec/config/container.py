@@ -24,6 +24,16 @@ from kernelexec.config.refusals import (
 
 #: The interpreter that is taken where none is named.
 DEFAULT_PYTHON = "python3"
+#: The home of kernels that are given credentials; it is in memory.
+HOME_INSIDE = "/home/kernel"
+#: What each sort of credentials is, in a home directory.
+CREDENTIALS = {
+    "ssh_keys": ".ssh",
+    "git_config": ".gitconfig",
+    "gh_config": ".config/gh",
+    "npm_config": ".npmrc",
+    "pypi_config": ".pypirc",
+}
 _USER = re.compile(r"\d{1,100}(:\d{1,100})?", re.ASCII)
 #: The largest user or group id, and the largest number of processes, that an engine and its system take.
 _LARGEST_ID, _LARGEST_PIDS = 2**31 - 1, 2**22
@@ -203,6 +213,11 @@ class Container(Branch):
     """Labels of the containers, besides those by which they are found again."""
     mounts: tuple[Mount, ...] = ()
     """What kernels see of this machine besides their workspace."""
+    credentials: tuple[Literal["ssh_keys", "git_config", "gh_config", "npm_config", "pypi_config"], ...] = ()
+    """What of the caller's own credentials kernels can read: ``~/.ssh``, ``~/.gitconfig``, ``~/.config/gh``, ``~/.npmrc``,
+    ``~/.pypirc``. All code in the container can; one that is not there is said in a result's notes. The kernels' home is then
+    a directory in memory, ``/home/kernel``, of ``tmp_bytes`` at most, and not the workspace.
+    """
     share_home: bool = False
     """Whether the caller's home directory, with its keys and what its programs start from, may be a workspace or a mount."""
     layout: Literal["host", "classic"] = "host"
@@ -256,6 +271,17 @@ class Container(Branch):
     def succeeds(self) -> bool:
         """Whether a container can be as new for a second kernel: what the first one did to its root would last."""
         return self.mode == "persistent" and self.read_only_root and not self.sudo
+
+    @property
+    def needs_account(self) -> bool:
+        """Whether programs are used that serve only a user whom the image knows: sudo does, and ssh."""
+        return self.sudo or bool(self.credentials)
+
+    @property
+    def memory_places(self) -> dict[str, int]:
+        """The directories in memory: path in the container to size in bytes."""
+        own = ("/tmp", HOME_INSIDE) if self.credentials else ("/tmp",)  # noqa: S108 - the container's
+        return {**dict.fromkeys(own, self.tmp_bytes), **self.tmpfs}
 
     @property
     def ids(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from kernelexec.provisioning.grants import records
 from kernelexec.provisioning.inside import environment_inside
 from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name, labels_of
-from kernelexec.provisioning.mounts import Bind, binds, give
+from kernelexec.provisioning.mounts import Bind, binds, credentials, give
 from kernelexec.provisioning.runtime import PUBLISHED_PORTS, RuntimeDirectory
 from kernelexec.provisioning.secrets import Vault
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
@@ -33,6 +33,7 @@ _NOT_NONE = (
     "The network is not 'none': kernels of this engine are reached by ports, and those need a network. It leads nowhere and to"
     " no other container, but what listens on all addresses of the engine's machine can be reached."
 )
+_NO_CREDENTIALS = "The credentials {} are not given to the container: there is no {} on this machine."
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,9 @@ class ContainerPlace:
         if installed is not None:
             return ()
         networked = transport == "published" and self.config.container.network == "none"
-        return (*notice(self.config.container), *([_NOT_NONE] if networked else []))
+        given = credentials(self.config.container)
+        missing = [_NO_CREDENTIALS.format(name, path) for name, path, _ in given if not path.exists()]
+        return (*notice(self.config.container), *([_NOT_NONE] if networked else []), *missing)
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """Our launcher, or another kernel under our guard, mounted into a container of the chosen image.

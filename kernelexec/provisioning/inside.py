@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.config import Config
+from kernelexec.config import CREDENTIALS, HOME_INSIDE, Config
 from kernelexec.provisioning.envfile import variables_of
 from kernelexec.provisioning.environment import named
 
@@ -21,9 +21,13 @@ _CACHES = {
 }
 
 
-def environment_inside(config: Config, home: str) -> dict[str, str]:
-    """Nothing of this process's but what is named; programs keep their caches where they can write."""
+def environment_inside(config: Config, workspace: str) -> dict[str, str]:
+    """Nothing of this process's but what is named; programs keep their caches where they can write.
+
+    The home is the workspace, unless there are credentials: those lie in one of their own.
+    """
     rules = config.environment
+    home = HOME_INSIDE if config.container.credentials else workspace
     fixed = {
         "HOME": home,
         "USER": _USER,
@@ -32,6 +36,8 @@ def environment_inside(config: Config, home: str) -> dict[str, str]:
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "LANG": "C.UTF-8",
     }
+    if "gh_config" in config.container.credentials:
+        fixed["GH_CONFIG_DIR"] = f"{home}/{CREDENTIALS['gh_config']}"
     if config.container.sudo:
         fixed["KERNELEXEC_SUDO"] = "1"
     given = {**variables_of(rules.env_file), **fixed, **named(config)}

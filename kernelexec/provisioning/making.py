@@ -45,7 +45,7 @@ def make(engine: Engine, order: Order, name: str) -> str:
     for image in order.options.image:
         try:
             made = _from_image(engine, order, name, image)
-            return _with_account(engine, order, name, image, made) if order.options.sudo else made
+            return _with_account(engine, order, name, image, made) if order.options.needs_account else made
         except ImageMissing as exc:
             refused.append(str(exc))
         except EngineRefused as exc:
@@ -97,7 +97,9 @@ def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
 def _with_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
     """The container with an account for its user; where its root cannot be written, another one that has it mounted."""
     try:
-        files = missing_account(engine, container, order.user, order.environment.get("HOME", "/"))
+        files = missing_account(
+            engine, container, order.user, order.environment.get("HOME", "/"), own_home=bool(order.options.credentials)
+        )
         if not files:
             return container
         if not order.options.read_only_root:

@@ -9,7 +9,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from kernelexec.config import WORKSPACE_INSIDE, Container, place_inside, system_refusal, target_refusal
+from kernelexec.config import (
+    CREDENTIALS,
+    HOME_INSIDE,
+    WORKSPACE_INSIDE,
+    Container,
+    place_inside,
+    system_refusal,
+    target_refusal,
+)
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.roots import NAME
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
@@ -41,6 +49,10 @@ def binds(
         own = str(source) if options.layout == "host" else f"{CONTEXT_INSIDE}/{source.name}"
         given = _checked(source, root, read_only=mount.read_only, share_home=options.share_home)
         found.append((given, _target(mount.target or own), mount.read_only))
+    for _, source, target in credentials(options):
+        if source.exists():
+            given = _checked(source.resolve(), root, read_only=True, share_home=options.share_home)
+            found.append((given, target, True))
     for context in contexts:
         inside = str(context.path) if options.layout == "host" else f"{CONTEXT_INSIDE}/{context.name}"
         given = _checked(context.path, root, read_only=not context.writable, share_home=options.share_home)
@@ -56,6 +68,12 @@ def binds(
     for path in options.tmpfs:
         _check_memory(PurePosixPath(path), found, options.tmpfs)
     return found
+
+
+def credentials(options: Container) -> list[tuple[str, Path, str]]:
+    """Of each sort of credentials that containers are to have: its name, where it is here, and where it is there."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - never raises
+    return [(name, home / CREDENTIALS[name], f"{HOME_INSIDE}/{CREDENTIALS[name]}") for name in options.credentials]
 
 
 def refusal(

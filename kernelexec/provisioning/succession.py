@@ -98,7 +98,7 @@ class Succession(Measured):
         """End what runs in the container, the kernel too, but not the container; whether that was possible."""
         if self._warden is not None and self._warden.open and not self._clean:
             self._unwanted |= self._status is None
-            places = _IN_MEMORY | Container.model_validate(self.container).tmpfs.keys()
+            places = _IN_MEMORY | Container.model_validate(self.container).memory_places.keys()
             mounted = [identity[0] for identity in self._sources.values() if identity]
             self._clean = await self._warden.sweep(sorted(places), mounted)
         return self.reusable

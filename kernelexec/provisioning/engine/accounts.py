@@ -15,12 +15,15 @@ from kernelexec.provisioning.engine.client import Engine, mapped
 PLACE = PurePosixPath("/etc")
 _NAME = b"kernel"
 _FILE_BYTES = 1024 * 1024
+#: Of a line of ``passwd``; the sixth is the home.
+_FIELDS = 7
 
 
-def missing_account(engine: Engine, container: str, user: str, home: str) -> dict[str, bytes]:
+def missing_account(engine: Engine, container: str, user: str, home: str, *, own_home: bool = False) -> dict[str, bytes]:
     """``passwd`` and ``group`` of a container that does not run yet, with the lines that they lack for ``UID:GID``.
 
-    It is empty where nothing is missing, and where the image has no accounts at all.
+    It is empty where nothing is missing, and where the image has no accounts at all. With ``own_home`` an account that is
+    there gets that home too.
 
     Raises:
         EngineRefused, EngineAway: nobody says.
@@ -29,7 +32,8 @@ def missing_account(engine: Engine, container: str, user: str, home: str) -> dic
     if passwd is None:
         return {}
     group = _read(engine, container, "group") or b""
-    found = {"passwd": (passwd, with_user(passwd, user, home)), "group": (group, with_group(group, user))}
+    known = moved(passwd, user, home) if own_home else passwd
+    found = {"passwd": (passwd, with_user(known, user, home)), "group": (group, with_group(group, user))}
     return {name: after for name, (before, after) in found.items() if after != before}
 
 
@@ -38,6 +42,16 @@ def with_user(passwd: bytes, user: str, home: str) -> bytes:
     uid, gid = user.encode().split(b":")
     place = home.encode() if home.isprintable() and ":" not in home else b"/"
     return _with_line(passwd, uid, b"*:" + uid + b":" + gid + b"::" + place + b":/bin/sh")
+
+
+def moved(passwd: bytes, user: str, home: str) -> bytes:
+    """The accounts, those of a user id with another home: some programs, like ssh, ask the account for it."""
+    uid = user.encode().partition(b":")[0]
+    lines = [line.split(b":") for line in passwd.splitlines()]
+    for line in lines:
+        if line[2:3] == [uid] and len(line) == _FIELDS:
+            line[5] = home.encode()
+    return b"".join(b":".join(line) + b"\n" for line in lines)
 
 
 def with_group(group: bytes, user: str) -> bytes:
