@@ -44,8 +44,7 @@ class Roster:
         self._hooks = tuple(hooks)
         self._validators, self._approver = validators, approver
         self._making = 0
-        wanted = config.fork_server and systems.HERE.fork_server and config.isolation in ("local", "container-host")
-        self._forks = Forks(config) if wanted else None
+        self._forks = Forks(config) if config.forks and systems.HERE.fork_server else None
         self._secrets = Vault(config.secrets) if config.secrets else None
         self._pool = Pool(config, self._forks) if Pool.wanted(config) else None
 

@@ -72,6 +72,9 @@ class Programs(Branch):
     prefix: Annotated[str, AfterValidator(_prefix)] | None = None
     """What is put before each command as a whole: ``uv run``, ``conda run -n NAME``, ``poetry run``. No virtual environment
     counts for commands then."""
+    prefix_kernel: bool = Field(default=False, strict=True)
+    """Whether Python cells run behind the prefix too, on this machine: by ``python`` there, or the option ``python`` where that
+    is set, which needs ipykernel. Such kernels are confined before the prefix's program starts, and are not forked."""
 
     preinstall: Preinstall = Field(default_factory=Preinstall)
     """What new sessions have installed before their first cell."""
@@ -79,4 +82,9 @@ class Programs(Branch):
     @property
     def told(self) -> dict[str, object]:
         """What the launcher is told: paths as kernels see them, the prefix as a program and its arguments."""
-        return {"venv": None if self.venv is None else str(self.venv), "prefix": shlex.split(self.prefix or "")}
+        return {"venv": None if self.venv is None else str(self.venv), "prefix": self.words}
+
+    @property
+    def words(self) -> list[str]:
+        """The prefix as a program and its arguments."""
+        return shlex.split(self.prefix or "")

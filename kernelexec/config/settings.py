@@ -226,12 +226,31 @@ class Config(Branch):
         return self
 
     @model_validator(mode="after")
+    def _prefix_fits(self) -> Self:
+        if not self.programs.prefix_kernel:
+            return self
+        for wrong, why in (
+            (self.programs.prefix is None, "there is no programs.prefix to put before it"),
+            (self.isolation == "container", "in containers `container.python` names the interpreter"),
+            (self.pool.size > 0, "it starts in its session's workspace, so no idle one can wait. Set pool.size=0"),
+        ):
+            if wrong:
+                message = f"programs.prefix_kernel=True: {why}."
+                raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
     def _secrets_are_set_once(self) -> Self:
         given = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
         if twice := sorted(given & {*self.secrets, *sources(self.secrets)}):
             message = f"{twice[0]} is a secret, and a variable that is set or handed on too: leave one of them out."
             raise ValueError(message)
         return self
+
+    @property
+    def forks(self) -> bool:
+        """Whether kernels on this machine are to be forked, where that is possible."""
+        return self.fork_server and self.isolation in {"local", "container-host"} and not self.programs.prefix_kernel
 
     @property
     def confines(self) -> bool:

@@ -3,6 +3,8 @@
 ``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner; with
 ``--guard-alone`` instead, where signals are for the guard alone, it hands them on.
 
+``python <this directory> --prefixed COMMAND...`` confines itself and becomes a command that starts a kernel of ours.
+
 ``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD;
 ``--warden SOCKET -f CONNECTION_FILE`` forks one, and then others for who listens at the socket, in a container.
 
@@ -20,6 +22,7 @@ sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(h
 programs = {
     "--guard": "guard",
     "--guard-alone": "guard",
+    "--prefixed": "prefixed",
     "--forkserver": "forkserver",
     "--warden": "warden",
     "--errand": "errand",

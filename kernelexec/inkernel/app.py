@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> None:
     offspring.note_forks()
     if order.stacks is not None or order.connection is not None:
         write_stacks_to(order.stacks)
-    Kernel.confined = confine(order.confinement)
+    Kernel.confined = order.confined or confine(order.confinement)
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
     if order.lease_seconds is not None:

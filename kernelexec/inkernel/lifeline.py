@@ -42,6 +42,8 @@ class Order:
     bridge: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     confinement: dict[str, Any] | None = None
+    confined: dict[str, list[str]] | None = None
+    """How this process is confined already."""
     judged: bool = False
     """Whether the owner is asked about programs before user code starts them."""
     programs: dict[str, Any] = field(default_factory=dict)

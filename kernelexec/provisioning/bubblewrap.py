@@ -2,87 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from traitlets import List, Unicode
 
-from kernelexec.provisioning.local import Provisioner as LocalProvisioner
-from kernelexec.provisioning.processes import ancestors_of, descends
-from kernelexec.results import Stats
-
-#: A process that a signal ended has this added to the signal's number, as bubblewrap says it.
-_SIGNALLED = 128
-_MONITORED = (signal.SIGSTOP, signal.SIGKILL)
+from kernelexec.provisioning.wrapped import Provisioner as WrappedProvisioner
 
 
-class Provisioner(LocalProvisioner):
-    """The local provisioner, but for what stands between: bubblewrap's own process, which ends all in it with itself.
-
-    Signals are for the kernel, which is known once it serves: it is who serves its sockets.
-    """
+class Provisioner(WrappedProvisioner):
+    """Bubblewrap's own process ends all in it with itself."""
 
     isolation = "bubblewrap"
     arguments = List(Unicode())
     """The program, and what it is to put into the namespaces."""
-    _kernel: int | None = None
-    _kernel_pid: int | None = None
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
         return await super()._launch([*self.arguments, "--", *cmd], kwargs)
-
-    def serves(self, peer: int) -> bool:
-        """Whether a process that answers at a socket of the kernel is of it."""
-        if self.pid is None or not descends(peer, self.pid):
-            return False
-        if self._kernel is None:
-            with suppress(OSError):
-                self._kernel, self._kernel_pid = os.pidfd_open(peer), peer
-        return True
-
-    async def poll(self) -> int | None:
-        """The exit status, or None while the kernel lives."""
-        return _status(await super().poll())
-
-    async def wait(self) -> int | None:
-        """The exit status once the kernel's process has ended."""
-        return _status(await super().wait())
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether it was killed while something was for want of memory."""
-        killed = self._left is not None and _status(self._left) == -signal.SIGKILL
-        return killed and self._count.kills() > self._oom_kills
-
-    async def send_signal(self, signum: int) -> None:
-        """Signal the kernel alone, where it is known; the end is for bubblewrap, which ends all."""
-        if signum in _MONITORED or self._kernel is None:
-            if self.process is not None and signum in (*_MONITORED, signal.SIGTERM):
-                self.process.send_signal(signum)
-            return
-        with suppress(OSError):
-            signal.pidfd_send_signal(self._kernel, signum)
-
-    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Called when the kernel has ended: what it left behind ends too."""
-        await super().cleanup(restart=restart)
-        kernel, self._kernel = self._kernel, None
-        if kernel is not None:
-            os.close(kernel)
-
-    def _own(self) -> set[int]:
-        """The kernel, and bubblewrap around it."""
-        return {*super()._own(), *(ancestors_of(self._kernel_pid) if self._kernel_pid is not None else ())}
-
-    async def stats(self) -> Stats:
-        """What the kernel and all that it started use, and bubblewrap for it."""
-        return replace(await super().stats(), isolation=self.isolation)
-
-
-def _status(found: int | None) -> int | None:
-    """Of the kernel, from that of bubblewrap."""
-    signum = 0 if found is None else found - _SIGNALLED
-    return -signum if 0 < signum < signal.NSIG else found

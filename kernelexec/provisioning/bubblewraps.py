@@ -21,7 +21,7 @@ from kernelexec.provisioning.errands import Errand
 from kernelexec.provisioning.here import LocalPlace
 from kernelexec.provisioning.installed import InstalledSpec, Transport
 from kernelexec.provisioning.runtime import RuntimeDirectory
-from kernelexec.provisioning.spec import GUARD, LAUNCHER, guarded_spec, kernel_spec
+from kernelexec.provisioning.spec import GUARD, LAUNCHER, guarded_spec
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: What is empty in there but for what is put into it: homes, other programs' sockets and files, other file systems.
@@ -59,7 +59,7 @@ class BubblewrapPlace(LocalPlace):
         Raises:
             KernelStartFailed: it does not say.
         """
-        await anyio.to_thread.run_sync(_needs, self.python)
+        await anyio.to_thread.run_sync(_needs, self._own)
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - of the protocol
         """Nothing."""
@@ -68,9 +68,9 @@ class BubblewrapPlace(LocalPlace):
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher, or another kernel under our guard, which bubblewrap starts."""
         if installed is None:
-            spec = kernel_spec(self.python, runtime.connection_file)
+            spec = self._python_spec(runtime)
         else:
-            guard = (self.python, *GUARD, str(LAUNCHER), _GUARD)
+            guard = (self._own, *GUARD, str(LAUNCHER), _GUARD)
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         arguments = list(self._arguments(runtime, installed))
         spec.metadata["kernel_provisioner"] = {
@@ -141,7 +141,7 @@ class BubblewrapPlace(LocalPlace):
     def _seen(self, installed: InstalledSpec | None) -> Iterator[str]:
         """What programs need of what else would be empty."""
         yield str(LAUNCHER)
-        yield from _needs(self.python)
+        yield from _needs(self._own)
         if self.config.programs.venv is not None:
             yield str(self.config.programs.venv)
         if self.config.networked:

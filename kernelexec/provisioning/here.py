@@ -20,7 +20,7 @@ from kernelexec.provisioning.installed import Installed, InstalledSpec, Transpor
 from kernelexec.provisioning.interpreters import interpreter
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.secrets import Vault
-from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
+from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec, prefixed_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,17 @@ class LocalPlace:
 
     @property
     def python(self) -> str:
-        """The chosen interpreter, or that of a virtual environment."""
+        """The chosen interpreter, or that of a virtual environment, or what is behind a prefix."""
+        programs = self.config.programs
+        return f"{self._behind} behind `{programs.prefix}`" if programs.prefix_kernel else self._own
+
+    @property
+    def _own(self) -> str:
         return interpreter(self.config, self.cwd)
+
+    @property
+    def _behind(self) -> str:
+        return self.config.python if "python" in self.config.model_fields_set else systems.HERE.interpreter
 
     def inside(self, path: str) -> str:
         """The same."""
@@ -108,12 +117,16 @@ class LocalPlace:
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Our launcher in the chosen interpreter, or another kernel under our guard."""
-        file = runtime.connection_file
         if installed is not None:
-            return guarded_spec(installed, file)
-        python = self.python
+            return guarded_spec(installed, runtime.connection_file)
+        return self._python_spec(runtime)
+
+    def _python_spec(self, runtime: RuntimeDirectory) -> KernelSpec:
+        python, programs = self._own, self.config.programs
+        if programs.prefix_kernel:
+            return prefixed_spec(python, programs.words, self._behind, runtime.connection_file)
         server = self.forks.serving() if self.forks is not None and self.forks.python == python else None
-        return kernel_spec(python, file, forked_by=server)
+        return kernel_spec(python, runtime.connection_file, forked_by=server)
 
     def environment(self) -> dict[str, str]:
         """This process's, without what looks like a secret."""
@@ -137,7 +150,7 @@ class LocalPlace:
             confined["readable"] = [*confined["readable"], *self._read(errand)]
         limits = self.config.limits.model_dump(exclude_none=True)
         errand.write(workspace=self.cwd, confinement=confined, wheels=str(errand.wheels or ""), limits=limits)
-        argv = [self.python, "-I", str(LAUNCHER), PROGRAM, str(errand.directory)]
+        argv = [self._own, "-I", str(LAUNCHER), PROGRAM, str(errand.directory)]
         return await run_here(self._wrapped(argv, errand), self.environment(), errand)
 
     def _read(self, errand: Errand) -> list[str]:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
@@ -17,7 +18,7 @@ from kernelexec.provisioning.installed import InstalledSpec
 from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
-PROVISIONER, FORKING = "kernelexec-local", "kernelexec-fork"
+PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
 class KernelNotHeard(KernelStartFailed):
@@ -43,6 +44,14 @@ def kernel_spec(
         interrupt_mode="message",
         metadata={"kernel_provisioner": {"provisioner_name": name, "config": options}},
     )
+
+
+def prefixed_spec(confining: str, prefix: Sequence[str], python: str, connection_file: Path) -> KernelSpec:
+    """The kernelspec of our launcher behind a prefix, in the ``python`` that is found there; another one confines it first."""
+    spec = kernel_spec(python, connection_file)
+    spec.argv = [confining, *GUARD, str(LAUNCHER), "--prefixed", *prefix, *spec.argv]
+    spec.metadata["kernel_provisioner"]["provisioner_name"] = WRAPPED
+    return spec
 
 
 def guarded_spec(
