@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import MIB
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.confinement import MACHINE_STORES
 from kernelexec.provisioning.errands import Errand
 from kernelexec.provisioning.here import LocalPlace
 from kernelexec.provisioning.installed import InstalledSpec, Transport
@@ -27,7 +28,6 @@ from kernelexec.workspace.contexts import contexts, permissions
 #: What is empty in there but for what is put into it: homes, other programs' sockets and files, other file systems.
 _EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox
 _ROOM_BYTES, _SHARED_BYTES = 1024 * MIB, 256 * MIB
-_HIDDEN = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssl/private", "/var/lib/docker", "/var/lib/containers")
 _ASKING = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path]))"
 _ASKING_SECONDS = 30.0
 _NAMES_OF_HOSTS = "/etc/resolv.conf"
@@ -112,7 +112,9 @@ class BubblewrapPlace(LocalPlace):
         empty = {path for path in (*_EMPTY, str(Path.home())) if Path(path).is_dir() and not Path(path).is_symlink()} - {"/"}
         for path in sorted(empty):
             yield from ("--size", str(_ROOM_BYTES), "--tmpfs", path)
-        for hidden in filter(os.path.exists, _HIDDEN):
+        for hidden in filter(os.path.exists, MACHINE_STORES):
+            if os.path.realpath(hidden).startswith("/run/"):
+                continue  # which is empty
             yield from ("--tmpfs", hidden) if Path(hidden).is_dir() else ("--ro-bind", os.devnull, hidden)
         seen = {path: "--ro-bind" for path in needed if any(Path(path).is_relative_to(one) for one in empty)}
         seen |= bound

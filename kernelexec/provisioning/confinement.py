@@ -32,8 +32,8 @@ SECRET_STORES = (
     *(".bash_history", ".zsh_history", ".python_history", ".psql_history", ".mysql_history", ".node_repl_history"),
     *(".ipython/profile_default/history.sqlite", ".Xauthority", ".ICEauthority", ".electrum", ".bitcoin", ".config/solana"),
 )
-#: The same of the machine, for a process that is root; those of anybody's at the end.
-_MACHINE_STORES = (
+#: The same of the machine, for a process that is root.
+MACHINE_STORES = (
     *("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/etc/kubernetes"),
     *("/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/spool/cron"),
     *("/run/secrets", "/var/run/secrets", "/run/credentials"),
@@ -103,7 +103,7 @@ def _secret_stores() -> Iterator[str]:
     if systems.is_root():
         homes |= {home for home in systems.homes(of_all=True) if home.startswith(("/home/", "/root", "/Users/"))}
         yield from (str(path) for path in Path("/etc/ssh").glob("ssh_host_*_key"))
-    yield from filter(os.path.exists, _MACHINE_STORES)
+    yield from filter(os.path.exists, MACHINE_STORES)
     for home in filter(os.path.isdir, homes):
         yield from (os.path.join(home, name) for name in SECRET_STORES if home != "/")  # noqa: PTH118 - text in, text out
 
