@@ -1,4 +1,7 @@
-"""Files of cells: notebooks (``.ipynb``, any format version, read and written through nbformat) and scripts (``# %%``)."""
+"""Files of cells: notebooks (``.ipynb``, any format version, read and written through nbformat) and scripts (``# %%``).
+
+What runs a script needs no nbformat, which can take more than a second to import (jsonschema, with all formats installed).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,6 @@ import stat
 import warnings
 from pathlib import Path
 from typing import Any, Self
-
-import nbformat
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.hooks import DisplayUpdated, Event
@@ -32,14 +32,14 @@ _BROKEN = (AttributeError, AssertionError, RecursionError)
 class Document:
     """A notebook in memory whose code cells can be run one after the other; everything else in it stays as it is."""
 
-    def __init__(self, notebook: Any) -> None:  # noqa: ANN401 - nbformat's own type
+    def __init__(self, notebook: dict[str, Any]) -> None:
         self._notebook = notebook
-        self._shown: dict[str, list[Any]] = {}
-        self._cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+        self._shown: dict[str, list[dict[str, Any]]] = {}
+        self._cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
         self.past = tuple(_past(cell) for cell in self._cells)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs, cell.execution_count = [], None
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell |= {"outputs": [], "execution_count": None}
 
     @classmethod
     def read(cls, path: Path, *, piped: bool = False) -> Self:
@@ -69,6 +69,8 @@ class Document:
         Raises:
             InvalidRequest: no valid notebook; the message says where.
         """
+        import nbformat  # noqa: PLC0415 - see above
+
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of cells without ids, which are given some here
@@ -84,26 +86,29 @@ class Document:
         """A script; lines that begin with ``# %%`` part it into cells, ``# %% [markdown]`` begins one of prose."""
         marks, pieces = ["", *_CELL_MARK.findall(text)], _CELL_MARK.split(text)
         found = [(mark, piece.strip("\n")) for mark, piece in zip(marks, pieces, strict=True) if piece.strip()]
-        cells = [_prose(piece) if _PROSE.search(mark) else new_code_cell(piece) for mark, piece in found]
-        for number, cell in enumerate(cells, 1):  # of thousands of nbformat's random ids two may be the same
-            cell.id = f"cell-{number}"
-        return cls(new_notebook(cells=cells))
+        cells = [
+            {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}, "source": _prose(piece)}
+            if _PROSE.search(mark)
+            else {"cell_type": "code", "id": f"cell-{number}", "metadata": {}, "source": piece, "outputs": []}
+            for number, (mark, piece) in enumerate(found, 1)
+        ]
+        return cls({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The code of the cells that there is something to run in."""
-        return tuple(cell.source for cell in self._cells)
+        return tuple(cell["source"] for cell in self._cells)
 
     def allows_error(self, number: int) -> bool:
         """Whether the cell is tagged ``raises-exception``."""
-        return "raises-exception" in self._cells[number].metadata.get("tags", [])
+        return "raises-exception" in self._cells[number]["metadata"].get("tags", [])
 
     def record(self, number: int, result: ExecutionResult) -> None:
         """Put a result's outputs into the cell."""
         cell = self._cells[number]
-        cell.execution_count = result.execution_count
-        cell.outputs = [nbformat.from_dict(notebook_output(output)) for output in result.outputs]
-        for output, recorded in zip(result.outputs, cell.outputs, strict=True):
+        outputs = [notebook_output(output) for output in result.outputs]
+        cell |= {"outputs": outputs, "execution_count": result.execution_count}
+        for output, recorded in zip(result.outputs, outputs, strict=True):
             if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
                 self._shown.setdefault(output.display_id, []).append(recorded)
 
@@ -111,38 +116,39 @@ class Document:
         """A hook: give displays of recorded cells their new content."""
         if isinstance(event, DisplayUpdated):
             for recorded in self._shown.get(event.display_id, ()):
-                recorded.data = nbformat.from_dict(dict(event.data))
-                recorded.metadata = nbformat.from_dict(dict(event.metadata))
+                recorded |= {"data": dict(event.data), "metadata": dict(event.metadata)}
 
     def write(self, path: Path) -> None:
         """Write the notebook, whole and atomically."""
-        text = nbformat.writes(self._notebook) + "\n"
+        import nbformat  # noqa: PLC0415 - see above
+
+        text = nbformat.writes(nbformat.from_dict(self._notebook)) + "\n"
         write_atomically(path, [text.encode("utf-8", "backslashreplace")])  # in JSON a lone surrogate's escape is its own
 
 
-def _past(cell: Any) -> PastCell:  # noqa: ANN401 - nbformat's own type
+def _past(cell: dict[str, Any]) -> PastCell:
     """A code cell with what its outputs, and the notes of one of our own notebooks, say of its end."""
-    noted = cell.metadata.get("kernelexec")
+    noted = cell["metadata"].get("kernelexec")
     said = noted if isinstance(noted, dict) else {}
     language, seconds, command = said.get("language"), said.get("seconds"), said.get("command")
-    enames = [output.ename for output in cell.outputs if output.output_type == "error"]
+    enames = [output["ename"] for output in cell["outputs"] if output["output_type"] == "error"]
     status: PastStatus = "error" if enames else None
     if said.get("status") in ("ok", "error", "aborted"):
         status = said["status"]
     found = PastCell(
-        cell.source,
+        cell["source"],
         language=language if isinstance(language, str) else "python",
         status=status,
         interrupted="request" if enames and enames[-1] == "KeyboardInterrupt" else None,
         ended_kernel=status == "error" and said.get("state") == "lost",
         seconds=float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < _LONGEST else None,
         ename=enames[-1] if enames else None,
-        may_fail="raises-exception" in cell.metadata.get("tags", []),
+        may_fail="raises-exception" in cell["metadata"].get("tags", []),
     )
     return called(found, command) if isinstance(command, dict) else found
 
 
-def _prose(text: str) -> Any:  # noqa: ANN401 - nbformat's own type
-    """A markdown cell from comments, or from one string in triple quotes."""
+def _prose(text: str) -> str:
+    """Markdown from comments, or from one string in triple quotes."""
     quoted = _QUOTED.fullmatch(text.strip())
-    return new_markdown_cell(quoted["text"].strip("\n") if quoted else _COMMENT.sub("", text))
+    return quoted["text"].strip("\n") if quoted else _COMMENT.sub("", text)

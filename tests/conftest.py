@@ -9,8 +9,9 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,14 +86,21 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+@contextmanager
+def executor_of(kind: str, workspace: Path, **more: Any) -> Iterator[Executor]:
+    """An executor whose kernels are had in one of ``EVERY_WAY``, with more of a configuration."""
     config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind], kind.split()
     with pytest.MonkeyPatch.context() as patch:
         if kind in ELSEWHERE:
             patch.setattr(systems, "HERE", systems.System.of("darwin"))
-        with Executor(isolation=isolation, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as opened:
+        with Executor(isolation=isolation, workspace=workspace, config={**config, **more}) as opened:
             yield opened
+
+
+@pytest.fixture(scope="module")
+def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    with executor_of(kind, tmp_path_factory.mktemp("workspaces")) as opened:
+        yield opened
 
 
 @pytest.fixture

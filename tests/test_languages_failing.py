@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -177,9 +178,9 @@ def kill_guard(session: Session) -> None:
 
 
 def test_the_command_of_the_tests_is_bash_kernels_own() -> None:
-    import bash_kernel.install  # noqa: PLC0415 - only here
-
-    assert bash_kernel.install.kernel_json["argv"] == BASH
+    code = "import json, bash_kernel.install; print(json.dumps(bash_kernel.install.kernel_json['argv']))"
+    said = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True)
+    assert json.loads(said.stdout) == BASH
 
 
 def test_a_cell_whose_kernel_starts_is_cancelled_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from kernelexec import AsyncExecutor, Executor
 from kernelexec.mcp.server import make_server
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import WORKSPACE
-from tests.conftest import EVERY_KIND, EVERY_WAY, KINDS, NOT_FORKED, OVER_TCP, WRAPPED
+from tests.conftest import EVERY_KIND, EVERY_WAY, executor_of
 from tests.engine import IMAGE, needs_engine
 from tests.kernelspecs import settings, write_all
 from tests.secret_values import AWKWARD, MARK, NAME, NAME_MARK, config, shown, written
@@ -48,9 +48,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 def test_every_kernel_is_told_and_its_output_masked(way: str, tmp_path: Path) -> None:
-    every: dict[str, Any] = KINDS | OVER_TCP | NOT_FORKED | WRAPPED
-    given = config("local", tmp_path) | every[way]
-    with Executor(way.split(maxsplit=1)[0], workspace=tmp_path / "ws", config=given) as executor:
+    with executor_of(way, tmp_path / "ws", secrets=config("local", tmp_path)["secrets"]) as executor:
         session = executor.session("a")
         assert session.execute(TELL).stdout == TOLD
         session.restart()

@@ -80,7 +80,7 @@ def run(
     as_json: JsonOption = False,
 ) -> int:
     """Run the cells of FILE in one session, show their output as it comes, and write the executed notebook."""
-    from kernelexec.cli.run import run_file  # noqa: PLC0415 - nbformat and rich only where they are needed
+    from kernelexec.cli.run import run_file  # noqa: PLC0415 - rich only where it is needed
 
     return run_file(
         file,
