@@ -45,8 +45,8 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     assert (config.isolation, config.notebook, config.log_dir) == ("container", False, Path("logs"))
     assert (container.image, container.network, container.cpus, container.instance) == (("an/image",), "bridge", 0.5, "two")
     assert (container.memory_bytes, container.python, config.python) == (1536 * MIB, "/opt/python", "/opt/python")
-    assert [(mount.source, mount.read_only) for mount in container.mounts] == [
-        (tmp_path, False), (tmp_path / "a:rw", True), (tmp_path, True)
+    assert [(context.path, context.permission) for context in config.context_paths] == [
+        (tmp_path, "write"), (tmp_path / "a:rw", "read"), (tmp_path, "read")
     ]  # fmt: skip
 
 
@@ -96,7 +96,6 @@ def test_two_names_of_one_thing_must_agree() -> None:
         (("--image", "x"), "--image: this is about containers"),
         (("--docker-image", "x", "--memory", "1g"), "--image --memory: this is about containers"),
         (("--network", "bridge"), "--network: this is about containers"),
-        (("--context", "/"), "--context: this is about containers"),
         (("--sudo",), "--sudo: this is about containers"),
         (("--enable-sudo",), "--sudo: this is about containers"),
         (("--cpus", "1"), "choose --isolation container"),
@@ -104,6 +103,16 @@ def test_two_names_of_one_thing_must_agree() -> None:
 )
 def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
     assert why in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, *args))
+
+
+def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
+    for name in ("data", "shared"):
+        (tmp_path / name).mkdir()
+    code = "open('../shared/made', 'w').write('x')\nopen('../data/made', 'w')"
+    (tmp_path / "ws").mkdir()
+    done = kernelexec(tmp_path, "exec", code, *LOCAL, "--work-dir", "ws", "--context", "data", "--context", "shared:rw")
+    assert "Permission denied: '../data/made'" in done.stdout + done.stderr
+    assert (tmp_path / "shared" / "made").read_text() == "x"
 
 
 def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:

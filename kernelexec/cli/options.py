@@ -156,6 +156,8 @@ class Place:
             rules["ask"] = self.ask
         if rules:
             options["rules"] = rules
+        if self.context:
+            options["context_paths"] = list(map(_context, self.context))
         if self.allowed_paths:
             options["allowed_paths"] = self.allowed_paths
         if self.secret:
@@ -186,7 +188,6 @@ class Place:
             "sudo": self.sudo or self.enable_sudo or None,
             "memory_bytes": None if self.memory is None else size(self.memory, "--memory"),
             "cpus": self.cpus,
-            "mounts": [_mount(given) for given in self.context] or None,
             "instance": self.instance_id,
         }
         return {name: value for name, value in said.items() if value is not None}
@@ -200,7 +201,6 @@ _NAMES = {
     "sudo": "sudo",
     "memory_bytes": "memory",
     "cpus": "cpus",
-    "mounts": "context",
     "instance": "instance-id",
 }
 
@@ -246,7 +246,7 @@ def _secret(given: str) -> tuple[str, dict[str, str]]:
     return name, {kind: place}
 
 
-def _mount(given: str) -> dict[str, Any]:
+def _context(given: str) -> dict[str, Any]:
     """A path, for reading only unless it ends in ``:rw``.
 
     Raises:
@@ -259,4 +259,4 @@ def _mount(given: str) -> dict[str, Any]:
     if not path.strip() or not source.exists():
         message = f"--context {given}: there is no file or directory {path!r}."
         raise InvalidConfig(message)
-    return {"source": source, "read_only": mode == "ro"}
+    return {"path": source, "permission": "read" if mode == "ro" else "write"}
