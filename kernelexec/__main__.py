@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+if sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as it is written there
+    del sys.path[0]  # what lies where the code runs is not ours
+
 from kernelexec.cli import main
 
 main()

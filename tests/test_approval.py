@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -106,6 +107,50 @@ def test_what_a_validator_raises_is_a_denial(tmp_path: Path) -> None:
         with pytest.raises(SecurityError, match="it holds a plan") as caught:
             result.raise_for_error()
         assert not caught.value.may_have_run
+
+
+ENDINGS = (SystemExit("gone"), KeyboardInterrupt("gone"), asyncio.CancelledError("gone"), BaseException("gone"))
+
+
+def _raising(ending: BaseException, *, waits: bool) -> Callable[[object], Any]:
+    """A function of one thing, plain or not, that ends as functions do not."""
+
+    def ends(_given: object) -> bool:
+        raise ending
+
+    async def ends_later(given: object) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return ends(given)
+
+    return ends_later if waits else ends
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["plain", "coroutine"])
+@pytest.mark.parametrize("ending", ENDINGS, ids=repr)
+@pytest.mark.parametrize("part", ["approver", "validator"])
+def test_whatever_is_raised_ends_nothing_but_the_cell(part: str, ending: BaseException, waits: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    raising = _raising(ending, waits=waits)
+    options = {"approver": raising} if part == "approver" else {"validators": [raising]}
+    with opened(tmp_path, config={"rules": {"ask": "always"}}, **options) as executor:
+        for name in ("a", "a", "b"):
+            why = refused(executor.session(name).execute("1", approver=None))
+            assert f"{type(ending).__name__}: gone" in why
+        with pytest.raises(SecurityError, match=type(ending).__name__):
+            executor.session("a").start_background("sleep 60")
+
+
+def test_an_approver_that_cancels_its_own_task_has_said_no(tmp_path: Path) -> None:
+    async def cancels(_request: ApprovalRequest) -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    with opened(tmp_path, approver=cancels, config={"rules": {"ask": "refused"}}) as executor:
+        session = executor.session()
+        assert "CancelledError" in refused(session.execute_command("sudo true"))
+        assert session.execute("1").text == "1\n"
 
 
 @pytest.mark.parametrize("said", [True, "yes", 1, object()])
@@ -244,6 +289,37 @@ def test_a_cell_that_waits_for_an_answer_can_be_cancelled(asking: tuple[Session,
     ended = session.interrupt(running.execution_id)
     assert ended is not None
     assert (ended.status, ended.notes) == ("aborted", ("Cancelled while others decided whether it may run.",))
+
+
+def test_a_validator_that_is_waited_for_can_be_cancelled(tmp_path: Path) -> None:
+    was_asked = threading.Event()
+
+    async def silent(_proposal: Proposal) -> None:
+        was_asked.set()
+        await anyio.sleep_forever()
+
+    with opened(tmp_path, validators=[silent]) as executor:
+        session = executor.session()
+        running = session.execute("1", wait=0.01)
+        assert was_asked.wait(5)
+        ended = session.interrupt(running.execution_id)
+        assert ended is not None
+        assert ended.notes == ("Cancelled while others decided whether it may run.",)
+        session.execute("1", wait=0.01)
+
+
+def test_a_caller_who_is_cancelled_waits_no_longer(tmp_path: Path) -> None:
+    async def cancelled() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path, approver=_never, config={"rules": {"ask": "always"}}) as executor:
+            session = await executor.session()
+            starting = asyncio.create_task(session.start_background("sleep 60"))
+            await anyio.sleep(0.2)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            assert await session.background_commands() == ()
+
+    asyncio.run(cancelled())
 
 
 def test_a_session_closes_while_a_cell_waits_for_an_answer(asking: tuple[Session, threading.Event]) -> None:

@@ -94,6 +94,11 @@ def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], said: s
     assert said in str(caught.value)
 
 
+def test_what_is_wrong_with_all_together_has_no_place() -> None:
+    with pytest.raises(InvalidConfig, match=r"^Configuration: programs\.prefix_kernel=True: "):
+        load("local", config={"programs": {"prefix_kernel": True}})
+
+
 @pytest.mark.parametrize("config", [5, 0, "", "abc", [], [("notebook", False)], Config, True])
 def test_settings_that_are_no_mapping_are_refused(config: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^config=.*: it is a Config or a mapping of its options, not \w+\.$"):

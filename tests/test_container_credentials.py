@@ -48,6 +48,15 @@ def test_each_sort_has_its_place(home: Path, tmp_path: Path) -> None:
     assert set(CREDENTIALS) == set(FILES)
 
 
+def test_what_is_named_twice_is_given_once(home: Path, tmp_path: Path) -> None:
+    container = config_of("ssh_keys", "git_config", "ssh_keys").container
+    assert container.credentials == ("ssh_keys", "git_config")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    found = binds(container, workspace=workspace, root=tmp_path / "root", records=())
+    assert [bind[0] for bind in found if bind[1].startswith("/home/kernel")] == [str(home / ".ssh"), str(home / ".gitconfig")]
+
+
 def test_an_account_of_the_image_gets_the_home() -> None:
     before = b"root:x:0:0:root:/root:/bin/sh\nodd:0\ntoor:x:0:0::/:/bin/sh\nother:x:5:0::/o:/bin/sh\n"
     after = b"root:x:0:0:root:/h:/bin/sh\nodd:0\ntoor:x:0:0::/h:/bin/sh\nother:x:5:0::/o:/bin/sh\n"

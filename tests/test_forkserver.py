@@ -158,11 +158,12 @@ def test_an_owner_that_is_killed_leaves_neither_kernel_nor_server(tmp_path: Path
 
 
 def test_a_module_that_has_threads_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "threaded.py").write_text(
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
-    config = {"preload": ["threaded", "wave"], "environment": {"set": {"PYTHONPATH": str(tmp_path)}}}
-    with Executor("local", workspace=tmp_path, config=config) as opened:
+    config = {"preload": ["threaded", "wave"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
         first = server_of(opened.session("first"))
         first.wait(BOUND)  # it is no longer one that could fork
         session = opened.session("next")

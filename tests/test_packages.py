@@ -205,6 +205,7 @@ REFUSED: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
 @pytest.mark.parametrize("packages", REFUSED, ids=repr)
 def test_what_pip_could_take_for_anything_else_is_refused(session: Session, wheels: Path, packages: Any) -> None:
     with pytest.raises(InvalidRequest):
@@ -212,6 +213,7 @@ def test_what_pip_could_take_for_anything_else_is_refused(session: Session, whee
     assert not (session.workspace / ".venv").exists()
 
 
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
 @pytest.mark.parametrize(
     "requirement", ["lower", "Lower", "lower==1.0", "lower >=1, <2", "lower[a,b]", "lower==1.*", "lower; python_version>='3'"]
 )

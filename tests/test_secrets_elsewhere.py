@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import anyio
 import pytest
 from fastmcp import Client
 
-from kernelexec import AsyncExecutor, Executor
+from kernelexec import AsyncExecutor, Executor, FilesTouched
+from kernelexec.hooks import Event
 from kernelexec.mcp.server import make_server
 from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.labels import WORKSPACE
@@ -145,6 +147,67 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
             assert any(MARK in line for line in told)
             assert NAME_MARK in await call(client, "list_sessions")
             assert "interrupted" in await call(client, "interrupt_kernel")
+
+    anyio.run(serve)
+
+
+#: Makes a file and a directory that are called as a secret is.
+NAMED = "import os\nn = os.environ['NAME_LIKE']\nopen(n + '.txt', 'w').write(n)\nos.makedirs('d' + n)"
+
+
+def test_a_file_called_as_a_secret_is_told_of_by_the_secret_s_name(tmp_path: Path) -> None:
+    events: list[Event] = []
+    given = config("local", tmp_path, log_dir=tmp_path / "logs")
+    with Executor("local", workspace=tmp_path / "ws", config=given, hooks=[events.append]) as executor:
+        session = executor.session("a")
+        assert session.execute(NAMED).ok
+        assert session.files.write(f"{NAME}.py", "").path == f"{NAME}.py"
+        assert {f"{NAME}.txt", f"{NAME}.py", f"d{NAME}"} < set(session.files.list().paths)
+        assert session.files.read(f"{NAME}.txt").text == NAME
+        said = []
+        for refused in (
+            lambda: session.files.read(f"{NAME}/none"),
+            lambda: session.files.write(f"../{NAME}", ""),
+            lambda: session.files.list(pattern=f"/{NAME}"),
+            lambda: session.files.list(f"d{NAME}/none"),
+        ):
+            with pytest.raises(ValueError, match=re.escape(NAME_MARK)) as caught:
+                refused()
+            said.append(str(caught.value))
+        assert session.files.delete_many(["*.txt"], [NAME]).deleted == (f"{NAME}.txt",)
+        journal = session.journal
+    assert journal is not None
+    touched = [event for event in events if isinstance(event, FilesTouched)]
+    assert (touched[0].paths, touched[-1].paths) == ((f"{NAME_MARK}.py",), (f"{NAME_MARK}.txt",))
+    assert NAME_MARK in touched[2].refused[0]
+    assert shown(*said, *map(repr, events)) == []
+    assert written(journal, tmp_path / "logs") == {}
+
+
+def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
+    async def serve() -> None:
+        async with AsyncExitStack() as stack:
+            executor = AsyncExecutor("local", workspace=tmp_path / "ws", config=config("local", tmp_path))
+            await stack.enter_async_context(executor)
+            client = await stack.enter_async_context(Client(make_server(executor, interval=0.1)))
+
+            async def call(tool: str, **arguments: Any) -> str:
+                found = await client.call_tool(tool, arguments, raise_on_error=False)
+                said = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
+                assert shown(said) == []
+                return said
+
+            await call("execute_code", code=NAMED)
+            assert f"{NAME_MARK}.txt" in await call("list_files")
+            assert f"[{NAME_MARK}.txt, from byte 0" in await call("read_file", path=f"{NAME}.txt")
+            assert f"{NAME_MARK}.py was made" in await call("write_file", path=f"{NAME}.py", content=NAME)
+            assert f"d{NAME_MARK}/none does not exist" in await call("read_file", path=f"d{NAME}/none")
+            await call("execute_code", code="open(n, 'w').close()")
+            deleted = await call("delete_files", include=["*"], exclude=[f"d{NAME}"])
+            assert f"'deleted': ['{NAME_MARK}.py', '{NAME_MARK}.txt']" in deleted
+            assert f"'why': '{NAME_MARK} has not been read: " in deleted
+            assert f"d{NAME_MARK}" in await call("delete_files", path=f"d{NAME}", recursive=True)
+            assert f"{NAME_MARK} has not been read: " in await call("delete_files", path=NAME)
 
     anyio.run(serve)
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from kernelexec.config.kinds import Branch, Directory
+
+
+def _pinned(given: Path) -> Path:
+    """Where it leads now: cells may put other links where they write."""
+    try:
+        return Path(os.path.realpath(given.expanduser()))
+    except OSError as exc:
+        raise ValueError("it is relative to a directory that is gone") from exc
 
 
 class Confinement(Branch):
@@ -22,12 +32,12 @@ class Confinement(Branch):
     network: bool | None = None
     """Whether kernels have the machine's network: unset means yes, but for ``bubblewrap``. Without it they connect to nothing,
     unix sockets included; in ``bubblewrap`` to nothing but themselves."""
-    writable: tuple[Directory, ...] = ()
-    """Directories and files that they may write too."""
+    writable: tuple[Annotated[Directory, AfterValidator(_pinned)], ...] = ()
+    """Directories and files that they may write too. Links are resolved when the configuration is read."""
     hidden: tuple[Directory, ...] = ()
     """What they cannot read either. What comes to be beside it once a kernel has started, they cannot read in that kernel."""
-    readable: tuple[Directory, ...] = ()
-    """What they may read though it is hidden."""
+    readable: tuple[Annotated[Directory, AfterValidator(_pinned)], ...] = ()
+    """What they may read though it is hidden; as ``writable``."""
 
     @model_validator(mode="after")
     def _needs_a_fence(self) -> Self:

@@ -125,6 +125,10 @@ def _target(given: str | None) -> str | None:
     return given
 
 
+def _once(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(given))
+
+
 def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for path, size in given.items():
@@ -213,7 +217,9 @@ class Container(Branch):
     """Labels of the containers, besides those by which they are found again."""
     mounts: tuple[Mount, ...] = ()
     """What kernels see of this machine besides their workspace."""
-    credentials: tuple[Literal["ssh_keys", "git_config", "gh_config", "npm_config", "pypi_config"], ...] = ()
+    credentials: Annotated[
+        tuple[Literal["ssh_keys", "git_config", "gh_config", "npm_config", "pypi_config"], ...], AfterValidator(_once)
+    ] = ()
     """What of the caller's own credentials kernels can read: ``~/.ssh``, ``~/.gitconfig``, ``~/.config/gh``, ``~/.npmrc``,
     ``~/.pypirc``. All code in the container can; one that is not there is said in a result's notes. The kernels' home is then
     a directory in memory, ``/home/kernel``, of ``tmp_bytes`` at most, and not the workspace.

@@ -24,7 +24,8 @@ def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
         else:
             why = error["msg"].removeprefix("Value error, ").removesuffix(".")
             shown = not _PRIVATE & set(place) and not isinstance(given, Mapping | BaseModel)
-            lines.append(f"{path}: {why}" + (f" (given: {given!r:.200})" if shown else ""))
+            where = f"{path}: " if path else ""  # what is said of all options together names them itself
+            lines.append(f"{where}{why}" + (f" (given: {given!r:.200})" if shown else ""))
     return f"{title}: " + "; ".join(lines) + "."
 
 

@@ -3,7 +3,7 @@
 ``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner; with
 ``--guard-alone`` instead, where signals are for the guard alone, it hands them on.
 
-``python <this directory> --prefixed COMMAND...`` confines itself and becomes a command that starts a kernel of ours.
+``python <this directory> --confined COMMAND...`` confines itself and becomes a command that starts a kernel of ours.
 
 ``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD;
 ``--warden SOCKET -f CONNECTION_FILE`` forks one, and then others for who listens at the socket, in a container.
@@ -22,7 +22,7 @@ sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(h
 programs = {
     "--guard": "guard",
     "--guard-alone": "guard",
-    "--prefixed": "prefixed",
+    "--confined": "confined",
     "--forkserver": "forkserver",
     "--warden": "warden",
     "--errand": "errand",

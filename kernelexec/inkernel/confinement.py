@@ -19,7 +19,7 @@ from typing import Any
 from . import systems
 from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, take_no_privileges
 from .libc import capset, prctl
-from .offline import can_go_offline, go_offline
+from .offline import can_filter, go_offline, leave_limits_of_others
 from .pieces import allow_but
 
 #: What programs write to that is no file: and graphics cards.
@@ -44,12 +44,18 @@ class Confinement:
     """What can be read all the same."""
     temporary: str
     """What programs are told to use in the place of ``/tmp``."""
+    private: str | None = None
+    """A directory that it has for itself, and that is new for each kernel."""
+    opened: list[int] = field(default_factory=list)
+    """What can be written too, as descriptors."""
     reads: list[tuple[str, list[str]]] = field(default_factory=list)
     """What can be read too, each with what in it cannot; no link is followed to it."""
     writes: list[tuple[str, list[str]]] = field(default_factory=list)
     """What can be written too, each with what in it cannot."""
     network: bool = True
     required: bool = False
+    lacks: list[str] = field(default_factory=list)
+    """What the owner knows to be missing."""
 
 
 def confine(said: dict[str, Any] | None) -> dict[str, list[str]]:
@@ -63,7 +69,7 @@ def confine(said: dict[str, Any] | None) -> dict[str, list[str]]:
     if said is None:
         return {"layers": layers, "missing": missing}
     wanted = Confinement(**said)
-    _have_places(wanted)
+    missing += wanted.lacks
 
     def attempt(layer: str, apply: Callable[[], str | None], otherwise: str) -> None:
         if layer not in systems.HERE.confinement:
@@ -77,45 +83,50 @@ def confine(said: dict[str, Any] | None) -> dict[str, list[str]]:
         layers.append(layer)
         missing.extend([lack] if lack else [])
 
-    attempt("no-new-privileges", take_no_privileges, "programs that become another user do so")
+    attempt("no-new-privileges", _leave_others, "programs that become another user do so")
     attempt("landlock", lambda: _guard_files(wanted), "files are read and written with all rights of this user: no Landlock")
     if "capabilities" in systems.HERE.confinement and os.geteuid() == 0:
         attempt("capabilities", _drop_capabilities, "the kernel has root's rights over the machine")
     if not wanted.network:
         attempt("no-network", _leave_network, "the network cannot be taken away")
+    _have_places(wanted)
     if missing and (wanted.required or not (wanted.network or "no-network" in layers)):
         sys.exit(f"The kernel cannot be confined as is required: {'; '.join(missing)}.")
     return {"layers": layers, "missing": missing}
 
 
 def _have_places(wanted: Confinement) -> None:
-    """Use the temporary directory, also for what IPython would write in the user's: their configuration is linked there."""
+    """Use the temporary directory; and what IPython would write in the user's own, it writes in the kernel's private one.
+
+    Their configuration is linked there.
+    """
     os.environ["TMPDIR"], tempfile.tempdir = wanted.temporary, None
     theirs = os.path.realpath(os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython"))  # noqa: PTH111
-    if any(f"{theirs}/".startswith(f"{os.path.realpath(path)}/") for path in (wanted.temporary, *wanted.writable)):
+    if wanted.private is None or any(f"{theirs}/".startswith(f"{os.path.realpath(path)}/") for path in wanted.writable):
         return
-    ours = os.environ["IPYTHONDIR"] = os.path.join(wanted.temporary, "ipython")  # noqa: PTH118
-    os.makedirs(ours, mode=0o700, exist_ok=True)  # noqa: PTH103 - text in, text out
+    ours = os.environ["IPYTHONDIR"] = os.path.join(wanted.private, "ipython")  # noqa: PTH118 - text in, text out
+    os.mkdir(ours, mode=0o700)  # noqa: PTH102
     _link(theirs, ours, lambda entry: not entry.name.startswith("profile_"))
     for profile in glob.iglob(f"{glob.escape(theirs)}/profile_*/"):  # noqa: PTH207
         made = os.path.join(ours, os.path.basename(profile.rstrip("/")))  # noqa: PTH118, PTH119
-        os.makedirs(made, mode=0o700, exist_ok=True)  # noqa: PTH103
+        os.mkdir(made, mode=0o700)  # noqa: PTH102
         _link(profile, made, lambda entry: not entry.name.startswith(_WRITTEN))
 
 
 def _link(there: str, here: str, wanted: Callable[[os.DirEntry[str]], bool]) -> None:
     with suppress(OSError), os.scandir(there) as names:
         for entry in filter(wanted, names):
-            with suppress(FileExistsError):  # by an earlier kernel of this session
-                os.symlink(entry.path, os.path.join(here, entry.name))  # noqa: PTH118, PTH211
+            os.symlink(entry.path, os.path.join(here, entry.name))  # noqa: PTH118, PTH211
 
 
 def _guard_files(wanted: Confinement) -> str | None:
     ruleset = Ruleset(offline=not wanted.network)
-    for path in (*wanted.readable, sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sys.path)):
+    for path in wanted.readable:
         ruleset.allow(path, READ_FILE)
     for path in wanted.writable:
-        ruleset.allow(path, READ_FILE | WRITE)
+        allow_but(ruleset, path, READ_FILE | WRITE, [])
+    for fd in wanted.opened:
+        ruleset.allow_open(fd, READ_FILE | WRITE)
     for path, kept in wanted.reads:
         allow_but(ruleset, path, READ_FILE, kept)
     for path, kept in wanted.writes:
@@ -164,7 +175,16 @@ def _drop_capabilities() -> None:
     capset(struct.pack("Ii", _CAPABILITIES_3, 0), struct.pack("6I", kept, kept, 0, 0, 0, 0))
 
 
+def _leave_others() -> str | None:
+    take_no_privileges()
+    try:
+        leave_limits_of_others()
+    except (OSError, LookupError) as exc:
+        return f"the resource limits of other processes of this user can be set ({exc})"
+    return None
+
+
 def _leave_network() -> None:
-    if not can_go_offline():
+    if not can_filter():
         raise OSError("this processor's system calls are not known")
     go_offline()

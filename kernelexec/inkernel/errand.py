@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
 
 def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Get wheels of what is wanted, and of all that it needs; what comes as source is built."""
-    _confine(order, directory, [])
+    _confine(order, directory)
     found = ["--find-links", order["wheels"]] if order["wheels"] else []
     return {
         "exit_code": _pip(["wheel", "--wheel-dir", str(directory / _FETCHED), *found, *_wanted(order, directory)], directory)
@@ -60,7 +60,7 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Have a virtual environment, made anew or where it is missing, and what is wanted in it."""
     place = Path(order["workspace"], *order["venv"])
     opened = _opened(order["workspace"], order["venv"])
-    _confine(order, directory, [f"/proc/self/fd/{opened}"])  # it, whatever stands in its place by then
+    _confine(order, directory, opened)  # it, whatever stands in its place by then
     python = place / "bin" / "python"
     if order["fresh"] or not python.exists():
         _make(place)
@@ -76,13 +76,13 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     return {"exit_code": code, "installed": installed, "holds": _holds(place), "python": _version(place)}
 
 
-def _confine(order: dict[str, Any], directory: Path, writable: list[str]) -> None:
+def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
     said = order["confinement"]
     temporary = directory / "tmp"
     os.environ["TMPDIR"] = str(temporary)
     apply_limits(order.get("limits", {}))
     if said is not None:
-        confine({**said, "writable": [*said["writable"], *writable]})
+        confine({**said, "opened": opened})
     os.chdir(temporary)
 
 

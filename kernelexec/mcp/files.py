@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastmcp.exceptions import ToolError
@@ -78,7 +79,7 @@ class FileTools:
         with refusing():
             opened = await self._calls.session(session)
             found = await opened.files.list(path, recursive=recursive, pattern=pattern)
-        rows = [FileRow(entry.path, entry.kind, entry.size_bytes) for entry in found.entries[:_SHOWN]]
+        rows = [FileRow(opened.mask(entry.path), entry.kind, entry.size_bytes) for entry in found.entries[:_SHOWN]]
         return FileRows(rows, len(found), found.complete)
 
     async def read_file(
@@ -95,9 +96,9 @@ class FileTools:
             read = await opened.files.read(path, offset=offset, limit=most)
         follows = "this is the end" if read.next_offset is None else f"read on with offset={read.next_offset}"
         odd = "; bytes that are no UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""
-        text = opened.mask(read.text)
+        read = replace(read, path=opened.mask(read.path), text=opened.mask(read.text))
         last = f"[{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}]"
-        return told(f"{text or '(nothing)'}\n{last}", "kernelexec/file", read)
+        return told(f"{read.text or '(nothing)'}\n{last}", "kernelexec/file", read)
 
     async def write_file(
         self,
@@ -111,6 +112,7 @@ class FileTools:
         with refusing():
             opened = await self._calls.session(session)
             written = await opened.files.write(path, content, append=append)
+        written = replace(written, path=opened.mask(written.path))
         done = "made" if written.created else "added to" if append else "replaced"
         return told(f"{written.path} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
 
@@ -131,10 +133,13 @@ class FileTools:
         with refusing():
             opened = await self._calls.session(session)
             if path is not None:
-                return _told(await opened.files.delete(path, recursive=recursive))
-            return _told(await opened.files.delete_many(include or [], exclude or []))
+                done = await opened.files.delete(path, recursive=recursive)
+            else:
+                done = await opened.files.delete_many(include or [], exclude or [])
+        return _told(done, opened.mask)
 
 
-def _told(done: FilesDeleted) -> Deleted:
-    refused = [Kept(one.path, one.why) for one in done.refused[:_SHOWN]]
-    return Deleted(list(done.deleted[:_SHOWN]), len(done.deleted), refused, len(done.refused), done.complete)
+def _told(done: FilesDeleted, mask: Callable[[str], str]) -> Deleted:
+    deleted = [mask(path) for path in done.deleted[:_SHOWN]]
+    refused = [Kept(mask(one.path), mask(one.why)) for one in done.refused[:_SHOWN]]
+    return Deleted(deleted, len(done.deleted), refused, len(done.refused), done.complete)

@@ -42,6 +42,15 @@ CARRIERS = {
     "builtin": _carrier(),
     "exec": _carrier("a"),
     "coproc": _carrier(),
+    "linux32": _carrier(),
+    "linux64": _carrier(),
+    "i386": _carrier(),
+    "x86_64": _carrier(),
+    "setarch": _carrier(),
+    "ssh-agent": _carrier("aEOPt"),
+    "ld.so": _carrier(
+        "", "--library-path --preload --argv0 --inhibit-rpath --audit --glibc-hwcaps-prepend --glibc-hwcaps-mask"
+    ),
     "strace": _carrier("aeEIobOpPsSuUX"),
     "ltrace": _carrier("aAeFlnopsuwx"),
     "chroot": _carrier("", "--userspec --groups", 1),

@@ -63,6 +63,8 @@ class CommandRules:
                 return self.judge(text)
             case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
                 found = parts(source)
+                if found.naming:
+                    return Refusal("unread", shown(found.naming), "It changes what the names of magics mean", _PLAINLY)
                 refusals = (self.judge(command) for command in found.commands)
                 return next(filter(None, refusals), None) or self.judge_python(found.python)
             case CodeCell(source=source, language="bash"):

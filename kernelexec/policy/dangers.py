@@ -20,6 +20,9 @@ _DISK = re.compile(
 )
 _TOP = re.compile("bin|boot|dev|etc|home|lib(?:32|64)?|media|mnt|opt|proc|root|run|sbin|srv|sys|usr|var")
 _MAKER = re.compile(r"mkfs(?:\..+)?|mke2fs|mkswap|mkdosfs|mkntfs|[cs]?fdisk|s?gdisk|parted|wipefs|blkdiscard|badblocks|format")
+_TELLING = frozenset(["--help", "--version", "-h", "-V"])
+#: Those that only list with -l.
+_LISTERS = frozenset(["fdisk", "sfdisk", "gdisk", "parted"])
 _WRITERS = frozenset(["tee", "cp", "mv", "install", "shred", "truncate"])
 _RECURSIVE = frozenset("rR")
 
@@ -90,7 +93,9 @@ def _writes_to_disk(command: Command) -> bool:
 
 
 def _makes_filesystems(command: Command) -> bool:
-    return _MAKER.fullmatch(name_of(command)) is not None
+    name, words = name_of(command), command.words[1:]
+    tells = (len(words) == 1 and words[0] in _TELLING) or (name in _LISTERS and words[:1] in (("-l",), ("--list",)))
+    return _MAKER.fullmatch(name) is not None and not tells
 
 
 _BOMB = Danger("fork-bomb", "a function that multiplies without end", lambda _: False)

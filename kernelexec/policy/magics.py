@@ -9,52 +9,99 @@ import re
 from dataclasses import dataclass
 
 _CELL = re.compile(r"\s*%%(?P<name>\S+)[ \t]*(?P<rest>[^\n]*)\n(?P<body>.*)\Z", re.DOTALL)
-#: Whose cells are Python.
-_PYTHON_CELLS = frozenset(["time", "timeit", "capture", "prun", "memit", "python", "python3", "pypy", "debug"])
+#: Whose cells are code of IPython's.
+_CODE_CELLS = frozenset(["time", "timeit", "capture", "prun", "memit", "python", "python3", "pypy", "debug", "mprun", "lprun"])
+#: Whose words are code, behind options; these letters of them take a word.
+_TIMING = {"time": "", "timeit": "nrp", "prun": "lsTD", "memit": "rtic", "mprun": "fT", "lprun": "fmTDsuz"}
 _TIMED = re.compile(
-    r"^(?P<indent>[ \t]*)%(?:time|timeit|prun|memit)\b(?:[ \t]+-\w+(?:[ \t]+\d+)?)*[ \t]+(?P<code>[^\n]*)$", re.MULTILINE
+    rf"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?%(?P<name>{'|'.join(_TIMING)})\b(?P<rest>[^\n]*)$", re.MULTILINE
 )
-_SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
+_OPTION = re.compile(r"[ \t]+-(?P<letters>[A-Za-z]\S*)")
+SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
+#: Magics that hand their line to a shell, with their name; those of the system are IPython's aliases.
+_HANDED = "pip|conda|mamba|micromamba|uv|ls|ll|lf|lk|ldir|lx|mkdir|rmdir|rm|mv|cp|cat|man|more|less"
 _LINE = re.compile(
-    r"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?(?:!!?|%(?:sx|system|!)[ \t]+)(?P<command>(?:[^\n]*\\\n)*[^\n]*)$",
+    r"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?"
+    r"(?:!!?|%(?:sx|system|!)[ \t]+|%sc[ \t]+(?:-\w+[ \t]+)*\w*[ \t]*=|%alias[ \t]+(?P<alias>\w+)[ \t]+"
+    rf"|%(?=(?:{_HANDED})\b))(?P<command>(?:[^\n]*\\\n)*[^\n]*)$",
     re.MULTILINE,
 )
+#: A cell of one line that IPython takes for a magic without its sign.
+_WITHOUT_SIGN = re.compile(
+    rf"\s*(?P<magic>(?:sx|sc|system|alias|rehashx|alias_magic|{'|'.join(_TIMING)}|{_HANDED})[ \t]+(?![=(.,])[^\n]*)\s*\Z"
+)
+_NAMING = re.compile(r"^[ \t]*%(?:rehashx|alias_magic)\b[^\n]*", re.MULTILINE)
 _OTHER = re.compile(r"^(?P<indent>[ \t]*)%[^\n]*$", re.MULTILINE)
-_SIGN = re.compile(r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.")
+_SIGN = re.compile(
+    r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.|run_(?:line|cell)|\.magic\(|getattr\([^\n]*\+"
+)
 _PUT_IN = re.compile(r"(?<!\$)\{[^{}\s,]*\}")
+_PYTHON = re.compile(r"\{sys\.executable\}|\$sys\.executable\b")
+_GIVEN = re.compile(r"%[sl]")
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a cell of code holds: commands for a shell, and Python without them."""
+    """What a cell of code holds: commands for a shell, Python without them, and what changes the meaning of what follows."""
 
     commands: tuple[str, ...]
     python: str
+    naming: str = ""
 
 
 def may_run_commands(source: str) -> bool:
     """Whether a cell holds any sign of a command: most hold none, and need no reading."""
-    return _SIGN.search(source) is not None
+    return _SIGN.search(source) is not None or _WITHOUT_SIGN.match(source) is not None
 
 
 def parts(source: str) -> Parts:
     """The commands and the Python of a cell."""
-    whole = _CELL.match(source)
-    if whole is not None and whole["name"] in _SHELL_CELLS:
-        first = whole["rest"] if whole["name"] in ("!", "sx", "system") else ""
-        return Parts((interpolated(f"{first}\n{whole['body']}" if first else whole["body"]),), "")
-    if whole is not None and whole["name"] == "script":
-        return Parts((f"{whole['rest']} <<'__END_OF_CELL__'\n{whole['body']}\n__END_OF_CELL__",), "")
-    if whole is not None and whole["name"] not in _PYTHON_CELLS:
-        return Parts((), "")
-    text = source if whole is None else whole["body"]
-    found = [interpolated(match["command"]) for match in _LINE.finditer(text)]
-    return Parts(tuple(found), _OTHER.sub(_nothing, _TIMED.sub(r"\g<indent>\g<code>", _LINE.sub(_nothing, text))))
+    text = source
+    while (whole := _CELL.match(text)) is not None:
+        name, rest, body = whole["name"], whole["rest"], whole["body"]
+        if name in SHELL_CELLS:
+            first = rest if name in ("!", "sx", "system") else ""
+            return Parts((interpolated(f"{first}\n{body}" if first else body),), "")
+        if name == "script":
+            return Parts((f"{rest} <<'__END_OF_CELL__'\n{body}\n__END_OF_CELL__",), "")
+        if name not in _CODE_CELLS:
+            return Parts((), "")
+        begun = _behind_options(name, f" {rest}") if name in _TIMING else ""
+        text = f"{begun}\n{body}" if begun else body
+    if without := _WITHOUT_SIGN.match(text):
+        text = f"%{without['magic']}"
+    while (plain := _TIMED.sub(_timed, text)) != text:
+        text = plain
+    found = [_command(match) for match in _LINE.finditer(text)]
+    naming = _NAMING.search(text)
+    return Parts(tuple(found), _OTHER.sub(_nothing, _LINE.sub(_nothing, text)), naming[0].strip() if naming else "")
 
 
 def interpolated(command: str) -> str:
     """A command with what IPython puts in for braces as an unknown variable."""
-    return _PUT_IN.sub("${__put_in__}", command)
+    return _PUT_IN.sub("${__put_in__}", _PYTHON.sub("python", command))
+
+
+def _command(match: re.Match[str]) -> str:
+    command = interpolated(match["command"])
+    if match["alias"] is None:
+        return command
+    given = _GIVEN.sub("${__put_in__}", command)
+    return given if given != command else f"{command} ${{__put_in__}}"
+
+
+def _timed(match: re.Match[str]) -> str:
+    return match["indent"] + _behind_options(match["name"], match["rest"])
+
+
+def _behind_options(name: str, rest: str) -> str:
+    """The code behind a magic's options."""
+    while option := _OPTION.match(rest):
+        letters, rest = option["letters"], rest[option.end() :]
+        takes = next((place for place, letter in enumerate(letters, 1) if letter in _TIMING[name]), None)
+        if takes == len(letters):
+            rest = f" {' '.join(rest.split(maxsplit=1)[1:])}"
+    return rest.strip()
 
 
 def _nothing(match: re.Match[str]) -> str:

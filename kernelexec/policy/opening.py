@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,14 @@ _DEPTH_MAX = 12
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
 _STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _UNSEEN = "what a shell is to run is made while it runs"
+#: Put behind a text where a shell puts words that are not known.
+_MORE = "${__more__}"
+_MEANING = "it changes what names of commands mean"
+#: What loads programs: its own first word is one.
+_LOADER = re.compile(r"ld(?:-linux.*|-musl.*|\d*)\.so(?:\.\d+)*")
+_ARCHITECTURE = re.compile(
+    r"linux(?:32|64)|i[3-6]86|athlon|x86_64|uname26|aarch64|arm\w*|ppc\w*|s390x?|sparc\w*|mips\w*|riscv\w*"
+)
 _FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
@@ -57,7 +66,7 @@ def _within(command: Command) -> Script | None:
         return _shell(command)
     if name.startswith(("python", "pypy", "ipython")):
         return _python(command)
-    carrier = CARRIERS.get(name)
+    carrier = CARRIERS.get("ld.so" if _LOADER.fullmatch(name) else name)
     return None if carrier is None else _carried(command, carrier)
 
 
@@ -121,6 +130,44 @@ def _trap(command: Command) -> Script | None:
 
 def _alias(command: Command) -> Script | None:
     return _read("\n".join(word.partition("=")[2] for word in command.words[1:] if "=" in word))
+
+
+def _asked(command: Command) -> Script | None:
+    """``command -v x`` says only what x is."""
+    asks = any(word.startswith("-") and set("vV") & set(word) for word in command.words[1:2])
+    return None if asks else _carried(command, CARRIERS["command"])
+
+
+def _architecture(command: Command) -> Script | None:
+    rest = after_options(command.words[1:], CARRIERS["setarch"])
+    if rest and _ARCHITECTURE.fullmatch(rest[0]):
+        rest = after_options(rest[1:], CARRIERS["setarch"])
+    return _one(command, rest)
+
+
+def _process(command: Command) -> Script | None:
+    if command.words[0].startswith("/proc/"):
+        raise Unread("it runs the program of a process")
+    return None
+
+
+def _names(command: Command) -> Script | None:
+    """``hash -p`` and ``enable -f``."""
+    if option(command.words[1:], "p" if name_of(command) == "hash" else "f") is not None:
+        raise Unread(_MEANING)
+    return None
+
+
+def _for_lines(command: Command) -> Script | None:
+    text = option(command.words[1:], "C")
+    return None if text is None else _read(f"{text} {_MORE}")
+
+
+def _completed(command: Command) -> Script | None:
+    words = option(command.words[1:], "W")
+    expanded = "" if words is None else f": <<__END__\n{words}\n__END__\n"
+    text = option(command.words[1:], "C")
+    return _read(f"{expanded}{'' if text is None else f'{text} {_MORE}'}")
 
 
 def _text_by_option(command: Command) -> Script | None:
@@ -199,6 +246,15 @@ _SPECIAL: dict[str, Callable[[Command], Script | None]] = {
     "source": _source,
     ".": _source,
     "trap": _trap,
+    "command": _asked,
+    "setarch": _architecture,
+    "exe": _process,
+    "hash": _names,
+    "enable": _names,
+    "mapfile": _for_lines,
+    "readarray": _for_lines,
+    "compgen": _completed,
+    "complete": _completed,
     "alias": _alias,
     "su": _text_by_option,
     "env": _environment,

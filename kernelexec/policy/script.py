@@ -6,23 +6,24 @@ calls, text that it pipes on. What only the running shell can know stays marked 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
+from kernelexec.policy.meanings import EXPANDED, NAMING, NUMBERING, RESERVED, SUBSCRIPT
+from kernelexec.policy.outcomes import multiplies, printed_by
+from kernelexec.policy.pieces import HERE, LITERAL
+from kernelexec.policy.plain import plain
 from kernelexec.policy.unread import Unread
-from kernelexec.policy.words import UNKNOWN, Words, text_of
+from kernelexec.policy.words import BLANKS, UNKNOWN, Words, text_of
 
-_COMMANDS_MAX, _DEPTH_MAX, _LOOP_MAX = 2000, 60, 32
+_COMMANDS_MAX, _DEPTH_MAX, _LOOP_MAX, _SHOWN_CHARS = 2000, 60, 32, 40
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
-_JOINED_TO_NOTHING = re.compile(r"(?:\\\n\s*)+\Z")
-_SILENT = frozenset(["cd", "export", "true", ":", "set", "mkdir", "touch", "rm", "sleep", "exec"])
 #: What a shell knows before a script says anything.
-_BEFORE = {"IFS": " \t\n", "HOME": "~"}
+_BEFORE = {"IFS": BLANKS, "HOME": "~"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,8 @@ def read(text: str, *arguments: str) -> Script:
     Raises:
         Unread: it is not the language of bash, or too much of it.
     """
-    tree = _parser().parse(_JOINED_TO_NOTHING.sub("", text).encode("utf-8", "replace"))
-    if tree.root_node.has_error:
-        line = _first_error(tree.root_node).start_point.row + 1
-        raise Unread(f"line {line} is not understood as the language of bash")
     reader = _Reader({str(place): argument for place, argument in enumerate(arguments)})
-    reader.walk(tree.root_node)
+    reader.follow(text)
     return Script(tuple(reader.commands), tuple(reader.bombs))
 
 
@@ -77,8 +74,36 @@ class _Reader:
         self.bombs: list[str] = []
         self._variables = _BEFORE | arguments
         self._functions: dict[str, Node] = {}
-        self._words = Words(self._variables, self._output_of)
+        self._words = Words(self._variables, self._output_of, self._again)
         self._depth = 0
+        self._followed: set[tuple[int, int]] = set()
+        self._literals: list[str] = []
+        self._behind: dict[int, list[Node]] = {}
+
+    def follow(self, text: str) -> str:
+        """Follow a whole text; what it prints, as far as that is known.
+
+        Raises:
+            Unread: it is not the language of bash, or the grammar misses a command that stands in a word.
+        """
+        script = plain(text, self._literals)
+        root = _parser().parse(script.text.encode("utf-8", "replace")).root_node
+        if root.has_error:
+            error = text_of(_first_error(root)).partition("\n")[0]
+            raise Unread(f"it is not understood as the language of bash{f', at {error[:_SHOWN_CHARS]!r}' if error else ''}")
+        before, self._followed = self._followed, set()
+        printed = self.walk(root)
+        if not script.commands <= self._followed:
+            raise Unread("it is not clear where commands stand within its words")
+        self._followed = before
+        return printed
+
+    def _again(self, text: str) -> None:
+        """Follow the commands within a text that the shell expands once more."""
+        if UNKNOWN in text:
+            raise Unread("a text that is to be expanded once more is made while it runs")
+        if "$" in text or "`" in text:
+            self.follow(f": <<__END__\n{text}\n__END__\n")
 
     def walk(self, node: Node, writes: tuple[str, ...] = (), stdin: str | None = None) -> str:
         """Follow a part of the script; what it prints, as far as that is known."""
@@ -99,27 +124,36 @@ class _Reader:
     def _comment(self, *_: object) -> str:
         return ""
 
-    _heredoc_start = _heredoc_end = _word = _variable_name = _number = _raw_string = _ansi_c_string = _comment
+    _variable_name = _number = _comment
 
     def _string(self, node: Node, *_: object) -> str:
-        self._words.fields(node)
+        self._numbers(self._words.fields(node))
         return ""
 
+    _word = _raw_string = _ansi_c_string = _string
     _concatenation = _simple_expansion = _expansion = _translated_string = _arithmetic_expansion = _string
     _process_substitution = _command_substitution = _string
 
     def _output_of(self, node: Node) -> str:
         """What the commands within ``$( )`` or ``<( )`` print, without the line ends after it."""
+        self._followed.add((node.children[0].end_byte - 2, node.end_byte))  # the blanks before it may be taken for its own
         printed = self._others(node, (), None)
         return f"/dev/fd/{UNKNOWN}" if node.type == "process_substitution" else printed.rstrip("\n")
 
     def _variable_assignment(self, node: Node, *_: object) -> str:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is None:
+        named, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if named is None:
             return ""
+        for index in named.named_children[1:]:  # of a[1]=
+            self._words.fields(index)
         text = "" if value is None else self._words.text(value) if value.type != "array" else self._array(value)
-        appends = any(child.type == "+=" for child in node.children)
-        self._variables[text_of(name)] = self._variables.get(text_of(name), "") + text if appends else text
+        name, appends = text_of(named), any(child.type == "+=" for child in node.children)
+        self._variables[name] = self._variables.get(name, "") + text if appends else text
+        if name.partition("[")[0] in NAMING:
+            raise Unread("it changes what names of commands mean")
+        if name in EXPANDED and UNKNOWN not in text:
+            self._again(text)
+        self._numbers([name, text])
         return ""
 
     def _array(self, node: Node) -> str:
@@ -128,20 +162,26 @@ class _Reader:
         return UNKNOWN
 
     def _command(self, node: Node, writes: tuple[str, ...], stdin: str | None) -> str:
-        words, end = list[str](), -1
+        words, end, separators = list[str](), -1, self._variables.get("IFS", BLANKS)
         for child in node.children:
             match child.type:
                 case "variable_assignment":
                     self._variable_assignment(child)
                 case "file_redirect":
-                    writes += self._written(child)
-                case "herestring_redirect":
-                    stdin = self._here_string(child)
+                    writes, stdin = self._redirected(child, writes, stdin)
+                    words += self._behind_target(child)
                 case _:
                     if child.start_byte == end:  # no blank between two words: the grammar took one for two
                         raise Unread(f"it is not clear where a word ends: {text_of(node)[:40]}")
+                    if child.type == "command_name" and text_of(child) in RESERVED:
+                        raise Unread(f"it is not clear what {text_of(child)!r} means")
                     words += self._words.fields(child)
                     end = child.end_byte
+        for redirect in self._behind.get(node.id, ()):
+            writes, stdin = self._redirected(redirect, writes, stdin)
+            words += self._behind_target(redirect)
+        if words:
+            self._variables["IFS"] = separators  # IFS= read x
         return self._run(words, writes, stdin)
 
     def _declaration_command(self, node: Node, writes: tuple[str, ...], stdin: str | None) -> str:
@@ -169,7 +209,15 @@ class _Reader:
         if words and (body := self._functions.get(words[0])) is not None:
             return self._call(words, body, writes, stdin)
         self._learn(words)
-        return _printed(words, stdin)
+        if words and words[0] in NUMBERING:
+            self._numbers(words)
+        return printed_by(words, stdin)
+
+    def _numbers(self, words: Sequence[str]) -> None:
+        """Follow what stands in the subscripts of words that may be read as numbers."""
+        for word in words:
+            if SUBSCRIPT.search(word):
+                self._again(word)
 
     def _call(self, words: Sequence[str], body: Node, writes: tuple[str, ...], stdin: str | None) -> str:
         before, function = dict(self._variables), self._functions.pop(words[0])  # one that calls itself is followed once
@@ -188,47 +236,38 @@ class _Reader:
                     self._variables[name] = UNKNOWN
 
     def _redirected_statement(self, node: Node, writes: tuple[str, ...], stdin: str | None) -> str:
-        body = node.child_by_field_name("body")
-        behind: list[Node] = []
-        for child in node.named_children:
-            if child.type == "file_redirect":
-                writes += self._written(child)
-            elif child.type == "herestring_redirect":
-                stdin = self._here_string(child)
-            elif child.type == "heredoc_redirect":
-                stdin, more, after = self._here(child)
-                writes, behind = writes + more, behind + after
-        printed = "" if body is None else self.walk(body, writes, stdin)
-        if body is None:
-            self._run((), writes, stdin)
-        for part in behind:  # what follows ``<<EOF`` in its line
-            printed = self.walk(part, (), printed)
-        return printed
+        body, redirects = (
+            node.child_by_field_name("body"),
+            [part for part in node.named_children if part.type == "file_redirect"],
+        )
+        last = body
+        while last is not None and last.type in ("pipeline", "list", "negated_command"):
+            last = last.named_children[-1]
+        if body is not None and last is not None and last.type == "command":
+            self._behind[last.id] = redirects
+            printed = self.walk(body, writes, stdin)
+            del self._behind[last.id]
+            return printed
+        for redirect in redirects:
+            writes, stdin = self._redirected(redirect, writes, stdin)
+            if self._behind_target(redirect):
+                raise Unread("it is not clear whose words stand behind a redirection")
+        return self._run((), writes, stdin) if body is None else self.walk(body, writes, stdin)
 
-    def _here_string(self, node: Node) -> str:
-        return "".join(self._words.text(part) for part in node.named_children[-1:]) + "\n"
+    def _redirected(self, node: Node, writes: tuple[str, ...], stdin: str | None) -> tuple[tuple[str, ...], str | None]:
+        """The files that are written to, and what is read, with this redirection too."""
+        targets = [child for child in node.named_children if child.type != "file_descriptor"][:1]
+        if any(child.type in _WRITES for child in node.children):
+            return (*writes, *(field for target in targets for field in self._words.fields(target))), stdin
+        text = "".join(map(self._words.text, targets))
+        if text.startswith(LITERAL) and text[1:].isdecimal() and int(text[1:]) < len(self._literals):
+            return writes, f"{self._literals[int(text[1:])]}\n"
+        return writes, f"{text[1:]}\n" if text.startswith(HERE) else stdin
 
-    def _here(self, node: Node) -> tuple[str, tuple[str, ...], list[Node]]:
-        """The text of a here-document, where else its line leads, and what goes on behind it."""
-        body, writes, behind = "", tuple[str, ...](), list[Node]()
-        start = next((text_of(child) for child in node.named_children if child.type == "heredoc_start"), "")
-        for child in node.named_children:
-            if child.type == "heredoc_body":
-                literal = any(sign in start for sign in "'\"\\")
-                body = text_of(child) if literal else self._words.quoted(child)
-            elif child.type == "file_redirect":
-                writes += self._written(child)
-            elif child.type not in ("heredoc_start", "heredoc_end", "file_descriptor"):
-                behind.append(child)
-        if any(child.type == "<<-" for child in node.children):
-            body = "".join(line.lstrip("\t") for line in body.splitlines(keepends=True))
-        return body, writes, behind
-
-    def _written(self, node: Node) -> tuple[str, ...]:
-        targets = [
-            field for child in node.named_children if child.type != "file_descriptor" for field in self._words.fields(child)
-        ]
-        return tuple(targets) if any(child.type in _WRITES for child in node.children) else ()
+    def _behind_target(self, node: Node) -> list[str]:
+        """The command's words behind a redirection, which the grammar takes for more targets."""
+        targets = [child for child in node.named_children if child.type != "file_descriptor"]
+        return [field for target in targets[1:] for field in self._words.fields(target)]
 
     def _pipeline(self, node: Node, writes: tuple[str, ...], stdin: str | None) -> str:
         for child in node.named_children:
@@ -249,51 +288,13 @@ class _Reader:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is None or body is None:
             return ""
-        if _multiplies(text_of(name), body):
+        if multiplies(text_of(name), body):
             self.bombs.append(text_of(name))
-        before = dict(self._variables)
-        self.walk(body)  # also what nobody calls: it may be called later
+        before, writes, stdin = dict(self._variables), tuple[str, ...](), None
+        for redirect in node.children_by_field_name("redirect"):
+            writes, stdin = self._redirected(redirect, writes, stdin)
+        self.walk(body, writes, stdin)  # also what nobody calls: it may be called later
         self._variables.clear()
         self._variables.update(before)
         self._functions[text_of(name)] = body
         return ""
-
-
-def _multiplies(name: str, body: Node) -> bool:
-    """Whether a function calls itself in the background, or more than once at a time."""
-    calls = list(_calls(name, body))
-    behind = any(following is not None and following.type == "&" for call in calls for following in _followers(call, body))
-    piped = any(call.parent is not None and call.parent.type == "pipeline" for call in calls)
-    return bool(calls) and (behind or (piped and len(calls) > 1))
-
-
-def _calls(name: str, node: Node) -> Iterator[Node]:
-    if node.type == "command" and (called := node.child_by_field_name("name")) is not None and text_of(called) == name:
-        yield node
-    for child in node.named_children:
-        yield from _calls(name, child)
-
-
-def _followers(node: Node, upto: Node) -> Iterator[Node | None]:
-    current: Node | None = node
-    while current is not None and current != upto:
-        yield current.next_sibling
-        current = current.parent
-
-
-def _printed(words: Sequence[str], stdin: str | None) -> str:
-    """What a command prints, where that is known."""
-    match list(words):
-        case ["echo", *rest]:
-            plain = [word for place, word in enumerate(rest) if not (place == 0 and word in ("-n", "-e", "-en", "-ne", "-E"))]
-            text = " ".join(plain) + "\n"
-            return UNKNOWN if "\\" in text and len(plain) != len(rest) else text
-        case ["printf", "%s" | "%s\\n" | "%s\n", text]:
-            return text
-        case ["printf", text] if "%" not in text and "\\" not in text:
-            return text
-        case ["cat"] | ["cat", "-"] | ["tee", *_]:
-            return UNKNOWN if stdin is None else stdin
-        case ["which", name] | ["command", "-v", name] | ["type", "-p" | "-P", name]:
-            return f"{name}\n"
-    return UNKNOWN if words and words[0] not in _SILENT else ""

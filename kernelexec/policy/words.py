@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Stands for text that only the running shell knows. No command can hold it.
 UNKNOWN = "\x00"
+#: Where a shell splits values, unless it is told otherwise.
+BLANKS = " \t\n"
 #: What a shell may replace by names of files.
 GLOB = frozenset("*?[")
 _FIELDS_MAX = 256
@@ -41,12 +43,14 @@ class _Piece:
 class Words:
     """Reads words, with the variables of a place in a script.
 
-    ``output`` tells what commands in ``$( )`` print, as far as that is known.
+    ``output`` tells what commands in ``$( )`` print, as far as that is known; ``again`` is told each value that is expanded
+    once more.
     """
 
-    def __init__(self, variables: Mapping[str, str], output: Callable[[Node], str]) -> None:
+    def __init__(self, variables: Mapping[str, str], output: Callable[[Node], str], again: Callable[[str], None]) -> None:
         self._variables = variables
         self._output = output
+        self._again = again
 
     def fields(self, node: Node) -> list[str]:
         """The fields that a word becomes: none, one or several.
@@ -80,13 +84,19 @@ class Words:
                 for child in node.children:
                     yield from self._pieces(child)
             case "simple_expansion" | "expansion" | "command_substitution" | "arithmetic_expansion" | "process_substitution":
-                yield _Piece(self._expanded(node), split=True)
+                yield _Piece(self._separated(self._expanded(node)), split=True)
             case "brace_expression":
                 yield _Piece(text_of(node))
             case _ if not node.children:
                 yield from _unescaped(text_of(node))
             case _:
                 yield _Piece(UNKNOWN)
+
+    def _separated(self, text: str) -> str:
+        """A value that the shell splits; unknown where that is not at blanks."""
+        separators = self._variables.get("IFS", BLANKS)
+        as_ever = separators == BLANKS or (UNKNOWN not in separators and not set(text) & set(separators + BLANKS))
+        return text if as_ever else UNKNOWN
 
     def quoted(self, node: Node) -> str:
         """The text of a string in double quotes, or of a here-document, as which ``node`` is read."""
@@ -125,6 +135,8 @@ class Words:
         known = self._variables.get(name)
         if node.type == "simple_expansion" or kinds == ["${", "variable_name", "}"]:
             return UNKNOWN if known is None else known
+        if kinds[-3:-1] == ["@", "P"]:
+            self._again(UNKNOWN if known is None else known)
         operator = next((kind for kind in kinds if kind in (":-", "-", ":=", "=", ":+", "+")), None)
         if operator is None or kinds[1] != "variable_name":
             return UNKNOWN

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,19 @@ from kernelexec.provisioning.confinement import MACHINE_STORES
 from kernelexec.provisioning.errands import Errand
 from kernelexec.provisioning.here import LocalPlace
 from kernelexec.provisioning.installed import InstalledSpec, Transport
+from kernelexec.provisioning.mounts import own_code
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, guarded_spec
+from kernelexec.provisioning.trust import import_path, imported_by, within, written
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: What is empty in there but for what is put into it: homes, other programs' sockets and files, other file systems.
 _EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox
 _ROOM_BYTES, _SHARED_BYTES = 1024 * MIB, 256 * MIB
-_ASKING = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path]))"
+_ASKING = (
+    "import json, site, sys;"
+    "print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, site.getusersitepackages()]))"
+)
 _ASKING_SECONDS = 30.0
 _NAMES_OF_HOSTS = "/etc/resolv.conf"
 _GUARD = "--guard-alone"
@@ -59,7 +65,8 @@ class BubblewrapPlace(LocalPlace):
         Raises:
             KernelStartFailed: it does not say.
         """
-        await anyio.to_thread.run_sync(_needs, self._own)
+        for python in self._pythons:
+            await anyio.to_thread.run_sync(_needs, python)
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - of the protocol
         """Nothing."""
@@ -70,7 +77,7 @@ class BubblewrapPlace(LocalPlace):
         if installed is None:
             spec = self._python_spec(runtime)
         else:
-            guard = (self._own, *GUARD, str(LAUNCHER), _GUARD)
+            guard = (sys.executable, *GUARD, str(LAUNCHER), _GUARD)
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         arguments = list(self._arguments(runtime, installed))
         spec.metadata["kernel_provisioner"] = {
@@ -125,11 +132,12 @@ class BubblewrapPlace(LocalPlace):
         yield from ("--chdir", cwd)
 
     def _context(self, seen: dict[str, str]) -> set[str]:
-        """Add the context paths, and what in them can only be read, to what is seen; the directories on the way to that.
+        """Add the context paths to what is seen, what can only be read in them or is this program's own; the ways there.
 
         These are put over themselves: else they could be moved away, and others put in their place.
         """
-        rules = permissions(contexts(self.config))
+        places = [path for path, how in seen.items() if how == "--bind"]
+        rules = permissions(contexts(self.config)) | {path: False for path in own_code() if within(path, places)}
         seen |= {str(path): "--bind" if writable else "--ro-bind" for path, writable in rules.items()}
         ways: set[str] = set()
         for path in (path for path, writable in rules.items() if not writable):
@@ -140,10 +148,18 @@ class BubblewrapPlace(LocalPlace):
         seen |= dict.fromkeys(ways, "--bind")
         return ways
 
+    @property
+    def _pythons(self) -> list[str]:
+        """The interpreters that are asked what they read: who confines, and the kernel's, unless cells could write it."""
+        trusted = imported_by(self._own, {}, written(self.config, self.cwd)) is None
+        return list(dict.fromkeys([sys.executable, *([self._own] if trusted else [])]))
+
     def _seen(self, installed: InstalledSpec | None) -> Iterator[str]:
         """What programs need of what else would be empty."""
         yield str(LAUNCHER)
-        yield from _needs(self._own)
+        for python in self._pythons:
+            yield from _needs(python)
+        yield from import_path(self.environment())
         if self.config.programs.venv is not None:
             yield str(self.config.programs.venv)
         if self.config.networked:
@@ -169,7 +185,8 @@ def _needs(python: str) -> tuple[str, ...]:
         KernelStartFailed: it cannot be asked.
     """
     try:
-        said = subprocess.run([python, "-c", _ASKING], capture_output=True, timeout=_ASKING_SECONDS, check=True)
+        argv = [python, "-I", "-c", _ASKING]  # on its own: nothing confines it
+        said = subprocess.run(argv, capture_output=True, timeout=_ASKING_SECONDS, check=True, cwd="/")
         found = [path for path in json.loads(said.stdout) if isinstance(path, str) and path]
     except (OSError, subprocess.SubprocessError, ValueError, TypeError) as exc:
         message = f"{python} does not say where it is installed ({exc}): choose another interpreter by the option `python`."

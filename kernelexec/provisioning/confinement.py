@@ -12,9 +12,13 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, KernelStartFailed
 from kernelexec.provisioning import systems
 from kernelexec.provisioning.bases import bases
+from kernelexec.provisioning.environment import environment_of
+from kernelexec.provisioning.interpreters import interpreter
 from kernelexec.provisioning.roots import PREFIX
 from kernelexec.provisioning.runtime import RuntimeDirectory
+from kernelexec.provisioning.spec import LAUNCHER
 from kernelexec.provisioning.temporary import temporary_directory
+from kernelexec.provisioning.trust import import_path, imported_by_us, outermost, own_reading, within, written
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: Where people and their programs keep secrets, in their homes: keys, passwords, tokens, histories, browsers' profiles.
@@ -30,13 +34,18 @@ SECRET_STORES = (
     *(".config/microsoft-edge", ".config/opera", ".config/1Password", ".config/Bitwarden", ".config/Signal", ".config/Slack"),
     *(".cache/google-chrome", ".cache/chromium", ".cache/mozilla", "snap/firefox", "snap/chromium", ".var/app"),
     *(".bash_history", ".zsh_history", ".python_history", ".psql_history", ".mysql_history", ".node_repl_history"),
-    *(".ipython/profile_default/history.sqlite", ".Xauthority", ".ICEauthority", ".electrum", ".bitcoin", ".config/solana"),
+    *(".Xauthority", ".ICEauthority", ".electrum", ".bitcoin", ".config/solana"),
 )
+#: Those of IPython, one for each profile.
+_HISTORIES = ".ipython/profile_*/history.sqlite"
 #: The same of the machine, for a process that is root.
 MACHINE_STORES = (
     *("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/etc/kubernetes"),
     *("/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/spool/cron"),
     *("/run/secrets", "/var/run/secrets", "/run/credentials"),
+)
+_LACKING = (
+    "kernelexec itself is imported from {}, which cells can write: what they leave there runs without confinement the next time"
 )
 
 
@@ -59,21 +68,42 @@ def confinement(config: Config, cwd: str, runtime: RuntimeDirectory, root: Path 
     except InvalidConfig as exc:
         raise KernelStartFailed(str(exc)) from exc
     hidden = sorted({str(runtime.session), *hidden_paths(config)})
+    places = written(config, cwd)
     kept = [str(path) for path, writable in permissions(context).items() if not writable]
-    over = _within(_paths(chosen.writable), kept)
+    over = _within(map(_still, _paths(chosen.writable)), kept)
+    given = within(temporary, written(config, cwd, temporary=False))  # and may be a link by now
+    own = [os.path.realpath(path) for path in (runtime.path, *([] if given else [temporary]))]
+    readable = [str(path) for path in (*chosen.readable, config.programs.venv) if path is not None and not within(path, places)]
+    reading = [*own_reading(interpreter(config, cwd)), *import_path(environment_of(config)), str(LAUNCHER)]
+    seen = [*(str(one.path) for one in context), *(path for path in reading if not within(path, places))]
+    lacking = imported_by_us(places) if config.isolation != "bubblewrap" else None
     return {
         "temporary": str(temporary),
-        "writable": [cwd, str(runtime.path), str(temporary), *(path for path, inner in over if not inner)],
+        "private": own[0],
+        "writable": outermost([_still(cwd), *own, *(path for path, inner in over if not inner)]),
         "hidden": hidden,
-        "readable": [*_paths(filter(None, (*chosen.readable, config.programs.venv))), *(path for path, inner in over if inner)],
-        "reads": _within((str(one.path) for one in context), hidden),
+        "readable": [*_paths(map(Path, readable)), *(path for path, inner in over if inner)],
+        "reads": _within(seen, hidden),
         "writes": [
             *((path, inner) for path, inner in over if inner),
             *_within((str(one.path) for one in context if one.writable), [*kept, *hidden]),
         ],
         "network": config.networked,
         "required": chosen.level == "required",
+        "lacks": [_LACKING.format(lacking)] if lacking is not None else [],
     }
+
+
+def _still(path: str) -> str:
+    """A path over no link: who has looked at it has resolved them, and one that is there now was put there by somebody.
+
+    Raises:
+        KernelStartFailed: there is one.
+    """
+    if (found := os.path.realpath(path)) != path:
+        message = f"{path} leads to {found} by a link that was not there before: look who put it there."
+        raise KernelStartFailed(message)
+    return path
 
 
 def hidden_paths(config: Config) -> set[str]:
@@ -105,7 +135,9 @@ def _secret_stores() -> Iterator[str]:
         yield from (str(path) for path in Path("/etc/ssh").glob("ssh_host_*_key"))
     yield from filter(os.path.exists, MACHINE_STORES)
     for home in filter(os.path.isdir, homes):
-        yield from (os.path.join(home, name) for name in SECRET_STORES if home != "/")  # noqa: PTH118 - text in, text out
+        if home != "/":
+            yield from (os.path.join(home, name) for name in SECRET_STORES)  # noqa: PTH118 - text in, text out
+            yield from map(str, Path(home).glob(_HISTORIES))
 
 
 def _ours(config: Config) -> Iterator[str]:

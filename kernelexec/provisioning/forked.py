@@ -21,7 +21,7 @@ class Provisioner(LocalProvisioner):
         if not os.path.isdir(kwargs["cwd"]):  # noqa: ASYNC240, PTH112 - the system itself says then what is wrong
             return await super()._launch(cmd, kwargs)
         try:
-            self.process = await self.server.fork(cmd[2:], kwargs["env"], kwargs["cwd"], kwargs["stderr"])
+            self.process = await self.server.fork(cmd[-2:], kwargs["env"], kwargs["cwd"], kwargs["stderr"])
         except NoForkServer:
             return await super()._launch(cmd, kwargs)
         self.pid = self.pgid = self.process.pid

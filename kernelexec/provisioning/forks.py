@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from pathlib import Path
 
 import anyio
@@ -12,10 +14,12 @@ from kernelexec.config import Config
 from kernelexec.provisioning.environment import environment_of
 from kernelexec.provisioning.forkserver import ForkServer, NoForkServer
 from kernelexec.provisioning.interpreters import interpreter
+from kernelexec.provisioning.trust import import_path, imported_by, written
 
 logger = logging.getLogger("kernelexec")
 
 _MOST = 2
+_PATH = "PYTHONPATH"
 
 
 class Forks:
@@ -30,14 +34,23 @@ class Forks:
         self._servers: list[ForkServer] = []
         self._starting = anyio.Lock(fast_acquire=True)
         self._ahead: anyio.CancelScope | None = None
+        self.mind(None)
+
+    def mind(self, workspace: str | None) -> None:
+        """Fork no more, if the kernels of a session with that workspace could write what the fork server imports unconfined."""
+        found = imported_by(self.python, self._environ(), written(self._config, workspace))
+        if found is not None and self.failure is None:
+            self.failure = f"Kernels are started one by one: cells can write {found}, which a fork server would import from."
 
     def serving(self) -> ForkServer | None:
         """The one that forks kernels with the environment that they are to have now, if it lives."""
-        server = self._living()
+        server = self._living() if self.failure is None else None
         return server if server is not None and server.serving else None
 
     async def begin(self, root: Path) -> None:
-        """Prepare ahead of all sessions; see ``ask_end``."""
+        """Prepare ahead of all sessions, see ``ask_end``, unless one to come could write what is imported then."""
+        if self.python != sys.executable or _PATH in self._environ():
+            return
         with anyio.CancelScope() as self._ahead:
             await self.prepare(root)
 
@@ -52,7 +65,9 @@ class Forks:
         What it has to complain of goes to a file in ``root``.
         """
         async with self._starting:
-            if self.failure is None and self.serving() is None:
+            if self.failure is not None:
+                await self.end()
+            elif self.serving() is None:
                 await self._drop_dead()
                 await self._await(root / "forkserver")
 
@@ -61,8 +76,14 @@ class Forks:
         while self._servers:
             await self._servers.pop().stop()
 
-    def _living(self) -> ForkServer | None:
+    def _environ(self) -> dict[str, str]:
+        """That of kernels, without what is on the import path relative to their own directory: nothing confines who forks."""
         environ = environment_of(self._config)
+        found = os.pathsep.join(import_path(environ))
+        return {**environ, _PATH: found} if found else {name: value for name, value in environ.items() if name != _PATH}
+
+    def _living(self) -> ForkServer | None:
+        environ = self._environ()
         return next((server for server in self._servers if server.alive and server.environ == environ), None)
 
     async def _await(self, stderr: Path) -> None:
@@ -71,7 +92,7 @@ class Forks:
             if server is None and len(self._servers) == _MOST:
                 return
             if server is None:
-                server = ForkServer(self.python, environment_of(self._config), self._modules, stderr)
+                server = ForkServer(self.python, self._environ(), self._modules, stderr)
                 self._servers.append(server)
             async with asyncio.timeout(self._config.budgets.start):
                 await asyncio.shield(server.serves)

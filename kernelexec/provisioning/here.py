@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from kernelexec.provisioning.installed import Installed, InstalledSpec, Transpor
 from kernelexec.provisioning.interpreters import interpreter
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.secrets import Vault
-from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec, prefixed_spec
+from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
+from kernelexec.provisioning.trust import imported_by, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,11 @@ class LocalPlace:
 
     def _python_spec(self, runtime: RuntimeDirectory) -> KernelSpec:
         python, programs = self._own, self.config.programs
+        confined = self.config.confines
         if programs.prefix_kernel:
-            return prefixed_spec(python, programs.words, self._behind, runtime.connection_file)
+            return kernel_spec(self._behind, runtime.connection_file, prefix=programs.words, confined=confined)
         server = self.forks.serving() if self.forks is not None and self.forks.python == python else None
-        return kernel_spec(python, runtime.connection_file, forked_by=server)
+        return kernel_spec(python, runtime.connection_file, forked_by=server, confined=confined)
 
     def environment(self) -> dict[str, str]:
         """This process's, without what looks like a secret."""
@@ -145,12 +148,14 @@ class LocalPlace:
         """As a process that confines itself: to the errand's directory, and to what it fills in the workspace."""
         confined = self.confinement(RuntimeDirectory(session / errand.directory.name))
         if confined is not None:
-            own = {"temporary": str(errand.directory / "tmp"), "writable": [str(errand.directory)]}
+            place = str(errand.directory.resolve())
+            own = {"temporary": str(errand.directory / "tmp"), "writable": [place], "private": None}
             confined |= {**own, "network": bool(errand.network), "hidden": [*confined["hidden"], self.cwd]}
             confined["readable"] = [*confined["readable"], *self._read(errand)]
         limits = self.config.limits.model_dump(exclude_none=True)
         errand.write(workspace=self.cwd, confinement=confined, wheels=str(errand.wheels or ""), limits=limits)
-        argv = [self._own, "-I", str(LAUNCHER), PROGRAM, str(errand.directory)]
+        python = self._own if imported_by(self._own, {}, written(self.config, self.cwd)) is None else sys.executable
+        argv = [python, "-I", str(LAUNCHER), PROGRAM, str(errand.directory)]
         return await run_here(self._wrapped(argv, errand), self.environment(), errand)
 
     def _read(self, errand: Errand) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning import systems
+from kernelexec.provisioning.trust import written
 
 _ASKING = ("-I", "-c", "import importlib.util, sys; sys.exit(not importlib.util.find_spec('ipykernel'))")
 _ASKING_SECONDS = 30.0
@@ -66,12 +67,10 @@ def check_workspace(config: Config, workspace: Path) -> None:
 
 
 def _written(config: Config, workspace: str | None) -> Iterator[Path]:
-    """Where kernels can write, and so put programs of their own; not confined they could anywhere."""
-    if config.confines or config.isolation == "bubblewrap":
-        named = (config.workspaces, config.work_dir, *config.confinement.writable)
-        yield from (path.expanduser().resolve() for path in named if path is not None)
-        if workspace is not None:
-            yield Path(workspace)
+    """What no interpreter is started from that is not confined yet: where any session's kernels can write."""
+    if places := written(config, workspace):
+        yield from (Path(place) for place in places)
+        yield config.workspaces.resolve()
 
 
 def _version(venv: Path, python: Path) -> tuple[int, int]:

@@ -173,5 +173,7 @@ def place_of(
     contexts(config, workspace)
     if config.isolation == "bubblewrap":
         return BubblewrapPlace(config, str(workspace), root=root, secrets=secrets)
+    if forks is not None:
+        forks.mind(str(workspace))
     reached = systems.HERE.transport
     return LocalPlace(config, str(workspace), reached_by=reached, forks=forks, root=root, secrets=secrets)

@@ -30,28 +30,29 @@ GUARD = ("-I", "-S")
 
 
 def kernel_spec(
-    python: str, connection_file: Path | None, *, launcher: str = str(LAUNCHER), forked_by: object = None
+    python: str,
+    connection_file: Path | None,
+    *,
+    launcher: str = str(LAUNCHER),
+    forked_by: object = None,
+    prefix: Sequence[str] = (),
+    confined: bool = False,
 ) -> KernelSpec:
     """The kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner.
 
-    Without a ``connection_file`` the launcher's order says all. A fork server may be named that has the launcher ready.
+    Without a ``connection_file`` the launcher's order says all. A fork server may be named that has the launcher ready, or a
+    ``prefix`` that starts the interpreter. What is to be ``confined`` is so before any of that begins: by this process's own
+    interpreter, without anything that it could import of others.
     """
     name, options = (PROVISIONER, {}) if forked_by is None else (FORKING, {"server": forked_by})
+    before = (sys.executable, *GUARD, launcher, "--confined") if confined else ()
     return KernelSpec(
-        argv=[python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
+        argv=[*before, *prefix, python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
         display_name="Python (kernelexec)",
         language="python",
         interrupt_mode="message",
-        metadata={"kernel_provisioner": {"provisioner_name": name, "config": options}},
+        metadata={"kernel_provisioner": {"provisioner_name": WRAPPED if prefix else name, "config": options}},
     )
-
-
-def prefixed_spec(confining: str, prefix: Sequence[str], python: str, connection_file: Path) -> KernelSpec:
-    """The kernelspec of our launcher behind a prefix, in the ``python`` that is found there; another one confines it first."""
-    spec = kernel_spec(python, connection_file)
-    spec.argv = [confining, *GUARD, str(LAUNCHER), "--prefixed", *prefix, *spec.argv]
-    spec.metadata["kernel_provisioner"]["provisioner_name"] = WRAPPED
-    return spec
 
 
 def guarded_spec(

@@ -18,11 +18,12 @@ from kernelexec.hooks import Event, FilesTouched
 from kernelexec.provisioning import file_roots
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.session.life import Life
+from kernelexec.session.secrecy import Secrecy
 from kernelexec.text import clean_text
 from kernelexec.workspace import FileOperations
 from kernelexec.workspace.access import Access
 
-_T = TypeVar("_T", FileText, FileWritten, FilesDeleted)
+_T = TypeVar("_T", FileList, FileText, FileWritten, FilesDeleted)
 _PATH_CHARS = 200
 _making = threading.Lock()
 
@@ -31,22 +32,32 @@ class AsyncFiles:
     """The files of one session. Paths are relative to its workspace, or absolute, as kernels see them or as they are here.
 
     Every path is opened when it is used, and no link is followed in any part of it; only plain files are read and written.
-    Operations run one after the other, also while a cell runs.
+    Operations run one after the other, also while a cell runs. What comes back has paths as they are; hooks, and messages of
+    errors, have names of secrets in the place of their values.
 
     Args:
         session: its name, for the hooks.
         life: while it lasts there are operations.
         operations: what is done, in a thread.
         tell: what tells the hooks.
+        mask: what puts names of secrets in the place of their values.
     """
 
-    def __init__(self, session: str, life: Life, operations: FileOperations, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        session: str,
+        life: Life,
+        operations: FileOperations,
+        tell: Callable[[Event], None],
+        mask: Callable[[str], str],
+    ) -> None:
         self.tracker = operations.tracker
         self.bounds = operations.bounds
         self._session = session
         self._life = life
         self._operations = operations
         self._tell = tell
+        self._mask = mask
         self._turn = anyio.CapacityLimiter(1)
 
     async def list(
@@ -65,9 +76,7 @@ class AsyncFiles:
             InvalidRequest, InvalidPath, InvalidWorkDir, Closed: the path or the pattern is none, or nothing is there.
             FileRefused: it is behind a link, or cannot be read.
         """
-        self._life.check_open()
-        call = partial(self._operations.list, path, recursive=recursive, pattern=pattern)
-        return await anyio.to_thread.run_sync(call, limiter=self._turn)
+        return await self._called(partial(self._operations.list, path, recursive=recursive, pattern=pattern))
 
     async def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
         """A piece of a file as text: whole characters, from the byte ``offset`` on, ``limit`` bytes at most.
@@ -79,7 +88,7 @@ class AsyncFiles:
             FileRefused: it is no plain file, a link, has a second name, or cannot be read.
         """
         call = partial(self._operations.read, path, offset=offset, limit=limit)
-        return await self._done("read", path, call, lambda read: FilesTouched(self._session, "read", (read.path,)))
+        return await self._done("read", path, call, lambda read: ((read.path,), ()))
 
     async def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
         """Write a file as a whole, at once: a reader sees the old one or the new one. With ``append`` add to what is there.
@@ -91,7 +100,7 @@ class AsyncFiles:
             FileRefused: it can only be read, is no plain file, a link, has a second name, or cannot be written.
         """
         call = partial(self._operations.write, path, content, append=append)
-        return await self._done("write", path, call, lambda written: FilesTouched(self._session, "write", (written.path,)))
+        return await self._done("write", path, call, lambda written: ((written.path,), ()))
 
     async def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory with all that is in it.
@@ -104,7 +113,7 @@ class AsyncFiles:
             FileRefused: it stays, and the message says why.
         """
         call = partial(self._operations.delete, path, recursive=recursive)
-        return await self._done("delete", path, call, self._deleted)
+        return await self._done("delete", path, call, _deleted)
 
     async def delete_many(self, include: str | Iterable[str], exclude: str | Iterable[str] = ()) -> FilesDeleted:
         """Delete what patterns match, as ``["*.tmp", "cache"]``: each file by itself, by the rules of ``delete``.
@@ -115,31 +124,41 @@ class AsyncFiles:
             InvalidRequest, InvalidWorkDir, Closed: a pattern is none; nothing was deleted.
         """
         call = partial(self._operations.delete_many, include, exclude)
-        return await self._done("delete", include, call, self._deleted)
-
-    def _deleted(self, done: FilesDeleted) -> FilesTouched:
-        return FilesTouched(self._session, "delete", done.deleted, tuple(one.why for one in done.refused))
+        return await self._done("delete", include, call, _deleted)
 
     async def _done(
         self,
         operation: Literal["read", "write", "delete"],
         named: object,
         call: Callable[[], _T],
-        event: Callable[[_T], FilesTouched],
+        touched: Callable[[_T], tuple[Iterable[str], Iterable[str]]],
     ) -> _T:
-        """Do it in a thread, one after the other, and have the hooks told of it, or of why it was refused."""
-        self._life.check_open()
+        """Do it, and have the hooks told of the paths that were touched and of why others were not, or why all was refused."""
         try:
-            found = await anyio.to_thread.run_sync(call, limiter=self._turn)
+            found = await self._called(call)
         except (InvalidRequest, Refused) as exc:
-            why = f"{clean_text(str(named)[:_PATH_CHARS])}: {exc}"
+            why = f"{clean_text(self._mask(str(named))[:_PATH_CHARS])}: {exc}"
             self._tell(FilesTouched(self._session, operation, (), (why,)))
             raise
-        self._tell(event(found))
+        paths, refused = (tuple(map(self._mask, texts)) for texts in touched(found))
+        self._tell(FilesTouched(self._session, operation, paths, refused))
         return found
 
+    async def _called(self, call: Callable[[], _T]) -> _T:
+        """What a call gives that runs in a thread, one after the other; what it raises quotes no secret."""
+        self._life.check_open()
+        try:
+            return await anyio.to_thread.run_sync(call, limiter=self._turn)
+        except (InvalidRequest, Refused) as exc:
+            exc.args = tuple(self._mask(str(arg)) for arg in exc.args)
+            raise
 
-class Filing:
+
+def _deleted(done: FilesDeleted) -> tuple[Iterable[str], Iterable[str]]:
+    return done.deleted, (one.why for one in done.refused)
+
+
+class Filing(Secrecy):
     """The part of a session that concerns its files. Whoever derives from it gives it its life and its place."""
 
     name: str
@@ -156,5 +175,6 @@ class Filing:
         with _making:  # callers may be in any thread
             if self._files is None:
                 access = Access(file_roots(self._config, self.workspace, self._inside))
-                self._files = AsyncFiles(self.name, self.life, FileOperations(access, self._config.files), self._tell)
+                operations = FileOperations(access, self._config.files)
+                self._files = AsyncFiles(self.name, self.life, operations, self._tell, self.mask)
             return self._files

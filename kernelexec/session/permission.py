@@ -26,13 +26,17 @@ from kernelexec.policy.decisions import (
     Rewrite,
     Validator,
 )
-from kernelexec.policy.masking import Masker
 from kernelexec.policy.refusal import shown
+from kernelexec.provisioning import Vault
 from kernelexec.session.turn import Turn
 
 logger = logging.getLogger("kernelexec")
 _OTHERWISE = "Nothing ran; other cells are not concerned."
 _NOBODY = "nobody is there to be asked: give the executor, or the call, an approver"
+
+
+class _Failed(Exception):
+    """What an approver or a validator raised, in words."""
 
 
 class Permission:
@@ -44,7 +48,7 @@ class Permission:
         config: Config,
         validators: Sequence[Validator],
         approver: Approver | None,
-        masker: Masker | None = None,
+        secrets: Vault | None = None,
     ) -> None:
         self._session = session
         self._judge = Judge.of(config)
@@ -53,7 +57,7 @@ class Permission:
         self._limit = config.capacity.code_bytes
         self._validators = tuple(validators)
         self._approver = approver
-        self._masker = masker
+        self._secrets = secrets
 
     def refuses(self, turn: Turn) -> str | None:
         """Why a turn may not run, where that is known without asking anybody; None where it may, or is decided in its turn."""
@@ -101,11 +105,13 @@ class Permission:
         except InvalidCode as exc:
             message = f"A validator rewrote the cell into what cannot run: {exc}"
             raise InvalidCode(message) from exc
-        turn.shown = turn.cell if self._masker is None else self._masker.cell(turn.cell)
+        turn.shown = turn.cell if self._secrets is None else self._secrets.masker.cell(turn.cell)
         turn.remarks.append(f"A validator rewrote the cell: {reason or 'it gave no reason'}.")
 
     async def _approved(self, turn: Turn, reasons: tuple[str, ...]) -> str | None:
         approver = turn.approver or self._approver
+        if self._secrets is not None:
+            reasons = self._secrets.masker.texts(reasons)
         request = ApprovalRequest(turn.execution_id, self._proposal(turn.shown), reasons)
         answer = Approval(approved=False, reason=_NOBODY) if approver is None else await self._answer(approver, request)
         why = f": {answer.reason}" if answer.reason else ""
@@ -120,9 +126,9 @@ class Permission:
                 said = await _called(approver, request)
         except TimeoutError:
             return Approval(approved=False, reason=f"there was no answer within {self._patience:g} s")
-        except Exception as exc:
+        except _Failed as exc:
             logger.exception("kernelexec.approver_failed", extra={"session": self._session})
-            return Approval(approved=False, reason=f"the approver failed ({type(exc).__name__}: {exc})")
+            return Approval(approved=False, reason=f"the approver failed ({exc})")
         if isinstance(said, Approval):
             return said
         return Approval(approved=said is True)
@@ -136,9 +142,9 @@ async def _decision(validator: Validator, proposal: Proposal) -> Allow | Ask | D
     """What a validator decides; what it raises, or says that is no decision, is a denial."""
     try:
         said = await _called(validator, proposal)
-    except Exception as exc:
+    except _Failed as exc:
         logger.exception("kernelexec.validator_failed", extra={"session": proposal.session})
-        return Deny(f"{type(exc).__name__}: {exc}")
+        return Deny(str(exc))
     if said is None:
         return Allow()
     if isinstance(said, Allow | Ask | Deny | Rewrite):
@@ -147,6 +153,33 @@ async def _decision(validator: Validator, proposal: Proposal) -> Allow | Ask | D
 
 
 async def _called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a stranger's function, and what it gives
+    """What a function gives. It has a task of its own: should it end or cancel that, whoever waits goes on.
+
+    Raises:
+        _Failed: it raised, whatever that was.
+    """
+    said: Any = None
+    raised: BaseException | None = None
+
+    async def ask() -> None:
+        nonlocal said, raised
+        try:
+            said = await _said(call, argument)
+        except anyio.get_cancelled_exc_class() as exc:
+            raised = exc
+            raise
+        except BaseException as exc:  # noqa: BLE001 - SystemExit too would end the loop, and all sessions with it
+            raised = exc
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+    if raised is not None:
+        message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+        raise _Failed(message) from raised
+    return said
+
+
+async def _said(call: Any, argument: object) -> Any:  # noqa: ANN401 - as above
     """What a function gives: a plain one is called in a thread, which is left behind if nobody waits any more."""
     if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004
         return await call(argument)

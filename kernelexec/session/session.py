@@ -82,7 +82,7 @@ class AsyncSession(Asking, Sending):
         self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
         self._keeper = kernels.python
         self._keeper.receive(ready)
-        self._permission = Permission(name, config, validators, approver, place.secrets.masker if place.secrets else None)
+        self._permission = Permission(name, config, validators, approver, place.secrets)
         self._background = {}
         work_dir, spills = workspace.path, runtime / "out"
         runner = Runner(

@@ -1,4 +1,4 @@
-"""A kernel behind a prefix, as ``uv run``: what that starts may be anybody's, so who starts it is confined before that."""
+"""A kernel whose interpreter, or what that imports, may be anybody's: who starts it is isolated, and confined before that."""
 
 from __future__ import annotations
 
