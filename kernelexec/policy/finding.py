@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from kernelexec.policy.guises import LEAST_CHARS
@@ -73,11 +73,8 @@ class Finder:
             keep = self._cut_begun(bare.text, whole[-1].end if whole else bare.inside(begin), keep)
         found = self._with_fragments(bare.text, whole, bare.inside(begin), keep)
         spans = [Span(bare.outside(span.start), bare.outside(span.end - 1) + 1, span.mark) for span in found]
-        settled = min(bare.outside(keep) if keep < len(bare.text) else len(text), bare.open_from)
-        if bare.text == text:
-            return spans, settled
-        plain, keep = self._whole(text, begin, more=more)  # what looks like a code may be the beginning of a secret
-        return _united(spans, plain), min(settled, keep)
+        settled = bare.outside(keep) if keep < len(bare.text) else len(text)
+        return spans, min(settled, bare.open_from)
 
     def _whole(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
         """Complete guises, and where one begins that is not. What begins before that cannot become another, longer one."""
@@ -144,17 +141,6 @@ class Finder:
         ends = (end, end - 1) if text[end - 1] in _QUOTES else (end,)
         pieces = (self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end) for end in ends)
         return min((piece for piece in pieces if piece is not None), key=lambda piece: piece.start, default=None)
-
-
-def _united(one: list[Span], other: list[Span]) -> list[Span]:
-    """All of them in order, those that overlap as one."""
-    found: list[Span] = []
-    for span in sorted((*one, *other), key=lambda span: span.start):
-        if found and span.start < found[-1].end:
-            found[-1] = replace(found[-1], end=max(found[-1].end, span.end))
-        else:
-            found.append(span)
-    return found
 
 
 class _Bare:
