@@ -21,7 +21,7 @@ from kernelexec.provisioning.installed import Installed, InstalledSpec, Transpor
 from kernelexec.provisioning.interpreters import interpreter
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.secrets import Vault
-from kernelexec.provisioning.spec import LAUNCHER, guarded_spec, kernel_spec
+from kernelexec.provisioning.spec import LAUNCHER, check_program, guarded_spec, kernel_spec
 from kernelexec.provisioning.trust import imported_by, written
 
 
@@ -128,6 +128,8 @@ class LocalPlace:
         confined = self.config.confines
         if programs.prefix_kernel:
             return kernel_spec(self._behind, runtime.connection_file, prefix=programs.words, confined=confined)
+        if confined:
+            check_program(python, self.cwd)
         server = self.forks.serving() if self.forks is not None and self.forks.python == python else None
         return kernel_spec(python, runtime.connection_file, forked_by=server, confined=confined)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,6 +84,18 @@ def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelProvisionerBas
     except ModuleNotFoundError as exc:
         message = f"{exc} Reinstall kernelexec: its entry points are missing."
         raise KernelStartFailed(message) from exc
+
+
+def check_program(python: str, cwd: str) -> None:
+    """Refuse an interpreter, by its path, that is not there or no program, as the system would if this process started it.
+
+    Raises:
+        KernelStartFailed: see above.
+    """
+    path = os.path.expanduser(python)  # noqa: PTH111 - text in, text out
+    if os.sep in path and shutil.which(path) is None:
+        code = errno.EACCES if Path(path).exists() else errno.ENOENT
+        raise KernelStartFailed(start_failure(OSError(code, os.strerror(code), path), python, cwd))
 
 
 def start_failure(exc: OSError, python: str, cwd: str) -> str:
