@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
@@ -19,6 +20,8 @@ from kernelexec.provisioning.installed import InstalledSpec
 from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
+#: How much of a script's first line the system reads.
+_LINE_BYTES = 256
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
@@ -93,9 +96,18 @@ def check_program(python: str, cwd: str) -> None:
         KernelStartFailed: see above.
     """
     path = os.path.expanduser(python)  # noqa: PTH111 - text in, text out
-    if os.sep in path and shutil.which(path) is None:
-        code = errno.EACCES if Path(path).exists() else errno.ENOENT
+    if os.sep in path and (shutil.which(path) is None or _lacks_its_own(path)):
+        code = errno.EACCES if Path(path).exists() and not _lacks_its_own(path) else errno.ENOENT
         raise KernelStartFailed(start_failure(OSError(code, os.strerror(code), path), python, cwd))
+
+
+def _lacks_its_own(script: str) -> bool:
+    """Whether its first line names an interpreter that is not there."""
+    with suppress(OSError), Path(script).open("rb") as file:
+        line = file.readline(_LINE_BYTES)
+        named = line[2:].split()[:1] if line.startswith(b"#!") else []
+        return any(not Path(os.fsdecode(name)).exists() for name in named)
+    return False
 
 
 def start_failure(exc: OSError, python: str, cwd: str) -> str:
