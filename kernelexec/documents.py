@@ -1,10 +1,12 @@
 """Files of cells: notebooks (``.ipynb``, any format version, read and written through nbformat) and scripts (``# %%``).
 
-What runs a script needs no nbformat, which can take more than a second to import (jsonschema, with all formats installed).
+A script is run, and what came of it written, without nbformat, which can take more than a second to import (jsonschema, with
+all formats installed).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -25,6 +27,7 @@ _COMMENT = re.compile(r"^# ?", re.MULTILINE)
 _QUOTED = re.compile(r"(?P<quotes>\"{3}|'{3})(?P<text>.*)(?P=quotes)", re.DOTALL)
 #: A cell that is said to have run for longer is not believed, in seconds.
 _LONGEST = 365 * 24 * 3600.0
+_LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+xml"})
 #: What nbformat raises, beside errors of value and type, for notebooks that are none.
 _BROKEN = (AttributeError, AssertionError, RecursionError)
 
@@ -32,8 +35,9 @@ _BROKEN = (AttributeError, AssertionError, RecursionError)
 class Document:
     """A notebook in memory whose code cells can be run one after the other; everything else in it stays as it is."""
 
-    def __init__(self, notebook: dict[str, Any]) -> None:
+    def __init__(self, notebook: dict[str, Any], *, ours: bool = False) -> None:
         self._notebook = notebook
+        self._ours = ours
         self._shown: dict[str, list[dict[str, Any]]] = {}
         self._cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
         self.past = tuple(_past(cell) for cell in self._cells)
@@ -92,7 +96,7 @@ class Document:
             else {"cell_type": "code", "id": f"cell-{number}", "metadata": {}, "source": piece, "outputs": []}
             for number, (mark, piece) in enumerate(found, 1)
         ]
-        return cls({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+        return cls({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, ours=True)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -120,10 +124,27 @@ class Document:
 
     def write(self, path: Path) -> None:
         """Write the notebook, whole and atomically."""
-        import nbformat  # noqa: PLC0415 - see above
+        if self._ours:
+            cells = [_in_lines(cell) for cell in self._notebook["cells"]]
+            text = json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        else:
+            import nbformat  # noqa: PLC0415 - see above
 
-        text = nbformat.writes(nbformat.from_dict(self._notebook)) + "\n"
+            text = nbformat.writes(nbformat.from_dict(self._notebook)) + "\n"
         write_atomically(path, [text.encode("utf-8", "backslashreplace")])  # in JSON a lone surrogate's escape is its own
+
+
+def _in_lines(node: dict[str, Any]) -> dict[str, Any]:
+    """A cell, an output or a mime bundle with its long texts as lines, as nbformat writes them."""
+    found = dict(node)
+    for key, value in node.items():
+        if isinstance(value, str) and (key in _LONG_TEXTS or key.startswith("text/")):
+            found[key] = value.splitlines(keepends=True)
+        elif key == "outputs":
+            found[key] = [_in_lines(output) for output in value]
+        elif key == "data":
+            found[key] = _in_lines(value)
+    return found
 
 
 def _past(cell: dict[str, Any]) -> PastCell:

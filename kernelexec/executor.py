@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from kernelexec import containerlog
+from kernelexec import cache, containerlog
 from kernelexec.config import Config, load, ways_out
 from kernelexec.errors import (
     Closed,
@@ -88,6 +88,10 @@ class AsyncExecutor:
         variables_of(self.config.environment.env_file)
         if self.config.log_dir is not None:
             containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
+        if self.config.cache.enabled:
+            given = (one.path for one in self.config.context_paths if one.permission == "write")
+            written = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *given)
+            cache.check(self.config.cache.place, written)
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
         self._estates = Estates(self.config)
@@ -180,6 +184,11 @@ class AsyncExecutor:
     def sessions(self) -> tuple[str, ...]:
         """The names of the open sessions."""
         return tuple(name for name, session in list(self._roster.sessions.items()) if not session.life.ending)
+
+    def open_session(self, name: str) -> AsyncSession | None:
+        """The open session of that name, one that was adopted too; None where there is none, and none is made."""
+        session = self._roster.sessions.get(name)
+        return None if session is None or session.life.ending else session
 
     async def close_session(self, name: str) -> None:
         """End a session: its kernel, all that the kernel started, and its private files. Its workspace stays.

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.past import Past
-from kernelexec.results import ExecutionResult, Holder, Output, Replay, Snapshot
+from kernelexec.results import ExecutionResult, Holder, Output, Replay, Snapshot, TestReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,16 @@ class SnapshotTaken:
 
     session: str
     snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TestsRun:
+    """Code of a session was tested, apart from it."""
+
+    __test__ = False  # pytest looks for classes of such a name
+
+    session: str
+    report: TestReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +197,7 @@ class SessionClosed:
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
 OutputEvent = OutputHeard | DisplayUpdated
-SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | SessionClosing | SessionClosed
+SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | TestsRun | SessionClosing | SessionClosed
 Event = SessionEvent | FilesTouched | KernelChanged | MemoryHigh | CellEvent | OutputEvent
 
 

@@ -45,6 +45,20 @@ _MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else need
 EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS, *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
 
 
+#: The modules that take longest, by what they wait for and not by how many tests they have: where several workers share the
+#: modules, these are begun first, so that none is left to one worker at the end.
+_LONGEST = (
+    *("images_engine", "packages", "resilience", "contract", "mcp_serving", "jupyter_server", "inheritance", "cli", "cli_repl"),
+    *("pool", "adoption", "ag2", "languages", "readme", "notebooks", "prefixed", "container_sudo", "curve_kernels", "replay"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest modules first; the rest stays in its order."""
+    places = {f"test_{name}.py": place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def run_apart() -> Iterator[None]:
     """Let this run, one of several workers perhaps, tell its own processes from all others, and find its own programs."""

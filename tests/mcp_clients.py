@@ -14,7 +14,7 @@ from typing import Any
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastmcp import Client, FastMCP
 from fastmcp.client.client import CallToolResult
-from fastmcp.client.transports import StdioTransport
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
 from tests.test_cli import BOUND, COMMAND, LOCAL, environment
 
@@ -65,7 +65,7 @@ def record_of(result: CallToolResult) -> dict[str, Any]:
 
 
 @contextmanager
-def connected(server: StdioTransport | FastMCP, era: str, **options: Any) -> Iterator[Agent]:
+def connected(server: StdioTransport | StreamableHttpTransport | FastMCP, era: str, **options: Any) -> Iterator[Agent]:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, mode=era, **options)) as client:
         yield Agent(portal, client)
 

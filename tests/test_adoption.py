@@ -35,12 +35,22 @@ async def serve():
         await a.execute("x = 41")
         await b.execute("def answer(): return 42")
         print("ready", flush=True)
-        cell = "import time, pathlib\\nfor n in range(40):\\n    print(n, flush=True)\\n    time.sleep(0.1)\\nx += 1\\nx"
-        await a.execute(cell, request_id="once", on_output=lambda output: print("output", flush=True))
+        await a.execute(sys.argv[3], request_id="once", on_output=lambda output: print("output", flush=True))
 
 asyncio.run(serve())
 """
 
+COUNTING = "import time, pathlib\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+#: Starts programs one after the other, and would not wait long for an owner's word.
+STARTING = """
+import subprocess, sys, time
+next(module for name, module in sys.modules.items() if name.endswith(".judged"))._PATIENCE = 0.2
+for n in range(20):
+    print(n, flush=True)
+    assert subprocess.call(["true"]) == 0
+    !true
+    time.sleep(0.1)
+"""
 
 BILINGUAL = """
 import os, signal, sys
@@ -54,9 +64,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed_server(workspace: Path, **options: object) -> None:
+def killed_server(workspace: Path, cell: str = COUNTING, **options: object) -> None:
     """A server with two sessions, one of which runs a cell when it gets SIGKILL."""
-    command = [sys.executable, "-c", SERVER, str(workspace), json.dumps({"image": IMAGE, **options})]
+    command = [sys.executable, "-c", SERVER, str(workspace), json.dumps({"image": IMAGE, **options}), cell]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
@@ -108,6 +118,21 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
     assert runtime_directories() == set()
     cells = json.loads((tmp_path / "a" / "a.ipynb").read_text())["cells"]
     assert [cell["execution_count"] for cell in cells] == [1, 2, 3, 4]
+
+
+def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: Path) -> None:
+    killed_server(tmp_path, STARTING)
+    time.sleep(1)  # nobody is there, for five times as long as it would wait
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            session = await executor.session("a")
+            (running,) = session.executions()
+            result = (await session.wait_for(running)).result
+            assert result is not None
+            assert (result.status, result.text) == ("ok", "".join(f"{n}\n" for n in range(20)))
+
+    asyncio.run(run())
 
 
 def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: Path) -> None:

@@ -240,6 +240,27 @@ def test_what_the_rules_refuse_is_asked_about_and_nothing_else(tmp_path: Path) -
     assert "blocked by 'echo'" in first.reasons[0]
 
 
+@pytest.mark.parametrize("cell", ["!chmod 600 a", "import os\nassert os.system('chmod 600 a') == 0"])
+def test_what_was_approved_against_the_rules_may_start_programs_that_they_refuse(cell: str, tmp_path: Path) -> None:
+    with opened(tmp_path, approver=Asked(AGREED), config={"rules": {"ask": "refused"}}) as executor:
+        session = executor.session()
+        assert session.execute("open('a', 'w').close()").ok
+        assert session.execute(cell).ok
+        for _ in range(2):
+            result = session.execute("import os\nos.system(''.join(['ch', 'mod 600 a']))")
+            assert result.error is not None
+            assert "rule 'chmod'" in result.error.evalue
+
+
+def test_what_was_approved_for_other_reasons_is_held_to_the_rules(tmp_path: Path) -> None:
+    asked = Asked(AGREED)
+    with opened(tmp_path, approver=asked, config={"rules": {"ask": "always"}}) as executor:
+        result = executor.session().execute("import os\nos.system(''.join(['ch', 'mod 600 a']))")
+        assert result.error is not None
+        assert "rule 'chmod'" in result.error.evalue
+    assert asked.requests
+
+
 def test_a_validator_has_the_approver_asked(tmp_path: Path) -> None:
     asked = Asked(AGREED)
     with opened(tmp_path, approver=asked, validators=[lambda _: Ask("it sends mail")]) as executor:

@@ -75,3 +75,28 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
 def test_what_is_not_there_is_said(workspace: Path, words: tuple[str, ...], why: str) -> None:
     done = kernelexec(workspace, "log", *words)
     assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {why}\n")
+
+
+def test_what_the_cells_took(workspace: Path) -> None:
+    done = kernelexec(workspace, "log", "analysis", "--statistics", "-n", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    [summary, *calls] = [line.split("\t") for line in done.stdout.splitlines() if line]
+    assert summary[:2] == ["4", "25%"]
+    assert [call[1:3] for call in calls] == [["python", "no"], ["bash", "no"], ["python", "no"]]
+    said = json.loads(kernelexec(workspace, "log", "--statistics", "--json").stdout)
+    assert (said["count"], said["succeeded"], len(said["calls"])) == (4, 1, 4)
+    assert said["p50"] <= said["p95"] <= said["execution_time"]
+
+
+def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
+    finished = {"event": "finished", "execution_id": "a", "seconds": "NaN", "cpu_seconds": -1, "total_bytes": 1e300}
+    lines = [
+        json.dumps(finished),
+        '{"event": "finished", "execution_id": "b", "seconds": Infinity}',
+        '{"event": "finished"}',
+        "x",
+    ]
+    path = tmp_path / "broken.jsonl"
+    path.write_text("\n".join(lines))
+    said = json.loads(kernelexec(tmp_path, "log", str(path), "--statistics", "--json").stdout)
+    assert (said["count"], said["succeeded"], said["p95"], said["output_bytes"]) == (2, 0, 0, 0)

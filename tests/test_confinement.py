@@ -79,7 +79,8 @@ NETWORK = {
     "send packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "ask the machine's kernel": "socket.socket(socket.AF_NETLINK)",
     "connect to a unix socket": "socket.socket(socket.AF_UNIX).connect(unix)",
-    "send to a unix socket": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', unix)",
+    "send to a unix socket": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', datagrams)",
+    "send a message to a unix socket": "socket.socketpair(type=socket.SOCK_DGRAM)[0].sendmsg([b'x'], [], 0, datagrams)",
     "use io_uring": "called(425, 1, bytes(120))",
     "ask with an address of another architecture": "called(0x40000000 + 42, 0, b'', 0)",
 }
@@ -196,12 +197,16 @@ def offline(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.MonkeyPatch.context() as patch,
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
     ):
         _home(base, patch)
         unix.bind(str(base / "socket"))
+        datagrams.bind(str(base / "datagrams"))
         unix.listen()
         with Executor("local", workspace=base / "workspaces", config=options) as executor:
-            yield Place(base, executor, port=listening.getsockname()[1], unix=str(base / "socket"))
+            yield Place(
+                base, executor, port=listening.getsockname()[1], unix=str(base / "socket"), datagrams=str(base / "datagrams")
+            )
 
 
 @pytest.fixture(scope="module")
@@ -211,16 +216,20 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         pytest.MonkeyPatch.context() as patch,
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
         socket.socket(socket.AF_UNIX) as abstract,
     ):
         _home(base, patch)
         unix.bind(str(base / "socket"))
+        datagrams.bind(str(base / "datagrams"))
         abstract.bind(f"\0{base}")
         for one in (unix, abstract):
             one.listen()
         with Executor("bubblewrap", workspace=base / "workspaces") as executor:
             port = listening.getsockname()[1]
-            yield Place(base, executor, abstract=f"\0{base}", port=port, unix=str(base / "socket"))
+            yield Place(
+                base, executor, abstract=f"\0{base}", port=port, unix=str(base / "socket"), datagrams=str(base / "datagrams")
+            )
 
 
 @pytest.mark.parametrize("way", WAYS)

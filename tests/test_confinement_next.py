@@ -83,7 +83,7 @@ def test_an_interpreter_that_cells_can_replace(named: str, isolation: str, fork:
         code = f"import os\nos.unlink({str(python)!r})\n"
         code += f"open({str(python)!r}, 'w').write('#!/bin/sh\\n(echo out > {escaped}) 2>&-\\nexec {real} \"$@\"\\n')\n"
         code += f"os.chmod({str(python)!r}, 0o755)\nopen({str(place / 'zz.pth')!r}, 'w').write({ESCAPE.format(str(escaped))!r})"
-        assert session.execute(code).ok == (isolation == "local" or named == "python")
+        assert session.execute(code).ok
         ends(session)
     with executor(tmp_path, isolation, fork, **options) as made, suppress(KernelStartFailed):
         made.session("b", work_dir=workspace).execute("1 + 1")
@@ -113,10 +113,10 @@ def test_an_environment_of_our_own_in_the_workspace_is_said_or_kept(
     if isolation == "bubblewrap":
         assert "Read-only file system" in result.text
         return
-    assert f"kernelexec itself is imported from {own}, which cells can write" in " ".join(result.notes)
+    assert f"kernelexec itself is loaded from {own}, which cells can write" in " ".join(result.notes)
     with (
         executor(tmp_path, isolation, confinement={"level": "required"}) as made,
-        pytest.raises(KernelStartFailed, match="cannot be confined as is required: kernelexec itself is imported from"),
+        pytest.raises(KernelStartFailed, match="cannot be confined as is required: kernelexec itself is loaded from"),
     ):
         made.session("a", work_dir=tmp_path / "w").execute("1")
 
@@ -195,3 +195,107 @@ def test_our_command_imports_nothing_from_where_it_runs(tmp_path: Path) -> None:
         [sys.executable, "-m", "kernelexec", "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("relative", [True, False], ids=["relative", "absolute"])
+def test_a_program_of_bubblewraps_name_on_the_path(
+    relative: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (programs := tmp_path / "w" / "bin").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{'./bin' if relative else programs}{os.pathsep}{os.environ['PATH']}")
+    with executor(tmp_path, "bubblewrap") as made:
+        session = made.session("a", work_dir=tmp_path / "w")
+        assert session.execute("1").ok
+        (programs / "bwrap").write_text(f'#!/bin/sh\necho out > {escaped}\nexec /usr/bin/bwrap "$@"\n')
+        (programs / "bwrap").chmod(0o755)
+        session.restart()
+        assert session.execute("1").ok
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("what", ["PYTHONPATH", "venv"])
+def test_a_link_in_the_place_of_what_bubblewrap_is_to_show(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace, home = tmp_path / "w", tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "diary").write_text("DIARY")
+    made_venv(workspace / "envs" / "venv")
+    monkeypatch.setenv("HOME", str(home))
+    if what == "PYTHONPATH":
+        monkeypatch.setenv("PYTHONPATH", str(workspace / "envs" / "venv"))
+    options: dict[str, Any] = {"programs": {"venv": workspace / "envs" / "venv"}} if what == "venv" else {}
+    with executor(tmp_path, "bubblewrap", **options) as made:
+        session = made.session("a", work_dir=workspace)
+        assert session.execute("open('envs/venv/new.py', 'w').close()").ok
+        assert session.execute(
+            "import os; os.rename('envs', 'old'); os.mkdir('envs'); os.symlink('../../home', 'envs/venv')"
+        ).ok
+        with suppress(KernelStartFailed):  # that is no environment
+            session.restart()
+            assert not session.execute(f"open({str(home / 'diary')!r}).read()").ok
+
+
+@pytest.mark.parametrize(("isolation", "fork"), WAYS)
+@pytest.mark.parametrize("line", ["{}", "import sys; sys.path.insert(0, {!r})"])
+@pytest.mark.parametrize("named", ["python", "venv"])
+def test_an_environment_that_names_the_workspace_in_its_path_files(
+    named: str, line: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path
+) -> None:
+    workspace, venv = tmp_path / "w", made_venv(tmp_path / "venv")
+    workspace.mkdir()
+    place = next(venv.glob("lib/python*/site-packages"))
+    (place / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (place / "project.pth").write_text(line.format(str(workspace)))
+    options: dict[str, Any] = {"programs": {"venv": venv}} if named == "venv" else {"python": str(venv / "bin" / "python")}
+    for name in ("sitecustomize", "pandas"):
+        (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
+    with executor(tmp_path, isolation, fork, **options) as made:
+        session = made.session("a", work_dir=workspace)
+        result = session.execute("import sys; sys.executable")
+        assert str(venv) in result.text
+
+
+#: Built for the next start: a library that every interpreter loads, as far as the loader looks there.
+LIBRARY = """
+#include <stdio.h>
+__attribute__((constructor)) static void begin(void) { FILE *file = fopen("ESCAPED", "w"); if (file) fclose(file); }
+"""
+
+
+@pytest.mark.parametrize(("isolation", "fork"), WAYS)
+@pytest.mark.parametrize("where", ["", ".", "{workspace}"])
+def test_libraries_in_a_workspace_where_the_loader_looks(
+    where: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace := tmp_path / "w").mkdir()
+    (workspace / "it.c").write_text(LIBRARY.replace("ESCAPED", str(escaped)))
+    build = ["gcc", "-shared", "-fPIC", "-o", "libpreloaded.so", "it.c"]
+    subprocess.run(build, cwd=workspace, check=True)
+    named = where.format(workspace=workspace)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{named}{os.pathsep}/nowhere")
+    monkeypatch.setenv("LD_PRELOAD", str(workspace / "libpreloaded.so"))
+    with executor(tmp_path, isolation, fork) as made:
+        session = made.session("a", work_dir=workspace)
+        for _ in range(2):
+            result = session.execute("import os; print(os.environ['LD_LIBRARY_PATH'], os.environ['LD_PRELOAD'], os.getcwd())")
+            assert result.text == f"{named}:/nowhere {workspace}/libpreloaded.so {workspace}\n"
+            session.restart()
+
+
+def test_bytecode_and_a_users_modules_where_cells_can_write(
+    tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace := tmp_path / "w").mkdir()
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(workspace / "cache"))
+    monkeypatch.setenv("PYTHONUSERBASE", str(workspace / "base"))
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (packages := workspace / "base" / "lib" / version / "site-packages").mkdir(parents=True)
+    (packages / "usercustomize.py").write_text(ESCAPE.format(str(escaped)))
+    with executor(tmp_path, python=os.path.realpath(sys.executable), environment={"set": {"PYTHONPATH": _packages()}}) as made:
+        result = made.session("a", work_dir=workspace).execute("1 + 1")
+    assert result.text == "2\n"
+    assert "a fork server would import from" in " ".join(result.notes)
+
+
+def _packages() -> str:
+    return os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))

@@ -97,3 +97,19 @@ def test_they_can_be_read_and_not_written_and_what_is_not_there_is_said(home: Pa
             session.restart()
         assert [path.name for path in (tmp_path / "workspaces" / "a").iterdir()] == ["a.ipynb"]
     assert (home / ".ssh" / "id_ed25519").read_text() == "ssh_keys"
+
+
+@needs_engine
+def test_the_home_is_the_kernels_own_whoever_it_is(home: Path, tmp_path: Path) -> None:
+    for path in home.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    container = {"image": MINIMAL, "credentials": ["gh_config"], "user": "4321:4321"}
+    (tmp_path / "workspaces").mkdir(mode=0o777)
+    (tmp_path / "workspaces").chmod(0o777)
+    with Executor("container", workspace=tmp_path / "workspaces", config={"container": container}) as executor:
+        session = executor.session("a")
+        for _ in ("a new container", "forked in it"):
+            command = "ls ~/.config && cat ~/.config/gh/hosts.yml && echo && mkdir ~/.cache ~/.config/other && stat -c %u ~"
+            result = session.execute_command(command)
+            assert (result.text, result.exit_code) == ("gh\ngh_config\n4321\n", 0)
+            session.restart()

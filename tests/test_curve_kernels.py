@@ -85,7 +85,8 @@ def test_nothing_is_left_behind(short_path: Path) -> None:
     threads, before = set(threading.enumerate()), descriptors()
     with_kernel(short_path, use, environment={"set": {"TMPDIR": str(short_path / "temporary")}})
     assert descriptors() == before
-    assert set(threading.enumerate()) == threads
+    # one that an earlier test's loop left may end at any time; a new one is ours
+    assert not set(threading.enumerate()) - threads
     assert not marked_processes()
     assert [place.name for place in short_path.rglob("*")] == ["temporary"]
 

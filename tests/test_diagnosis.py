@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from kernelexec.diagnosis import diagnose
-from kernelexec.results import Cause, Diagnosis, DisplayData, Error, Interrupted, Output, Status, Stream
+from kernelexec.diagnosis.causes import EXCEPTIONS
+from kernelexec.results import Cause, CellLine, Diagnosis, DisplayData, Error, Interrupted, Output, Status, Stream
 
 RULE = "-" * 75
 RUN_CODE = (
@@ -59,7 +61,7 @@ LIBRARY = error(
 DURING = error(
     "IndexError",
     "list index out of range",
-    "Cell In[13], line 4\n      2     {}['a']\n      3 except KeyError:\n----> 4     [][1]\n",
+    "Cell In[13], line 2\n      1 try:\n----> 2     {}['a']\n      3 except KeyError:\n",
     "KeyError: 'a'",
     "\nDuring handling of the above exception, another exception occurred:\n",
     "IndexError                                Traceback (most recent call last)",
@@ -68,7 +70,7 @@ DURING = error(
 CAUSED = error(
     "ValueError",
     "bad key",
-    "Cell In[4], line 4\n      3 except KeyError as exc:\n----> 4     raise ValueError('bad key') from exc\n",
+    "Cell In[4], line 2\n      1 try:\n----> 2     {}['a']\n      3 except KeyError as exc:\n",
     "KeyError: 'a'",
     "\nThe above exception was the direct cause of the following exception:\n",
     "ValueError                                Traceback (most recent call last)",
@@ -203,8 +205,8 @@ HINTS: dict[str, tuple[Error, str]] = {
         error("ModuleNotFoundError", "No module named 'numpyy'"),
         "numpyy is not installed in the kernel's environment: install it, or do without.",
     ),
-    "a submodule": (
-        error("ModuleNotFoundError", "No module named 'sklearnn.linear'"),
+    "a submodule of a module": (
+        error("ModuleNotFoundError", "No module named 'sklearnn'"),
         "sklearnn is not installed in the kernel's environment: install it, or do without.",
     ),
 }
@@ -235,7 +237,7 @@ def test_a_hint_says_what_to_try(failure: Error, hint: str) -> None:
     assert diagnosed(failure).hints == (hint,)
 
 
-@pytest.mark.parametrize("failure", [CAUSED, EXIT, GROUP, error("ImportError", "cannot import name 'x' from 'os'")])
+@pytest.mark.parametrize("failure", [EXIT, GROUP, error("ImportError", "cannot import name 'x' from 'os'")])
 def test_where_nothing_is_known_no_hint_is_given(failure: Error) -> None:
     assert diagnosed(failure).hints == ()
 
@@ -245,8 +247,198 @@ def test_syntax_that_failed_while_the_cell_ran_is_not_said_to_have_run_nothing(f
     assert "nothing of the cell ran" not in " ".join(diagnosed(failure).hints)
 
 
-def test_an_exception_is_neither_retryable_nor_given_a_cause() -> None:
-    assert (diagnosed(NAME).cause, diagnosed(NAME).retryable) == (None, False)
+@pytest.mark.parametrize("name", sorted(EXCEPTIONS))
+def test_every_known_exception_has_a_cause_and_what_to_try(name: str) -> None:
+    found = diagnosed(error(name, "it"))
+    assert (found.kind, found.message, bool(found.cause)) == (name, "it", True)
+    assert found.hints or name == "ImportError"
+    assert found.retryable == (name in ("TimeoutError", "ConnectionError"))
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [("ConnectionResetError", "ConnectionError"), ("URLError", "ConnectionError"), ("ReadTimeout", "TimeoutError")],
+)
+def test_an_exception_of_a_library_is_explained_as_what_it_is(name: str, like: str) -> None:
+    found, known = diagnosed(error(name, "it")), EXCEPTIONS[like]
+    assert (found.kind, found.cause, found.hints, found.retryable) == (name, known.cause, known.hints, True)
+
+
+@pytest.mark.parametrize(
+    ("evalue", "package"),
+    [
+        ("No module named 'seaborn'", "seaborn"),
+        ("No module named 'sklearn'", "scikit-learn"),
+        ("No module named 'cv2'", "opencv-python-headless"),
+    ],
+)
+def test_a_missing_module_names_its_package(evalue: str, package: str) -> None:
+    found = diagnosed(error("ModuleNotFoundError", evalue))
+    assert found.package == package
+    assert package in found.hints[0]
+    script = diagnosed(Stream("stderr", f"Traceback (most recent call last):\nModuleNotFoundError: {evalue}\n"))
+    assert (script.kind, script.package) == ("command", package)
+
+
+PARTS = {
+    "of a package": (
+        "No module named 'pandas.nopath'",
+        "The module pandas is there, but has no part nopath.",
+        "in another version of pandas",
+    ),
+    "of a package of Python's": ("No module named 'json.nopath'", "The module json is there, but has no part nopath.", "name"),
+    "of a part": ("No module named 'a.b.c'", "The module a.b is there, but has no part c.", "in another version of a.b"),
+    "of no package": (
+        "No module named 'os.nopath'; 'os' is not a package",
+        "The module os is there, but is no package, and has no part nopath.",
+        "`dir(os)`",
+    ),
+    "of a part that is no package": (
+        "No module named 'os.path.nopath'; 'os.path' is not a package",
+        "The module os.path is there, but is no package, and has no part nopath.",
+        "`dir(os.path)`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("evalue", "cause", "hint"), PARTS.values(), ids=PARTS)
+def test_a_module_without_such_a_part_is_not_said_to_be_missing(evalue: str, cause: str, hint: str) -> None:
+    told = [diagnosed(error("ModuleNotFoundError", evalue)), diagnosed(Stream("stderr", f"ModuleNotFoundError: {evalue}\n"))]
+    for found in told:
+        assert (found.cause, found.package) == (cause, None)
+        assert hint in found.hints[0]
+        assert "install it" not in " ".join(found.hints)
+    if "json" in evalue:
+        assert "another version" not in told[0].hints[0]
+
+
+OFFLINE = [
+    error("gaierror", "[Errno -3] Temporary failure in name resolution"),
+    error("URLError", "<urlopen error [Errno 101] Network is unreachable>"),
+    error("OSError", "[Errno 101] Network is unreachable"),
+    error("ConnectError", "[Errno -2] Name or service not known"),
+    Stream("stderr", "curl: (6) Could not resolve host: example.org\n"),
+    Stream("stderr", "npm error getaddrinfo EAI_AGAIN registry\n"),
+]
+
+
+@pytest.mark.parametrize("output", OFFLINE)
+def test_that_the_network_is_off_is_said_where_it_is(output: Output) -> None:
+    found = diagnose("error", 1, None, None, [output], networked=False)
+    assert found is not None
+    assert (found.cause, found.retryable) == ("The session has no network.", False)
+    assert "network is off" in found.hints[0]
+    assert "network is off" not in " ".join(diagnosed(output).hints)
+
+
+def test_the_lines_of_all_cells_that_it_came_by() -> None:
+    inner = "return n / 0"
+    assert diagnosed(OTHER_CELL).calls == (CellLine(2, 1, "half(3)"), CellLine(1, 3, inner, "half"))
+    assert diagnosed(FUNCTION).calls == (CellLine(6, 4, "value = half(3)"), CellLine(6, 2, inner, "half"))
+    found = diagnose("error", 1, None, None, [OTHER_CELL], "\n\nhalf(3)")
+    assert found is not None
+    assert (found.line, found.calls[0].line, found.calls[1].line) == (3, 3, 3)
+    assert diagnosed(SYNTAX).calls == ()
+
+
+def test_a_line_is_one_of_the_cell_as_its_author_wrote_it() -> None:
+    def place(source: str, *frames: str, ename: str = "ZeroDivisionError", evalue: str = "it") -> tuple[int | None, str | None]:
+        found = diagnose("error", 1, None, None, [error(ename, evalue, *frames)], source)
+        assert found is not None
+        return found.line, found.line_text
+
+    def frame(line: int, text: str, cell: int = 1) -> str:
+        return f"Cell In[{cell}], line {line}\n----> {line} {text}\n"
+
+    magic = frame(1, "get_ipython().run_line_magic('time', 'f()')")
+    assert place("%time f()", magic) == (1, "%time f()")
+    assert place("x = %time f()", frame(1, "x = get_ipython().run_line_magic('time', 'f()')")) == (1, "x = %time f()")
+    assert place("\n\n  %time f()", magic) == (3, "%time f()")
+    assert place("!a \\\n  b\n1/0", frame(2, "1/0")) == (3, "1/0")
+    assert place("x = 1 + \\\n 1\n1/0", frame(3, "1/0")) == (3, "1/0")
+    assert place(">>> 1/0", frame(1, "1/0")) == (1, "1/0")
+    assert place("f()", frame(9, "get_ipython().system('a')")) == (9, "get_ipython().system('a')")
+    assert place("get_ipython().system('a')", frame(1, "get_ipython().system('a')")) == (1, "get_ipython().system('a')")
+    assert place("ls", frame(1, "get_ipython().run_command('ls', work_dir=None, stdin=None)")) == (None, None)
+    assert place("f()", frame(1, "f()", 4), frame(3, "1/0", 4)) == (1, "f()")  # IPython counts what %%capture runs twice
+    assert place("x\n%run a.py", "File /a.py:2\n----> 2 1/0\n") == (2, "%run a.py")
+    assert place("%run a.py\n%run b.py", "File /a.py:2\n----> 2 1/0\n") == (None, None)
+    unknown = "Line magic function `%no` not found."
+    assert place("x\n%no a", ename="UsageError", evalue=unknown) == (2, "%no a")
+    assert place("x\n%none a", ename="UsageError", evalue=unknown) == (None, None)
+    assert place("%%no\nx", ename="UsageError", evalue="Cell magic `%%no` not found.") == (1, "%%no")
+    assert place("%%time", ename="UsageError", evalue="Can't use statement directly after '%%time'!") == (None, None)
+
+
+NO_SOURCE = "      1 'Could not get source, probably due dynamically evaluated source code.'"
+
+
+def test_of_a_cell_magic_it_is_the_line_that_ran() -> None:
+    def place(source: str, *frames: str, name: str = "time") -> tuple[int | None, str | None]:
+        magic = f"Cell In[2], line 1\n----> 1 get_ipython().run_cell_magic('{name}', '', 'x\\n')\n"
+        found = diagnose("error", 1, None, None, [error("ZeroDivisionError", "it", magic * bool(name), *frames)], source)
+        assert found is not None
+        return found.line, found.line_text
+
+    def body(file: str, line: int, function: str = "") -> str:
+        return f"File <{file}>:{line}{f', in {function}()' * bool(function)}\n{NO_SOURCE}\n"
+
+    timed = "\n%%time\n\ndef g():\n    1/0\ng()\n%time h()"
+    assert place(timed) == (2, "%%time")
+    assert place(timed, body("timed exec", 3)) == (6, "g()")
+    assert place(timed, body("timed exec", 3), body("timed exec", 2, "g")) == (5, "1/0")
+    assert place(timed, body("timed exec", 3), body("timed exec", 1, "of_an_earlier_cell")) == (6, "g()")
+    assert place(timed, body("timed exec", 4), body("timed eval", 1)) == (7, "%time h()")
+    assert place(timed, body("timed exec", 4), body("timed eval", 1), body("timed exec", 2, "g")) == (5, "1/0")
+    assert place("%%time\n1/0", body("timed eval", 1).replace("      1", "----> 1")) == (2, "1/0")
+    assert place("%%timeit\ndef f():\n  1/0\nf()", body("magic-timeit", 3, "inner"), name="timeit") == (4, "f()")
+    inner = body("magic-timeit", 2, "inner.<locals>.f")
+    assert place("%%timeit\ndef f():\n  1/0\nf()", body("magic-timeit", 3, "inner"), inner, name="timeit") == (3, "1/0")
+    assert place("%%prun\nx=1\n1/0", body("string", 2), name="prun") == (3, "1/0")
+    assert place("exec('1/0')", "Cell In[2], line 1\n----> 1 exec('1/0')\n", body("string", 1), name="") == (1, "exec('1/0')")
+    captured = "Cell In[3], line 2\n      1 x=1\n----> 2 1/0\n"
+    assert place("%%capture\nx=1\n1/0", captured, name="") == (3, "1/0")
+    assert place("%%capture\n%%time\nx=1\n1/0", body("timed exec", 2)) == (4, "1/0")
+
+
+def test_of_a_cell_magic_a_group_has_its_line_too() -> None:
+    tree = """  + Exception Group Traceback (most recent call last):
+  |   File "Cell In[2]", line 1, in <module>
+  |     get_ipython().run_cell_magic('time', '', 'x')
+  |   File "<timed exec>", line 2, in <module>
+  | ExceptionGroup: g (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | ValueError: a
+    +------------------------------------"""
+    found = diagnose("error", 1, None, None, [Error("ExceptionGroup", "g", tuple(tree.split("\n")))], "%%time\nx = 1\nf()")
+    assert found is not None
+    assert (found.line, found.line_text) == (3, "f()")
+
+
+def test_a_line_that_a_cell_magic_cannot_compile_is_one_of_the_cell() -> None:
+    run = "  Cell In[2], line 1\n    get_ipython().run_cell_magic('time', '', 'x')\n"
+
+    def found(source: str, *entries: str) -> Diagnosis:
+        told = diagnose("error", 1, None, None, [Error("SyntaxError", "invalid syntax", (RUN_CODE, *entries))], source)
+        assert told is not None
+        return told
+
+    broken = found("%%time\nx=1\n\n1/", run, "  File <unknown>:3\n    1/\n      ^\nSyntaxError: invalid syntax\n")
+    assert (broken.line, broken.line_text, broken.cause) == (4, "1/", "The cell is not Python.")
+    evaluated = "  File <string>:1\n    1 +\n      ^\nSyntaxError: invalid syntax\n"
+    called = found("%%time\nx=1\neval(a)", run, "  File <timed exec>:2\n", evaluated)
+    assert (called.line, called.line_text, called.cause) == (3, "eval(a)", "What was compiled there is not Python.")
+    within = found("%%time\nx=1\n%time 1 +", run, evaluated)
+    assert (within.line, within.line_text) == (1, "%%time")
+    captured = diagnose("error", 1, None, None, [SYNTAX], "%%capture\na = 1\nb = = 2")
+    assert captured is not None
+    assert (captured.line, captured.line_text, captured.cause) == (3, "b = = 2", "The cell is not Python.")
+
+
+def test_of_an_endless_recursion_the_first_and_the_last_calls_are_told() -> None:
+    frames = [f"Cell In[3], line {number}, in f(n)\n----> {number} return f(n + 1)" for number in range(1, 1000)]
+    found = diagnosed(Error("RecursionError", "maximum recursion depth exceeded", ("Traceback", *frames)))
+    assert [call.line for call in found.calls] == [*range(1, 26), *range(975, 1000)]
 
 
 def test_the_last_exception_among_the_outputs_counts() -> None:
@@ -259,12 +451,27 @@ def test_a_long_message_is_cut_at_its_head() -> None:
 
 
 @pytest.mark.parametrize("outputs", [(), (Stream("stderr", "make: *** no rule"),)], ids=["silent", "stderr"])
-@pytest.mark.parametrize("exit_code", [1, 127, 139])
+@pytest.mark.parametrize("exit_code", [1, 7, 255])
 def test_a_failed_command_is_told_by_its_exit_code(outputs: tuple[Output, ...], exit_code: int) -> None:
     hints = ("Read stderr: the command says there what it missed.",)
     assert diagnosed(*outputs, exit_code=exit_code) == Diagnosis(
         "command", f"The command ended with exit code {exit_code}.", hints=hints
     )
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said", "cause"),
+    [
+        (127, "bash: line 1: foo: command not found\n", "There is no program foo."),
+        (127, "sh: 1: foo: not found\n", "There is no program foo."),
+        (127, "", "There is no program of that name."),
+        (126, "bash: line 1: ./a: Permission denied\n", "The file is no program, or may not be executed."),
+        (139, "", "It crashed, in compiled code."),
+    ],
+)
+def test_what_shells_say_by_their_exit_codes(exit_code: int, said: str, cause: str) -> None:
+    found = diagnosed(Stream("stderr", said), exit_code=exit_code)
+    assert (found.kind, found.cause) == ("command", cause)
 
 
 def test_a_failed_script_is_told_as_a_failed_command_is() -> None:
@@ -302,12 +509,15 @@ def test_every_end_of_a_kernel_that_fails_a_cell_is_explained(cause: Cause) -> N
 def test_a_timeout_names_the_line_that_ran() -> None:
     said = "The cell ran over its timeout."
     hints = ("Give it more time, or do less at once.",)
-    expected = Diagnosis("timeout", said, 2, "time.sleep(30)", said, hints, retryable=True)
+    expected = Diagnosis(
+        "timeout", said, 2, "time.sleep(30)", said, hints, retryable=True, calls=(CellLine(4, 2, "time.sleep(30)"),)
+    )
     assert diagnosed(STOPPED, exit_code=124, interrupted="timeout") == expected
 
 
 def test_an_interrupt_on_request_names_the_line_that_ran() -> None:
     expected = Diagnosis("interrupted", "The cell was interrupted on request.", 2, "time.sleep(30)", retryable=True)
+    expected = replace(expected, calls=(CellLine(4, 2, "time.sleep(30)"),))
     assert diagnosed(STOPPED, exit_code=130, interrupted="request") == expected
 
 

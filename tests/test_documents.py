@@ -95,6 +95,19 @@ def test_a_notebook_of_any_format_gives_its_code(text: str, sources: tuple[str, 
     ]
 
 
+def test_what_came_of_a_script_is_written_as_nbformat_does(tmp_path: Path) -> None:
+    document = Document.script("# %% [markdown]\n# One\n# two\n# %%\nx = 'ü'\nx\n# %%\n1 / 0")
+    svg = DisplayData({"image/svg+xml": "<svg>\n</svg>", "application/json": {"text/plain": "a\nb"}}, {"m": {"text": "a\nb"}})
+    shown = ExecuteResult({"text/plain": "one\ntwo", "text/html": "<b>\n"}, {}, execution_count=1)
+    document.record(0, result_of(Stream("stdout", "a\nü\n"), svg, shown))
+    document.record(1, result_of(Error("E", "e\n", ("t\n",)), execution_count=None))
+    written = read_back(document, tmp_path)
+    text = (tmp_path / "written.ipynb").read_text(encoding="utf-8")
+    assert text == nbformat.writes(nbformat.from_dict(written)) + "\n"
+    assert written.cells[1].outputs[0].text == "a\nü\n"
+    assert written.cells[1].outputs[1].data["application/json"] == {"text/plain": "a\nb"}
+
+
 NO_NOTEBOOKS = {
     "nothing": "",
     "half": "{",

@@ -18,6 +18,7 @@ from kernelexec.workspace.generated import PATTERNS, is_generated
 from kernelexec.workspace.operations import FileOperations
 from kernelexec.workspace.spots import Root
 from kernelexec.workspace.tracking import ReadTracker
+from kernelexec.workspace.walking import walk
 
 #: One path for each pattern.
 GENERATED = {
@@ -311,6 +312,19 @@ def test_a_batch_says_what_went_and_what_not_and_why(files: FileOperations, work
     assert done.refused == (NotDeleted("b.tmp", why),)
     assert done.complete
     assert left(work) == [".git/x.tmp", "b.tmp", "d/c.txt", "keep.tmp"]
+
+
+def test_a_file_that_goes_meanwhile_is_neither_deleted_nor_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def walked(*given: Any, **more: Any) -> Any:
+        seen = walk(*given, **more)
+        (work / "a.tmp").unlink()
+        return seen
+
+    for name in ("a.tmp", "b.tmp"):
+        (work / name).write_text("x")
+    monkeypatch.setattr("kernelexec.workspace.deleting.walk", walked)
+    done = operations(work, read_before_delete=False).delete_many("*.tmp")
+    assert (done.deleted, done.refused) == (("b.tmp",), ())
 
 
 def test_a_batch_takes_a_directory_that_a_pattern_names_with_all_in_it(work: Path) -> None:

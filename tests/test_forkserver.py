@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import psutil
 import pytest
 
 from kernelexec import Executor, Session
+from kernelexec.provisioning.forkserver import ForkedProcess, ForkServer, NoForkServer
+from kernelexec.provisioning.processes import Mark
 from tests.traces import marked_processes
 
 BOUND = 30
@@ -169,6 +172,82 @@ def test_a_module_that_has_threads_is_left_out(tmp_path: Path) -> None:
         session = opened.session("next")
         assert is_server(server_of(session))
         assert session.execute("import sys; 'threaded' in sys.modules").text == "False\n"
+
+
+def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "slowly.py").write_text(
+        "import pathlib, threading, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(1)\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+    config = {"preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
+        first = opened.session("first")
+        end = time.monotonic() + BOUND
+        while not (tmp_path / "begun").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        server = server_of(first)
+        before = set(marked_processes())
+        session = opened.session("next")
+        assert session.execute("import os; os.getppid()").text == f"{os.getpid()}\n"
+        server.wait(BOUND)
+        assert len(set(marked_processes()) - before) == 1
+
+
+def test_a_server_that_is_stopped_has_forked_nobody_that_it_did_not_tell_of(tmp_path: Path) -> None:
+    async def run() -> None:
+        mark = Mark()
+        server = ForkServer(sys.executable, dict(os.environ), (), tmp_path / "complaints")
+        await server.serves
+        with (tmp_path / "stderr").open("wb") as stderr:
+            arguments = [["-f", str(tmp_path / f"{number}.json")] for number in range(20)]
+            asked = [
+                asyncio.create_task(server.fork(each, {**os.environ, **mark.environ}, str(tmp_path), stderr))
+                for each in arguments
+            ]
+            await asked[0]
+            await server.stop()
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        born = {kernel.pid for kernel in found if isinstance(kernel, ForkedProcess)}
+        try:
+            assert {type(one) for one in found} == {ForkedProcess, NoForkServer}
+            assert {pid for pid in mark.holders() if psutil.Process(pid).ppid() not in born} == born
+        finally:
+            for kernel in found:
+                if isinstance(kernel, ForkedProcess):
+                    kernel.kill()
+                    kernel.wait()
+            assert mark.holders() == []
+
+    asyncio.run(run())
+
+
+ANSWERS_ONCE = """#!{python}
+import json, os, socket, sys
+channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--forkserver") + 1]))
+socket.send_fds(channel, [json.dumps({{"serves": True}}).encode()], [])
+channel.recv(65536)
+socket.send_fds(channel, [json.dumps({{"request": 1, "pid": os.getpid()}}).encode()], [os.pidfd_open(os.getpid())])
+"""
+
+
+def test_what_a_server_had_said_is_heard_though_it_left_requests_unread(tmp_path: Path) -> None:
+    async def run() -> None:
+        python = tmp_path / "python"
+        python.write_text(ANSWERS_ONCE.format(python=sys.executable))
+        python.chmod(0o755)
+        server = ForkServer(str(python), dict(os.environ), (), tmp_path / "complaints")
+        await server.serves
+        with (tmp_path / "stderr").open("wb") as stderr:
+            asked = [asyncio.create_task(server.fork([], {}, "/", stderr)) for _ in range(2)]
+            await asyncio.sleep(0)  # both are sent
+            server._process.wait()  # all that will be said has been, and nothing of it is read
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [ForkedProcess, NoForkServer]
+        await server.stop()
+
+    asyncio.run(run())
 
 
 def test_without_a_server_kernels_are_started_and_that_is_said(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_directory_that_has_become_another_one_is_not_listed(tmp_path: Path) -
     (own / "inner").mkdir(parents=True)
     (other / "inner").mkdir(parents=True)
     seen = (own / "inner").stat()
-    with _listing(str(own / "inner"), seen) as found:
+    with _listing(str(own / "inner"), seen) as (_, found):
         assert not list(found)
     (tmp_path / "own").rename(tmp_path / "moved")
     own.symlink_to(other)

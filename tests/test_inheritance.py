@@ -93,7 +93,8 @@ def test_the_log_has_head_and_tail_of_a_cell_that_was_taken_over(tmp_path: Path)
     told = [line.partition(f"cell {results[0].execution_id[:8]} ")[2] for line in log.path.read_text().splitlines()]
     told = [line for line in told if line]
     assert told[0].startswith("goes on")
-    assert told[1:3] == ["out | before", "out | line 0"]
+    assert told[1] == "out | before"
+    assert told[2].startswith("out | line")  # a piece of output may end amid a line
     assert told[-2] == "out | line 29999"
     assert told[-1].startswith("ended: ok")
     assert not [line for line in told if line.startswith("late")]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelexec import Executor, Session
 from tests.conftest import EVERY_KIND, KINDS
@@ -27,6 +28,14 @@ HIDDEN = {
     "spawn": "os.posix_spawn('/usr/bin/' + word, [word, 'ls'], {})",
     "a terminal": "pty.spawn([word, 'ls'])",
     "a module's own function": "importlib.import_module('sub' + 'process').call([word, 'ls'])",
+    "IPython's runner": "get_ipython().system(word + ' ls')",
+    "IPython's runner, captured": "get_ipython().getoutput(word + ' ls')",
+    "a line for a shell": "get_ipython().run_line_magic('sx', word + ' ls')",
+    "a cell for a shell": "get_ipython().run_cell_magic('bash', '', word + ' ls')",
+    "a script on stdin": "get_ipython().run_cell_magic('bash', '-s', word + ' ls')",
+    "an alias": "get_ipython().alias_manager.define_alias('a', 'true; ' + word)\nget_ipython().run_line_magic('a', 'ls')",
+    "the runner itself": "get_ipython().run_argv([word, 'ls'])",
+    "the session's own shell": "get_ipython().run_command(word + ' ls')",
     "code that is made": "exec('import sub' + 'process as s; s.run([word, \"ls\"])')",
 }
 _BEGIN = "import asyncio, importlib, os, pathlib, pty, subprocess, threading\nword = ''.join(['su', 'do'])\n"
@@ -118,3 +127,41 @@ threads = [threading.Thread(target=start, args=(number,)) for number in range(20
 sorted(outcomes.items()) == [(number, 'refused' if number % 2 else 0) for number in range(20)]
 """
     assert begun.execute(code).text.strip() == "True"
+
+
+def test_long_commands_are_judged_as_a_whole(begun: Session) -> None:
+    lines = ("z" * 79 + "\n") * 1000
+    for send in (begun.execute_command, lambda text: begun.execute(f"%%bash\n{text}")):
+        assert send(f"cat <<'EOF' | wc -c\n{lines}EOF").text.strip() == "80000"
+    assert begun.execute("subprocess.run(\"echo '\" + 'x' * 70000 + \"' | wc -c\", shell=True).returncode").text == "70001\n0\n"
+    result = begun.execute("os.system(':;' * 50_000 + word + ' ls')")
+    assert result.error is not None
+    assert "rule" in result.error.evalue
+    result = begun.execute("subprocess.run(['true', 'x' * 5_000_000])")
+    assert result.error is not None
+    assert "put it into a file" in result.error.evalue
+
+
+def test_a_thread_of_a_cell_long_ago_is_answered(begun: Session) -> None:
+    code = "go, said = threading.Event(), []\n"
+    code += "thread = threading.Thread(target=lambda: (go.wait(), said.append(subprocess.call(['true']))))\nthread.start()"
+    assert begun.execute(code).ok
+    for _ in range(210):
+        begun.execute("1")
+    assert begun.execute("go.set(); thread.join(9); said").text == "[0]\n"
+
+
+def test_another_client_of_the_kernel_is_answered(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session()
+        assert session.execute(_BEGIN).ok
+        client = BlockingKernelClient(connection_file=str(session.connection_file))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=20)
+            replies = [client.execute(code, reply=True, timeout=9) for code in ("!true", "subprocess.call([word, 'ls'])")]
+        finally:
+            client.stop_channels()
+        assert [reply["content"]["status"] for reply in replies] == ["ok", "error"]
+        assert "rule 'sudo'" in replies[1]["content"]["evalue"]

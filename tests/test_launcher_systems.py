@@ -95,7 +95,8 @@ class Runs:
         self.scratch = str(scratch)
         self.told: list[tuple[list[str], str | None]] = []
 
-    def run_argv(self, argv: list[str], *, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
+    def run_argv(self, argv: list[str], *, said: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
+        assert said in argv[-2 if systems.HERE.lasting else -1]
         self.told.append((argv, cwd))
         if systems.HERE.lasting:
             subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)

@@ -44,6 +44,12 @@ FORMS: dict[str, Callable[[str], str]] = {
     "html of a table": lambda value: html.escape(value, quote=False),
     "shell": shlex.quote,
     "traced by bash": lambda value: "'" + value.replace("'", "'\\''") + "'",
+    "exported by bash": lambda value: re.sub(r'([$`"\\])', r"\\\1", value),
+    "quoted by printf": lambda value: re.sub(r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.ASCII),
+    "csv": lambda value: '"' + value.replace('"', '""') + '"',
+    "sql": lambda value: "'" + value.replace("'", "''") + "'",
+    "regular expression": re.escape,
+    "lines of Windows": lambda value: value.replace("\n", "\r\n"),
     "words joined": lambda value: " ".join(value.split()),
 }
 
@@ -77,6 +83,18 @@ def test_what_programs_break_into_lines_is_one_text() -> None:
     for broken in ("\n", "\r\n", "\\n"):
         text = broken.join(base64.b64encode(LONG.encode()).decode()[at : at + 76] for at in range(0, 240, 76))
         assert masker(LONG).text(text).count(MARK) == 1
+
+
+def test_each_line_of_a_key_is_masked() -> None:
+    lines = PEM.splitlines()
+    assert masker(PEM).text(f"{lines[0]}\n{lines[1]}\nend") == f"{lines[0]}\n{MARK}\nend"
+    for line in lines[1:-1]:
+        assert masker(PEM).text(f"   2  {line}  ") == f"   2  {MARK}  "
+
+
+def test_numbers_of_json_are_masked() -> None:
+    found = masker("83920175").value({"a": [83920175, 1, True, 8392.0175, None], "b": 83920175.5})
+    assert found == {"a": [MARK, 1, True, 8392.0175, None], "b": f"{MARK}.5"}
 
 
 def test_codes_of_terminals_part_nothing() -> None:

@@ -21,16 +21,19 @@ BATCH = 20
 TOOLS = {
     "execute_code": ["code", "session", "language", "timeout", "wait", "request_id"],
     "execute_command": ["command", "timeout", "work_dir", "session", "wait", "request_id"],
-    "wait_execution": ["execution_id", "wait", "cursor"],
-    "read_output": ["execution_id", "offset", "limit", "grep"],
+    "wait_execution": ["execution_id", "wait", "cursor", "session"],
+    "read_output": ["execution_id", "offset", "limit", "grep", "session"],
     "interrupt_kernel": ["session"],
     "restart_kernel": ["session"],
+    "create_session": [],
     "list_sessions": [],
+    "close_session": ["session"],
     "list_variables": ["session"],
     "start_background": ["command", "work_dir", "session"],
     "background_output": ["command_id", "lines", "session"],
     "kill_background": ["command_id", "session"],
     "list_background": ["session"],
+    "run_tests": ["cases", "code", "timeout", "session"],
     "list_files": ["path", "recursive", "pattern", "session"],
     "read_file": ["path", "offset", "limit", "session"],
     "write_file": ["path", "content", "append", "session"],
@@ -115,7 +118,8 @@ class Maker:
         return found
 
     def call(self) -> tuple[str, dict[str, Any]]:
-        tool = self.random.choice([*TOOLS, "execute_code", "wait_execution", "read_output", self.text()])
+        some = [name for name in TOOLS if name != "create_session"]  # of which there would be hundreds
+        tool = self.random.choice([*some, "execute_code", "wait_execution", "read_output", self.text()])
         if tool == "restart_kernel" and self.random.random() < 0.95:  # a kernel takes its time
             return tool, {"session": self.value()} | {self.text(): 1}
         return tool, self.arguments(tool)

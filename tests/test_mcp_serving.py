@@ -29,8 +29,10 @@ ENDS = [signal.SIGTERM, signal.SIGINT, None]
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("end", ENDS, ids=["SIGTERM", "SIGINT", "EOF"])
-def test_everything_ends_in_time_also_while_a_cell_runs(end: signal.Signals | None, era: str, tmp_path: Path) -> None:
-    private = tmp_path / "private"
+def test_everything_ends_in_time_also_while_a_cell_runs(
+    end: signal.Signals | None, era: str, tmp_path: Path, short_path: Path
+) -> None:
+    private = short_path / "private"
     private.mkdir(mode=0o700)
     with raw(tmp_path, era, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as client:
         client.call("execute_code", code=STUBBORN)

@@ -202,8 +202,8 @@ def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments:
         ("execute_code", {"code": "1", "tiemout": 1}, "'tiemout' is no argument (did you mean 'timeout'?)"),
         ("execute_code", {"code": "1", "timeout": "5"}, "timeout: Input should be a valid number (given: '5')"),
         ("execute_code", {}, "code is missing"),
-        ("wait_execution", {"execution_id": "nobody"}, "No open session knows an execution 'nobody'"),
-        ("read_output", {"execution_id": "nobody"}, "No open session knows an execution 'nobody'"),
+        ("wait_execution", {"execution_id": "nobody"}, "No open session of yours knows an execution 'nobody'"),
+        ("read_output", {"execution_id": "nobody"}, "No open session of yours knows an execution 'nobody'"),
         ("interrupt_kernel", {"session": "defautl"}, "No session 'defautl' is open (did you mean 'default'?)"),
         ("restart_kernel", {"session": "nobody"}, "execute_code and execute_command make one"),
         ("list_variables", {"session": "nobody"}, "No session 'nobody' is open"),
@@ -259,7 +259,16 @@ def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> 
     assert "Example" in described["execute_code"]
     structured = [tool.name for tool in tools if tool.output_schema is not None]
     background = ["start_background", "background_output", "kill_background", "list_background"]
-    assert structured == ["execute_command", "list_sessions", "list_variables", *background, "list_files", "delete_files"]
+    assert structured == [
+        "execute_command",
+        "create_session",
+        "list_sessions",
+        "list_variables",
+        *background,
+        "run_tests",
+        "list_files",
+        "delete_files",
+    ]
     assert agent.do("list_tools") == tools
 
 
@@ -278,6 +287,20 @@ def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) ->
     assert frame["type"].endswith("DataFrame")
     assert frame["shape"] == [3, 1]
     agent.call("interrupt_kernel", session=name)
+
+
+def test_code_is_tested_apart_from_the_session(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="x = 1", session=name)
+    cases = ["half(4) == 2", "half(x) == 2", "x.none", "import os; os._exit(0)"]
+    found = agent.call("run_tests", code="def half(n): return n / 2", cases=cases, session=name).structured_content
+    assert found is not None
+    assert (found["ok"], found["summary"], found["error"]) == (False, "1 PASS, 1 FAIL, 2 ERROR", None)
+    assert [case["verdict"] for case in found["cases"]] == ["PASS", "FAIL", "ERROR", "ERROR"]
+    assert found["cases"][1]["message"] == "half(x) == 2 does not hold; half(x) is 0.5"
+    refused = agent.call("run_tests", code="!sudo ls", cases=["True"], session=name)
+    assert refused.is_error
+    assert "rule 'sudo'" in text_of(refused)
+    assert agent.call("run_tests", cases=[], session=name).is_error
 
 
 def test_commands_run_beside_cells(agent: Agent, name: str) -> None:

@@ -19,6 +19,9 @@ from kernelexec.results import strip_ansi
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = [*sorted((HERE / "oracle").glob("*.ipynb")), HERE.parent / "notebooks" / "penguins.ipynb"]
 
+#: What stands between the exceptions of a traceback.
+CHAINED = ("the direct cause of the following exception:", "another exception occurred:")
+
 
 def through_nbclient(path: Path, directory: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
@@ -49,6 +52,9 @@ def joined(outputs: list[Any]) -> list[Any]:
         if output.output_type == "error":
             blocks = strip_ansi("\n".join(output.traceback)).split("\n\n")
             output.traceback = [block for block in blocks if not block.startswith("File ")]  # frames of libraries
+            later = max((number for number, block in enumerate(output.traceback) if block.endswith(CHAINED)), default=0)
+            # of an exception that was handled IPython 9.18 marks the line of what was raised then; see inkernel/tracebacks
+            output.traceback[:later] = [block.partition("Cell In[")[0] for block in output.traceback[:later]]
         last = found[-1] if found else None
         if last and output.output_type == "stream" == last.output_type and output.name == last.name:
             last.text += output.text

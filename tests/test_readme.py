@@ -27,7 +27,12 @@ from tests.test_cli import BOUND, COMMAND, environment
 from tests.test_mcp_fuzz import TOOLS
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: The front page, and the pages of the guide, which are the docstrings of modules.
+PAGES = [
+    importlib.import_module(f"kernelexec.guide.{path.stem}") for path in sorted((ROOT / "kernelexec/guide").glob("[a-z]*.py"))
+]
+FRONT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = "\n".join([FRONT, *(page.__doc__ or "" for page in PAGES)])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -40,7 +45,8 @@ PYTHON = blocks("python")
 COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
 OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
 #: Commands that have commands of their own.
-GROUPS = {str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance}
+_TYPERS = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+GROUPS = {part.info.name for part in _TYPERS if isinstance(part.info.name, str)}  # the commands of others stand beside ours
 HELP: dict[tuple[str, ...], str] = {}
 
 
@@ -122,14 +128,17 @@ def test_the_command_for_the_tests_runs_them() -> None:
 
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
 def test_a_command_has_the_options_that_are_shown(words: list[str]) -> None:
-    assert words[0] in re.findall(r"^\W*(\w+) ", run(ROOT, COMMAND, "--help").stdout, re.MULTILINE)
-    command = words[: 2 if words[0] in GROUPS else 1]
+    assert words[0] in re.findall(r"^\W*([\w-]+) ", run(ROOT, COMMAND, "--help").stdout, re.MULTILINE)
+    command = words[: 2 if words[0] in GROUPS else 1] if words[0] != "mcp-config" else ["mcp"]  # whose options it takes
     for option in (word for word in words if word.startswith("-") and word != "-"):
         assert option in help_of(*command).replace(",", " ").split()
 
 
 def test_every_command_is_shown() -> None:
-    commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    parts = [app, *(part for part in _TYPERS if not isinstance(part.info.name, str))]
+    commands = {
+        command.name or getattr(command.callback, "__name__", "") for part in parts for command in part.registered_commands
+    }
     assert {words[0] for words in OURS} == commands | GROUPS
 
 
@@ -163,8 +172,21 @@ def test_every_module_that_is_run_exists() -> None:
         assert importlib.util.find_spec(module) is not None, module
 
 
+def test_every_page_of_the_guide_is_linked_and_listed() -> None:
+    names = {page.__name__.rpartition(".")[2] for page in PAGES}
+    assert set(re.findall(r"\]\(kernelexec/guide/(\w+)\.py\)", FRONT)) == names
+    listed = re.findall(
+        r"^- `kernelexec\.guide\.(\w+)`: (.*)$", importlib.import_module("kernelexec.guide").__doc__ or "", re.MULTILINE
+    )
+    assert dict(listed) == {page.__name__.rpartition(".")[2]: (page.__doc__ or "").partition("\n")[0] for page in PAGES}
+
+
+def test_the_front_page_is_one() -> None:
+    assert len(FRONT.splitlines()) <= 350
+
+
 def test_every_file_that_is_linked_exists() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", FRONT) if "://" not in link]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 
@@ -174,7 +196,7 @@ def test_the_figures_are_the_defaults() -> None:
     assert {name: float(value) for name, value in budgets.items()} == {
         name: getattr(Config().budgets, name) for name in ("timeout", "grace")
     }
-    kept = re.search(r"stdout and stderr keeps (\d+) MiB.*?up to (\d+) MiB a cell", README, re.DOTALL)
+    kept = re.search(r"stdout and stderr keeps (\d+) MiB.*?up to (\d+) MiB a cell", " ".join(README.split()))
     assert kept is not None
     output = Config().output
     assert [int(size) * 2**20 for size in kept.groups()] == [output.stream_bytes, output.spill_bytes]

@@ -98,6 +98,11 @@ class Executor:
         """See ``AsyncExecutor.sessions``."""
         return self._executor.sessions()
 
+    def open_session(self, name: str) -> Session | None:
+        """See ``AsyncExecutor.open_session``."""
+        portal, found = self._open_portal(), self._executor.open_session(name)
+        return None if found is None else Session(portal, found)
+
     def close_session(self, name: str) -> None:
         """See ``AsyncExecutor.close_session``."""
         self._open_portal().call(partial(self._executor.close_session, name))

@@ -12,6 +12,7 @@ from kernelexec.blocking.portal import Portal
 from kernelexec.policy.decisions import Approver
 from kernelexec.provisioning.errands import Network
 from kernelexec.results import (
+    Attempts,
     BackgroundCommand,
     BackgroundOutput,
     CodeStatus,
@@ -25,13 +26,17 @@ from kernelexec.results import (
     Replay,
     Restored,
     Snapshot,
+    Statistics,
     Stats,
+    TestReport,
     Variables,
 )
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session import AsyncSession
 from kernelexec.session.executions import PAGE_BYTES
 from kernelexec.session.lookout import LOOK_SECONDS
+from kernelexec.session.retrying import RETRIES, Between, Fix
+from kernelexec.session.testing import CASE_SECONDS
 from kernelexec.session.turn import OnOutput
 
 
@@ -43,6 +48,8 @@ class Session:
         self._session = session
         self.name = session.name
         self.workspace: Path = session.workspace
+        self.workspace_inside = session.workspace_inside
+        """The same as its kernels see it."""
         self.notebook: Path | None = session.notebook
         self.journal: Path | None = session.journal
 
@@ -60,6 +67,11 @@ class Session:
     def names(self) -> tuple[str, ...]:
         """See ``AsyncSession.names``."""
         return self._session.names
+
+    @property
+    def statistics(self) -> Statistics:
+        """See ``AsyncSession.statistics``."""
+        return self._session.statistics
 
     @property
     def replay(self) -> Replay | None:
@@ -182,6 +194,28 @@ class Session:
         """See ``AsyncSession.restore``."""
         return self._portal.call(partial(self._session.restore, snapshot, names=names, timeout=timeout))
 
+    def execute_with_retry(
+        self,
+        code: str,
+        fix: Fix | None = None,
+        *,
+        max_retries: int = RETRIES,
+        between: Between = "keep",
+        language: str = "python",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        approver: Approver | None = None,
+    ) -> Attempts:
+        """See ``AsyncSession.execute_with_retry``."""
+        call = partial(self._session.execute_with_retry, code, fix, max_retries=max_retries, between=between, language=language)
+        return self._portal.call(partial(call, timeout=timeout, on_output=on_output, approver=approver))
+
+    def run_tests(
+        self, code: str, cases: Iterable[str], *, timeout: float = CASE_SECONDS, approver: Approver | None = None
+    ) -> TestReport:
+        """See ``AsyncSession.run_tests``."""
+        return self._portal.call(partial(self._session.run_tests, code, cases, timeout=timeout, approver=approver))
+
     def install(
         self,
         packages: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -205,6 +239,14 @@ class Session:
         """See ``AsyncSession.rebuild``."""
         call = partial(self._session.rebuild, lock, wheels=wheels, network=network, timeout=timeout)
         return self._portal.call(call)
+
+    def guidance(self, *, requirements: bool = False) -> str:
+        """See ``AsyncSession.guidance``."""
+        return self._portal.call(partial(self._session.guidance, requirements=requirements))
+
+    def debugging(self, execution_id: str | None = None) -> str:
+        """See ``AsyncSession.debugging``."""
+        return self._portal.call(partial(self._session.debugging, execution_id))
 
     def mask(self, text: str) -> str:
         """See ``AsyncSession.mask``."""

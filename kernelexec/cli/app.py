@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.configs import commands as config_app
 from kernelexec.cli.files import files_app
 from kernelexec.cli.image import image_app
 from kernelexec.cli.kernelspec import commands as kernelspec
@@ -24,9 +25,9 @@ from kernelexec.cli.options import (
     filled,
     placed,
 )
+from kernelexec.cli.servers import servers_app
 from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
 from kernelexec.cli.surroundings import prepare, say, settle, write_any
-from kernelexec.config import seconds
 from kernelexec.errors import KernelexecError
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
@@ -41,6 +42,8 @@ app = typer.Typer(
 app.add_typer(image_app)
 app.add_typer(files_app)
 app.add_typer(kernelspec)
+app.add_typer(config_app)
+app.add_typer(servers_app)
 
 
 def _tell_version(value: bool) -> None:
@@ -114,6 +117,15 @@ def exec_(
     return run_code(code, config=config, language=language, timeout=timeout, work_dir=directory, as_json=as_json)
 
 
+@app.command(epilog=f"Exit status: 0; {OURSELVES} after wrong usage, or where no kernel starts.")
+@placed
+def guidance(place: Place, work_dir: WorkDirOption = None) -> int:
+    """Print what a model should know of where its code runs, for its system prompt: of a new session with these options."""
+    from kernelexec.cli.telling import show_guidance  # noqa: PLC0415 - see run
+
+    return show_guidance(place.config(**BRIEF), Path(work_dir) if work_dir else None)
+
+
 @app.command(epilog=f"Exit status: 0, or 1 if something is to be mended; {OURSELVES} after wrong usage.")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
@@ -140,10 +152,15 @@ def log(
     ] = "workspaces",
     last: Annotated[int | None, typer.Option("--last", "-n", min=1, metavar="N", help="Only the newest N rows.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Show what the cells took instead.")] = False,
 ) -> int:
     """Show what a session's journal holds: its cells with their outcomes, refusals, and what became of its kernels."""
-    from kernelexec.cli.log import show_journal  # noqa: PLC0415 - see run
+    from kernelexec.cli.figures import show_figures  # noqa: PLC0415 - see run
+    from kernelexec.cli.log import journal_of, show_journal  # noqa: PLC0415 - see run
+    from kernelexec.session.counting import CALLS_MAX  # noqa: PLC0415 - see run
 
+    if statistics:
+        return show_figures(journal_of(name, Path(workspace)), last=last or CALLS_MAX, as_json=as_json)
     return show_journal(name, workspace=Path(workspace), last=last, as_json=as_json)
 
 
@@ -184,30 +201,6 @@ def variables(
     from kernelexec.cli.look import list_variables  # noqa: PLC0415 - see run
 
     return list_variables(name, as_json=as_json)
-
-
-@app.command(
-    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve."
-)
-@placed
-def mcp(
-    place: Place,
-    workspace: Annotated[
-        str | None,
-        typer.Option(
-            "--workspace",
-            metavar="DIRECTORY",
-            callback=filled,
-            help="Where every session gets a directory of its own. Default: ./workspaces.",
-        ),
-    ] = None,
-    timeout: TimeoutOption = None,
-) -> int:
-    """Serve MCP over stdin and stdout: persistent sessions as tools, for one client."""
-    from kernelexec.cli.serve import serve_mcp  # noqa: PLC0415 - see run
-
-    budget = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
-    return serve_mcp(place.config(workspace=workspace, **budget))
 
 
 def main() -> None:

@@ -53,7 +53,9 @@ def _machine() -> list[Finding]:
             "Linux 5.3 or newer: without them a kernel's death is found by polling and descendants are not swept.",
         ),
         _open_files(),
-        Finding("optional: bubblewrap", (why := missing()) is None, why or "installed", "Install the package bubblewrap."),
+        Finding(
+            "optional: bubblewrap", (why := missing(Config())) is None, why or "installed", "Install the package bubblewrap."
+        ),
         Finding("optional: bash", shutil.which("bash") is not None, str(shutil.which("bash")), "Install bash, or sh is used."),
     ]
 

@@ -28,7 +28,7 @@ def show_journal(name: str | None, *, workspace: Path, last: int | None, as_json
     Raises:
         InvalidRequest: there is no such journal, or it is not said which of several.
     """
-    path = _find(name, workspace)
+    path = journal_of(name, workspace)
     if as_json:
         for said in deque(read(path), maxlen=last):
             write_any(sys.stdout, json.dumps(said, ensure_ascii=False) + "\n")
@@ -38,7 +38,12 @@ def show_journal(name: str | None, *, workspace: Path, last: int | None, as_json
     return 0
 
 
-def _find(name: str | None, workspace: Path) -> Path:
+def journal_of(name: str | None, workspace: Path) -> Path:
+    """Where the journal is that a person means.
+
+    Raises:
+        InvalidRequest: there is none, or it is not said which of several.
+    """
     if name is not None and (name.endswith(SUFFIX) or "/" in name):
         path = Path(name)
         if not path.is_file():

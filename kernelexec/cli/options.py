@@ -11,9 +11,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from kernelexec.config import Config, load
+from kernelexec.config import Config, load, over
 from kernelexec.config.kinds import size
-from kernelexec.errors import InvalidConfig
+from kernelexec.errors import InvalidConfig, nearest
 
 #: What other tools call the places where code runs.
 _ALSO = {"docker": "container", "host": "local"}
@@ -141,6 +141,15 @@ class Place:
         ),
     ] = field(default_factory=list)
     python: PythonOption = None
+    settings: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE[#AGENT]",
+            callback=filled,
+            help="A configuration file in YAML, and which of its agents; other options go over it.",
+        ),
+    ] = None
 
     def config(self, *, workspace: str | None = None, **options: Any) -> Config:  # noqa: ANN401 - of any kind
         """The settings, with these options besides.
@@ -148,7 +157,7 @@ class Place:
         Raises:
             InvalidConfig: they do not fit, or not together.
         """
-        container = self._container()
+        container, base = self._container(), _read(self.settings)
         options |= {} if self.log_dir is None else {"log_dir": self.log_dir}
         lists = {"allowed_commands": self.allowed_commands, "blocked_commands": self.blocked_commands}
         rules: dict[str, Any] = {name: given for name, given in lists.items() if given}
@@ -165,7 +174,7 @@ class Place:
         if self.python is not None:
             options["python"] = self.python
         isolation = _one(self.isolation, self.execution_mode, "--isolation and --execution-mode")
-        isolation = _ALSO.get(isolation or "", isolation)
+        isolation = _ALSO.get(isolation or "", isolation) or (base.isolation if base is not None else None)
         if self.network in _NETWORKS_HERE and load(isolation).isolation != "container":
             options["confinement"] = {"network": _NETWORKS_HERE[container.pop("network")]}
         inside = {} if self.python is None else {"python": self.python}
@@ -178,7 +187,7 @@ class Place:
                 "leave it out, or choose --isolation container."
             )
             raise InvalidConfig(message)
-        return load(isolation, workspace=workspace, config=options)
+        return load(isolation, workspace=workspace, config=options if base is None else over(base, options))
 
     def _container(self) -> dict[str, Any]:
         """What was said of the container, by the names of its settings."""
@@ -231,6 +240,25 @@ def _one(value: str | None, alias: str | None, names: str) -> str | None:
         message = f"{names} are two names for one thing, and contradict each other: give one of them."
         raise InvalidConfig(message)
     return alias if value is None else value
+
+
+def _read(given: str | None) -> Config | None:
+    """The agent of a configuration file that is meant: the one that is named behind ``#``, or the only one.
+
+    Raises:
+        InvalidConfig: the file is wrong, or does not say which.
+    """
+    if given is None:
+        return None
+    from kernelexec.config.agents import read_agents  # noqa: PLC0415 - YAML only where it is needed
+
+    path, _, name = given.rpartition("#") if "#" in given else (given, "", "")
+    agents = read_agents(path)
+    if name in agents or (not name and len(agents) == 1):
+        return agents[name] if name else next(iter(agents.values()))
+    why = f"it has no agent {name!r}{nearest(name, list(agents))}" if name else "it has several agents"
+    message = f"--config {path}: {why}: say {path}#AGENT, of {', '.join(agents)}."
+    raise InvalidConfig(message)
 
 
 def _secret(given: str) -> tuple[str, dict[str, str]]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import anyio
 
 from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
-from kernelexec.cli.surroundings import here
+from kernelexec.cli.surroundings import here, say, write_any
 from kernelexec.config import Config
+from kernelexec.config.clients import add_server, server_entry
 
 _MISSING = "MCP needs fastmcp, which is not installed here: pip install 'kernelexec[mcp]'."
 
@@ -29,3 +36,51 @@ def serve_mcp(config: Config) -> int:
     except Broken as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def serve_mcp_http(config: Config, door: Mapping[str, Any]) -> int:
+    """Serve MCP over HTTP, with these options of ``Door``; the exit status: 128 and the number of the signal that ended it.
+
+    Raises:
+        CommandFailed: fastmcp is missing, it cannot listen there, or the server failed.
+    """
+    here()
+    if importlib.util.find_spec("fastmcp") is None:
+        raise CommandFailed(_MISSING)
+    from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
+    from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
+
+    chosen = Door(**door)
+    chosen.check()
+
+    def told(where: str) -> None:
+        if chosen.tokens is None and chosen.socket is None:
+            say("without --tokens everybody on this machine can connect and run code as you, whatever agent they say they are.")
+        say(f"serving MCP at {where}")
+
+    try:
+        signum = anyio.run(partial(serve_http, told=told), config, chosen)
+    except OSError as exc:
+        place = chosen.socket or f"{chosen.host}:{chosen.port}"
+        raise CommandFailed(f"{place}: it cannot listen there: {exc.strerror or exc}.") from exc
+    except Broken as exc:
+        raise CommandFailed(str(exc)) from exc
+    return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
+    """Print a new token, whose hash is in the file now."""
+    if importlib.util.find_spec("fastmcp") is None:
+        raise CommandFailed(_MISSING)
+    from kernelexec.mcp.tokens import add_token  # noqa: PLC0415 - as above
+
+    write_any(sys.stdout, f"{add_token(file, name, scopes)}\n")
+    return 0
+
+
+def show_entry(name: str, options: Sequence[str]) -> int:
+    """Print what a client's settings hold of the server, which runs where this command does."""
+    servers: dict[str, object] = {}
+    add_server(servers, server_entry(options, cwd=here()), name=name)
+    write_any(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    return 0

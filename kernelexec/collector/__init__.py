@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernelexec.collector.again import feed
 from kernelexec.collector.collector import Collector, Spill, execution_count
 from kernelexec.collector.displays import Displays
 from kernelexec.collector.masked import MaskedCollector, Veil
 
-__all__ = ["Collector", "Displays", "MaskedCollector", "Spill", "Veil", "execution_count"]
+__all__ = ["Collector", "Displays", "MaskedCollector", "Spill", "Veil", "execution_count", "feed"]

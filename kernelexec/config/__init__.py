@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelexec.config.choice import chosen_by, load, profile, seconds, ways_out
+from kernelexec.config.cache import ResultCache
+from kernelexec.config.choice import chosen_by, load, over, profile, seconds, ways_out
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
 from kernelexec.config.environments import Programs
 from kernelexec.config.files import FileBounds
@@ -40,9 +41,11 @@ __all__ = [
     "OutputLimits",
     "Profile",
     "Programs",
+    "ResultCache",
     "chosen_by",
     "in_container",
     "load",
+    "over",
     "place_inside",
     "profile",
     "seconds",

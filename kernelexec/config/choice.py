@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from kernelexec.config.code_execution import Asked, read
-from kernelexec.config.explanation import explain
+from kernelexec.config.explanation import explain, shown
 from kernelexec.config.kinds import SHORTEST_TIMEOUT
 from kernelexec.config.profiles import Profile
 from kernelexec.config.settings import Config, Isolation
@@ -67,6 +67,12 @@ def load(
     return _validated(options if options.get("profile") is None else _with_profile(options))
 
 
+def over(base: Config, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a configuration was made of, with others over them, branch by branch."""
+    given = _given(base)
+    return {**given, **{name: _merged(given.get(name), value) for name, value in options.items()}}
+
+
 def profile(config: Config, name: str) -> Profile:
     """The profile of that name.
 
@@ -76,7 +82,7 @@ def profile(config: Config, name: str) -> Profile:
     found = config.profiles.get(name) if isinstance(name, str) else None
     if found is None:
         known = sorted(config.profiles)
-        message = f"No profile {name!r}{nearest(str(name), known)}: there are {', '.join(known)}."
+        message = f"No profile {shown(name)}{nearest(str(name), known)}: there are {', '.join(known)}."
         raise InvalidConfig(message)
     return found
 
@@ -113,7 +119,7 @@ def _given(config: object) -> dict[str, Any]:
         return config.model_dump(exclude_unset=True)
     if config is None or isinstance(config, Mapping):
         return dict(config or {})
-    message = f"config={config!r}: it is a Config or a mapping of its options, not {type(config).__name__}."
+    message = f"config={shown(config)}: it is a Config or a mapping of its options, not {type(config).__name__}."
     raise InvalidConfig(message)
 
 
@@ -160,7 +166,9 @@ def _known(isolation: object, *, inside: bool | None) -> Isolation:
         if isolation == place:
             break
     else:
-        message = f"isolation={isolation!r} is not known{nearest(str(isolation), _PLACES)}: it is one of {', '.join(_PLACES)}."
+        message = (
+            f"isolation={shown(isolation)} is not known{nearest(str(isolation), _PLACES)}: it is one of {', '.join(_PLACES)}."
+        )
         raise InvalidConfig(message)
     if place == "container-host" and not _is_inside(inside):
         message = "isolation='container-host': this process is in no container; 'local' runs code on this machine."
@@ -196,7 +204,7 @@ def seconds(value: object, name: str) -> float:
         InvalidTimeout: not a finite number, or below 0.001.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_TIMEOUT <= value <= sys.float_info.max:
-        message = f"{name}={value!r}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
+        message = f"{name}={shown(value)}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
         raise InvalidTimeout(message)
     return float(value)
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ValidationError
 
 from kernelexec.config.container import Name, is_image
 from kernelexec.config.docker_args import parse
-from kernelexec.config.explanation import explain
+from kernelexec.config.explanation import explain, shown
 from kernelexec.config.kinds import Branch, Directory, LastMessages, Seconds
 from kernelexec.errors import InvalidConfig
 
@@ -104,7 +104,7 @@ def read(use_docker: object, given: object) -> Asked:
     try:
         wanted = docker(use_docker)
     except ValueError as exc:
-        message = f"use_docker={use_docker!r:.200}: {exc}."
+        message = f"use_docker={shown(use_docker)}: {exc}."
         raise InvalidConfig(message) from exc
     found = _checked({} if given is False else given)
     said = ""
@@ -122,7 +122,7 @@ def read(use_docker: object, given: object) -> Asked:
 
 def _checked(given: object) -> CodeExecution:
     if given is not None and not isinstance(given, Mapping):
-        message = f"code_execution_config={given!r:.200}: it is a dictionary, False for no execution, or None."
+        message = f"code_execution_config={shown(given)}: it is a dictionary, False for no execution, or None."
         raise InvalidConfig(message)
     if given and "executor" in given:
         raise InvalidConfig("code_execution_config: executor is no option: where code runs is said by use_docker.")

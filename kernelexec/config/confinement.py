@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
-from kernelexec.config.kinds import Branch, Directory
-
-
-def _pinned(given: Path) -> Path:
-    """Where it leads now: cells may put other links where they write."""
-    try:
-        return Path(os.path.realpath(given.expanduser()))
-    except OSError as exc:
-        raise ValueError("it is relative to a directory that is gone") from exc
+from kernelexec.config.kinds import Branch, Directory, Pinned
 
 
 class Confinement(Branch):
@@ -32,11 +22,11 @@ class Confinement(Branch):
     network: bool | None = None
     """Whether kernels have the machine's network: unset means yes, but for ``bubblewrap``. Without it they connect to nothing,
     unix sockets included; in ``bubblewrap`` to nothing but themselves."""
-    writable: tuple[Annotated[Directory, AfterValidator(_pinned)], ...] = ()
+    writable: tuple[Pinned, ...] = ()
     """Directories and files that they may write too. Links are resolved when the configuration is read."""
     hidden: tuple[Directory, ...] = ()
     """What they cannot read either. What comes to be beside it once a kernel has started, they cannot read in that kernel."""
-    readable: tuple[Annotated[Directory, AfterValidator(_pinned)], ...] = ()
+    readable: tuple[Pinned, ...] = ()
     """What they may read though it is hidden; as ``writable``."""
 
     @model_validator(mode="after")

@@ -286,7 +286,9 @@ class Container(Branch):
     @property
     def memory_places(self) -> dict[str, int]:
         """The directories in memory: path in the container to size in bytes."""
-        own = ("/tmp", HOME_INSIDE) if self.credentials else ("/tmp",)  # noqa: S108 - the container's
+        own = ["/tmp"]  # noqa: S108 - the container's
+        own += [HOME_INSIDE] if self.credentials else []
+        own += [f"{HOME_INSIDE}/.config"] if "gh_config" in self.credentials else []  # else the engine makes it, as root
         return {**dict.fromkeys(own, self.tmp_bytes), **self.tmpfs}
 
     @property

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
-from kernelexec.errors import nearest
+from kernelexec.errors import InvalidConfig, nearest
 
 #: Options whose values may be secrets: no message shows them.
 _PRIVATE = frozenset({"environment", "docker_run_args", "secrets"})
+#: pydantic's names for: a mapping was wanted. What it says of them names our classes.
+_WANTS_MAPPING = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"})
+_WANTS_LIST = frozenset({"tuple_type", "list_type"})
+_WORDS = (
+    (Mapping, "`key: value` pairs"),
+    (list | tuple, "a list"),
+    (type(None), "nothing"),
+    (bool, "true or false"),
+    (int | float, "a number"),
+    (str, "text"),
+)
+_SHOWN_CHARS = 80
 
 
 def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
@@ -18,15 +30,50 @@ def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
     lines = []
     for error in exc.errors():
         place, given = error["loc"], error["input"]
-        path = ".".join(str(part) for part in place)
+        path = ".".join(cut(str(part)) for part in place)
         if error["type"] == "extra_forbidden":
             lines.append(f"{path} is no option{nearest(str(place[-1]), _options(model, place[:-1]))}")
+        elif error["type"] in _WANTS_MAPPING:
+            lines.append(f"{path}: {is_not(given)}" if path else is_not(given))
+        elif error["type"] in _WANTS_LIST:
+            lines.append(f"{path}: a list is wanted, not {_kind(given)}")
         else:
             why = error["msg"].removeprefix("Value error, ").removesuffix(".")
-            shown = not _PRIVATE & set(place) and not isinstance(given, Mapping | BaseModel)
+            may_show = not _PRIVATE & set(place) and not isinstance(given, Mapping | BaseModel)
             where = f"{path}: " if path else ""  # what is said of all options together names them itself
-            lines.append(f"{where}{why}" + (f" (given: {given!r:.200})" if shown else ""))
+            lines.append(f"{where}{why}" + (f" (given: {shown(given)})" if may_show else ""))
     return f"{title}: " + "; ".join(lines) + "."
+
+
+def check_known(given: Iterable[object], known: Iterable[str], where: str = "") -> None:
+    """Refuse a name that is none of those that are known; ``where`` is said ahead of it.
+
+    Raises:
+        InvalidConfig: the message names the nearest.
+    """
+    known = tuple(known)
+    for name in given:
+        if name not in known:
+            raise InvalidConfig(f"{where}{cut(str(name))} is no option{nearest(str(name), known)}.")
+
+
+def cut(text: str, most: int = _SHOWN_CHARS) -> str:
+    """The text, or its beginning with dots behind it: a message is read, not searched."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def shown(given: object) -> str:
+    """A value as messages show it: as Python writes it, its beginning."""
+    return cut(repr(given))
+
+
+def is_not(given: object) -> str:
+    """That a mapping is wanted, and what stands in its place, in words."""
+    return f"`key: value` pairs are wanted, not {_kind(given)}"
+
+
+def _kind(given: object) -> str:
+    return next((word for kind, word in _WORDS if isinstance(given, kind)), "something else")
 
 
 def _options(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

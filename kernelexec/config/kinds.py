@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from kernelexec.config.explanation import shown
 from kernelexec.errors import InvalidConfig
 
 MIB = 1024 * 1024
@@ -24,7 +25,7 @@ SHORTEST_TIMEOUT = 0.001
 def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in given.items():
         if not name or "=" in name or b"\0" in os.fsencode(name + value):
-            message = f"{name!r} is no variable that a process could have"
+            message = f"{shown(name)} is no variable that a process could have"
             raise ValueError(message)
     return MappingProxyType(dict(given))
 
@@ -53,16 +54,30 @@ def _interpreter(given: str) -> str:
         raise ValueError("it is relative to a directory that is gone") from exc
 
 
+def is_count(given: object) -> bool:
+    """Whether it is a number of messages, or ``auto``."""
+    return given == "auto" or (isinstance(given, int) and not isinstance(given, bool) and given >= 0)
+
+
 def _messages(given: object) -> object:
-    """A number of messages, or ``auto``."""
-    if given == "auto" or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
+    if is_count(given):
         return given
     raise ValueError("it is a number, 0 or more, or 'auto'")
+
+
+def pinned(given: Path) -> Path:
+    """Where a path leads now: later there may be other links on the way, where kernels write."""
+    try:
+        return Path(os.path.realpath(given.expanduser()))
+    except OSError as exc:
+        raise ValueError("it is relative to a directory that is gone") from exc
 
 
 #: Variables of an environment; the mapping does not change.
 Variables = Annotated[Mapping[str, str], AfterValidator(_variables), PlainSerializer(dict)]
 Directory = Annotated[Path, BeforeValidator(_path)]
+#: One that is used as it was when the configuration was read.
+Pinned = Annotated[Directory, AfterValidator(pinned)]
 Interpreter = Annotated[str, BeforeValidator(_path), AfterValidator(_interpreter)]
 #: Numbers are numbers: neither text nor True is one.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
@@ -90,5 +105,5 @@ def size(value: object, name: str) -> int:
         return int(Decimal(found[1]) * _UNITS[found[2].lower()])
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    message = f"{name}={value!r:.200}: it is a size, as 512m, 1.5g or 1048576."
+    message = f"{name}={shown(value)}: it is a size, as 512m, 1.5g or 1048576."
     raise InvalidConfig(message)

@@ -33,6 +33,7 @@ class Change:
         chosen = profile(config, self.profile)
         memory, cpus = self.memory_bytes, self.cpus
         return Change(
+            self.profile,
             memory_bytes=chosen.memory_bytes if memory is None else memory,
             cpus=chosen.cpus if cpus is None else cpus,
             timeout=chosen.timeout if self.timeout is None else self.timeout,
@@ -58,4 +59,5 @@ class Change:
             container = Container.model_validate(options)
         except ValidationError as exc:
             raise InvalidConfig(explain(exc, Container, "Limits")) from exc
-        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets)})
+        chosen = {"profile": self.profile} if self.profile is not None else {}
+        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})

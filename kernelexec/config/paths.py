@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from kernelexec.config.kinds import Branch, Directory
+from kernelexec.config.kinds import Branch, Directory, Pinned, pinned
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -20,17 +18,10 @@ def _name(given: str | None) -> str | None:
     return given
 
 
-def _pinned(given: Path) -> Path:
-    try:
-        return Path(os.path.realpath(given.expanduser()))
-    except OSError as exc:
-        raise ValueError("it is relative to a directory that is gone") from exc
-
-
 class ContextPath(Branch):
     """A directory or file of this machine that kernels see too. Of those that lie in each other the deeper one counts."""
 
-    path: Annotated[Directory, AfterValidator(_pinned)]
+    path: Pinned
     """Where it is. Links are resolved when the configuration is read; it must be there, and no link be in its place, whenever a
     session opens: what leads to it may lie where kernels write."""
     permission: Literal["read", "write"] = "read"
@@ -45,11 +36,11 @@ class ContextPath(Branch):
 
     @model_validator(mode="after")
     def _pin_protected(self) -> Self:
-        pinned = tuple(_pinned(self.path / one.expanduser()) for one in self.protected_paths)
-        for one in pinned:
+        protected = tuple(pinned(self.path / one.expanduser()) for one in self.protected_paths)
+        for one in protected:
             if self.path not in one.parents:
                 message = f"the protected path {one} is not in {self.path}: name what is in it"
                 raise ValueError(message)
-        if pinned:
-            object.__setattr__(self, "protected_paths", pinned)
+        if protected:
+            object.__setattr__(self, "protected_paths", protected)
         return self

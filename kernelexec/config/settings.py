@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from kernelexec.config.cache import CacheChoice, ResultCache
 from kernelexec.config.confinement import Confinement
 from kernelexec.config.container import Container
 from kernelexec.config.environments import Programs
@@ -189,6 +190,8 @@ class Config(Branch):
     wherever they come out again."""
     rules: Rules = Field(default_factory=Rules)
     capacity: Capacity = Field(default_factory=Capacity)
+    cache: CacheChoice = Field(default_factory=ResultCache)
+    """Whether results of cells are found again in later sessions, and where they are kept; off unless asked for."""
     files: FileBounds = Field(default_factory=FileBounds)
     notebook: bool = True
     """Whether every session keeps ``<name>.ipynb`` in its workspace."""
@@ -262,6 +265,11 @@ class Config(Branch):
         """Whether kernels on this machine have its network."""
         chosen = self.confinement.network
         return self.isolation != "bubblewrap" if chosen is None else chosen
+
+    @property
+    def online(self) -> bool:
+        """Whether cells have a network, wherever they run."""
+        return self.container.network != "none" if self.isolation == "container" else self.networked
 
     @property
     def workspaces(self) -> Path:

@@ -31,6 +31,7 @@ from kernelexec.hooks import (
     SessionOpened,
     SessionReplayed,
     SnapshotTaken,
+    TestsRun,
 )
 from kernelexec.results import ExecutionResult, MemoryUse
 from kernelexec.text import head_of
@@ -243,7 +244,7 @@ def _session(event: SessionEvent) -> str:
             return plain(f"replayed {event.replay.source}: {len(event.replay.cells)} cells")
         case SnapshotTaken():
             return f"snapshot {plain(event.snapshot.snapshot_id)}: {len(event.snapshot.variables)} variables"
-        case SessionClosing():
-            return "closing"
-        case SessionClosed():
-            return "closed"
+        case TestsRun():
+            return f"tested: {event.report.summary}"
+        case SessionClosing() | SessionClosed():
+            return "closing" if isinstance(event, SessionClosing) else "closed"

@@ -140,6 +140,7 @@ def main(arguments: list[str]) -> None:
     if order.stacks is not None or order.connection is not None:
         write_stacks_to(order.stacks)
     Kernel.confined = order.confined or confine(order.confinement)
+    order.settle()
     if order.owner is not None:
         end_with_owner(order.owner, kill_descendants, patience=order.patience)
     if order.lease_seconds is not None:

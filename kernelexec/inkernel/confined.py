@@ -19,7 +19,8 @@ def main(arguments: list[str]) -> None:
     said = json.loads(os.environ[ORDER])
     order = Order.take()
     apply_limits(order.limits)
-    said |= {"confinement": None, "confined": confine(order.confinement)}
+    said |= {"confinement": None, "confined": confine(order.confinement), "environment": {}, "cwd": None}
+    order.settle()
     os.environ[ORDER] = json.dumps(said)
     try:
         os.execvp(arguments[0], arguments)  # noqa: S606 - no shell on purpose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -88,7 +89,11 @@ class Programs:
     def listing(self) -> dict[str, Any]:
         """All that is told of them, and of the interpreter; nothing of the user's runs for it."""
         installed = packages.distributions(sys.path)
+        system = f"{platform.system()} {platform.release()}"  # `platform.platform` would start a program
+        with suppress(OSError):
+            system = platform.freedesktop_os_release()["PRETTY_NAME"]
         interpreter = {"python": sys.executable, "version": ".".join(map(str, sys.version_info[:3])), "prefix": sys.prefix}
+        interpreter["system"] = system
         venv, way = self.venv, self.told or {}
         served = way.get("served") if venv is not None and way.get("path") == venv else None
         found = {**interpreter, "venv": venv, "served": served, "command_prefix": self.prefix, "packages": installed}

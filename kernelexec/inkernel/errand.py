@@ -25,6 +25,7 @@ from .packages import distributions
 
 #: In a virtual environment that is made of another one: where that has its packages, which would not be seen otherwise.
 _ABOVE = "kernelexec.pth"
+_CONFINED = "confined"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir")
 _WHEELS, _FETCHED, _REQUIREMENTS, _REPORT, _ANSWER = "wheels", "fetched", "requirements.txt", "report.json", "answer.json"
@@ -38,18 +39,28 @@ def main(arguments: list[str]) -> None:
     """Do what ``order.json`` in a directory says, and leave the answer there; what pip says goes to stdout."""
     directory = Path(arguments[0])
     order = json.loads((directory / "order.json").read_text(encoding="utf-8"))
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
-        os.environ.pop(name, None)
     try:
+        if arguments[1:] != [_CONFINED]:
+            _begin(order, directory)
         answer = _fill(order, directory) if order["fills"] else _fetch(order, directory)
     except (_Failed, OSError) as exc:
         answer = {"failure": str(exc)}
     (directory / _ANSWER).write_text(json.dumps(answer), encoding="utf-8")
 
 
+def _begin(order: dict[str, Any], directory: Path) -> None:
+    """Confine this process, and go on as the interpreter that is named: that, and what it imports, may be anybody's."""
+    opened = [_opened(order["workspace"], order["venv"])] if order["fills"] else []
+    _confine(order, directory, *opened)  # it, whatever stands in its place by then
+    os.environ.update(order.get("environment", {}))
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
+        os.environ.pop(name, None)
+    if python := order.get("python"):
+        os.execvp(python, [python, "-I", sys.argv[0], *sys.argv[1:], _CONFINED])  # noqa: S606 - no shell on purpose
+
+
 def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Get wheels of what is wanted, and of all that it needs; what comes as source is built."""
-    _confine(order, directory)
     found = ["--find-links", order["wheels"]] if order["wheels"] else []
     return {
         "exit_code": _pip(["wheel", "--wheel-dir", str(directory / _FETCHED), *found, *_wanted(order, directory)], directory)
@@ -59,8 +70,6 @@ def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
 def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Have a virtual environment, made anew or where it is missing, and what is wanted in it."""
     place = Path(order["workspace"], *order["venv"])
-    opened = _opened(order["workspace"], order["venv"])
-    _confine(order, directory, opened)  # it, whatever stands in its place by then
     python = place / "bin" / "python"
     if order["fresh"] or not python.exists():
         _make(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,12 +34,17 @@ _score_file: int | None = None
 
 
 def begin_family() -> None:
-    """Take the mark that this process has now, and become the parent of all descendants whose own parents end (Linux)."""
+    """Take the mark that this process has now, and adopt orphans."""
     global _by_sudo, _score_file  # noqa: PLW0603 - one process, one family
     with suppress(OSError):
         _score_file = os.open(_SCORE, os.O_RDWR | os.O_CLOEXEC)
     MARKED.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK})
     _by_sudo = os.environ.get("KERNELEXEC_SUDO") == "1"
+    adopt_orphans()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose own parents end (Linux)."""
     if systems.HERE.adopts:
         with suppress(OSError, AttributeError):
             prctl(_ADOPT, 1)
@@ -148,21 +153,51 @@ def kill_descendants() -> None:
     for group in tuple(running):
         with suppress(OSError):
             systems.signal_group(group, systems.ENDING[-1])
-    for _ in range(_ROUNDS):
-        if not _kill_family():
-            break
+    end_others()
     for name, mark in MARKED.items():
         sweep(name, mark)
 
 
-def _kill_family() -> int:
-    """Kill the living descendants that there are now; how many were."""
+def end_others(spared: Container[int] = ()) -> None:
+    """Kill the descendants of this process, but for those that are spared."""
+    for _ in range(_ROUNDS):
+        if not _kill_below(os.getpid(), spared):
+            break
+
+
+def end_tree(pid: int) -> None:
+    """Kill a child of this process that leads a session, and all that it started.
+
+    It is stopped meanwhile, so that none gets another parent; what had got one before is known by the session.
+    """
+    with suppress(OSError):
+        os.kill(pid, signal.SIGSTOP)
+    for _ in range(_ROUNDS):
+        if not _kill_below(pid, of_session=True):
+            break
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int, *, of_session: bool = False) -> set[int]:
+    """The living descendants of a process; with ``of_session`` also what is in the session that it leads."""
     table = {int(entry.name): _status(int(entry.name)) for entry in _PROC.glob("[0-9]*")}
-    family = more = {os.getpid()}
+    family = more = {pid} | {child for child, (_, session, _) in table.items() if of_session and session == pid}
     while more:
-        more = {pid for pid, (parent, _, _) in table.items() if parent in more} - family
+        more = {child for child, (parent, _, _) in table.items() if parent in more} - family
         family = family | more
-    return sum(_kill(pid, lambda pid: _status(pid)[0] in family) for pid in family - {os.getpid()} if not table[pid][2])
+    return {child for child in family - {pid} if child in table and not table[child][2]}
+
+
+def _kill_below(pid: int, spared: Container[int] = (), *, of_session: bool = False) -> int:
+    """Kill the living descendants that a process has now, but for some; how many were."""
+    family = {pid, *(found := descendants(pid, of_session=of_session))}
+
+    def belongs(child: int) -> bool:
+        parent, session, _ = _status(child)
+        return parent in family or (of_session and session == pid)
+
+    return sum(_kill(child, belongs) for child in found if child not in spared)
 
 
 def _status(pid: int) -> tuple[int, int, bool]:

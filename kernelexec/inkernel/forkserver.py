@@ -1,8 +1,8 @@
 """Imports once what kernels need, and forks a kernel on request: it shares what was read, and nothing that can be written.
 
 ``main`` serves the other end of a socket, which it got from its owner, and ends with it. A request is one message with two
-descriptors: a file with the rest of it, and the kernel's stderr. The answer brings the kernel's process as a descriptor;
-another message, later, how it ended.
+descriptors: a file with the rest of it, and the kernel's stderr. The answer, the forked process's own, brings it as a
+descriptor; another message, later, how it ended. So once nobody can send any more, the owner has heard of all that were forked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Iterable
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
 from .family import KERNEL_MARK
 from .forking import Birth, fill_gaps, import_late, part, threads
@@ -38,16 +38,17 @@ def main(arguments: list[str]) -> None:
     import_late()
     count = _settle()
     _say(channel, {"serves": count == 1, "threads": count})
-    birth = _Server(channel, arguments[1:]).serve() if count == 1 else _wait_for_end(channel)
-    mark.change(birth.environ.get(KERNEL_MARK, ""))
-    birth.become()
+    if count != 1:
+        os._exit(1)
+    _Server(channel, arguments[1:], mark).serve().become()
 
 
 class _Server:
     """Forks, and waits for those that it forked: nobody else can. While nobody asks, it imports what users will."""
 
-    def __init__(self, channel: socket.socket, modules: Iterable[str]) -> None:
+    def __init__(self, channel: socket.socket, modules: Iterable[str], mark: _Mark) -> None:
         self._channel = channel
+        self._mark = mark
         self._modules = deque(modules)
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -85,6 +86,8 @@ class _Server:
             os.close(stderr)
             return None
         if pid == 0:
+            self._mark.change(birth.environ.get(KERNEL_MARK, ""))
+            _say(self._channel, {"request": number, "pid": os.getpid()}, os.pidfd_open(os.getpid()))
             self._channel.detach()
             _have(stderr)
             part()
@@ -93,7 +96,6 @@ class _Server:
         fd = os.pidfd_open(pid)
         self._born[fd] = number, pid
         self._poll.register(fd, select.POLLIN)
-        _say(self._channel, {"request": number, "pid": pid}, fd)
         return None
 
     def _bury(self, fd: int) -> None:
@@ -105,13 +107,19 @@ class _Server:
         _say(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(status)})
 
     def _import(self, name: str) -> None:
-        """Import a module; where it is not there, or fails, that is left to the kernels that want it."""
+        """Import a module; where it is not there, or fails, that is left to the kernels that want it.
+
+        One that has threads is the end of this process: they do not survive a fork.
+        """
         said: dict[str, Any] = {"imported": name}
         try:
             importlib.import_module(name)
         except BaseException as exc:
             said["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
-        _say(self._channel, {**said, "threads": _settle()})
+        count = _settle()
+        _say(self._channel, {**said, "threads": count})
+        if count != 1:
+            os._exit(0)
 
 
 class _Mark:
@@ -158,11 +166,6 @@ def _have(stderr: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd, own in ((null, 0), (null, 1), (stderr, 2)):
         os.dup2(fd, own)
-
-
-def _wait_for_end(channel: socket.socket) -> NoReturn:
-    channel.recv(1)
-    os._exit(1)
 
 
 def _say(channel: socket.socket, message: dict[str, Any], *fds: int) -> None:

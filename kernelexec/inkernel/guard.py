@@ -28,6 +28,7 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
     apply_limits(order.limits)
     begin_family()
     confined = confine(order.confinement)
+    order.settle()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _hand_on if alone else _leave_to_the_kernel)
     environ = {**os.environ, **take_secrets(order), "JPY_PARENT_PID": str(os.getpid())}

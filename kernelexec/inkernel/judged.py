@@ -1,6 +1,7 @@
 """Programs that user code starts by itself are judged by the kernel's owner, who has the rules, before they start.
 
-By an audit hook of Python's: what starts programs past the interpreter is not seen, nor what a forked child does.
+By an audit hook of Python's: what starts programs past the interpreter is not seen, nor what a forked child does. The runner of
+commands (`command`) starts what it is given, and tells of that before (`said`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import offspring
+from . import lifeline, offspring
 
-#: How long the owner may take to answer, in seconds. Without an answer it does not start.
-_PATIENCE = 10.0
-_WORDS, _CHARS = 1000, 64 * 1024
+#: How long the owner may take to answer, in seconds: its event loop may be busy. Without an answer it does not start.
+_PATIENCE = 120.0
+#: What is longer is not asked about, and does not start.
+_WORDS, _CHARS = 10_000, 4 * 1024 * 1024
+
+_COMMAND = "kernelexec.command"
 
 _own = threading.local()
 
@@ -45,7 +49,13 @@ class Watch:
         read = _EVENTS.get(event)
         if read is None or offspring.forked or getattr(_own, "trusted", False):
             return
-        self._judge(read(args))
+        said = read(args)
+        texts = [said["text"]] if "text" in said else said["words"]
+        if len(texts) > _WORDS or sum(map(len, texts)) > _CHARS:
+            raise PermissionError(
+                f"It is longer than {_CHARS} characters, or {_WORDS} words: put it into a file, and run that."
+            )
+        self._judge(said)
 
     def _judge(self, said: dict[str, Any]) -> None:
         """Return if it may start.
@@ -59,8 +69,10 @@ class Watch:
         try:
             with trusted():
                 self._ask({**said, "name": name})
-            if not verdict.given.wait(_PATIENCE):
-                verdict.refused = f"nobody said within {_PATIENCE:g} s whether it may start"
+            while not verdict.given.wait(_PATIENCE):
+                if lifeline.owned.is_set():  # a new owner is told of the question too
+                    verdict.refused = f"nobody said within {_PATIENCE:g} s whether it may start"
+                    break
         finally:
             del self._waiting[name]
         if verdict.refused is not None:
@@ -71,6 +83,16 @@ class _Verdict:
     def __init__(self) -> None:
         self.given = threading.Event()
         self.refused: str | None = None
+
+
+def said(command: str | list[str]) -> None:
+    """Tell of a command, a text for a shell or words, that is about to run.
+
+    Raises:
+        PermissionError: it may not.
+    """
+    __tracebackhide__ = True
+    sys.audit(_COMMAND, command)
 
 
 @contextmanager
@@ -84,18 +106,14 @@ def trusted() -> Iterator[None]:
 
 
 def _text(said: Any) -> dict[str, Any]:
-    return {"text": _decoded(said)[:_CHARS]}
+    return {"text": _decoded(said)}
 
 
 def _words(program: Any, words: Any) -> dict[str, Any]:
-    found = [_decoded(word) for word in (words if isinstance(words, list | tuple) else [words])[:_WORDS]]
+    found = [_decoded(word) for word in (words if isinstance(words, list | tuple) else [words])]
     if program is not None and found and os.path.basename(_decoded(program)) != os.path.basename(found[0]):  # noqa: PTH119
         found = [_decoded(program), *found[1:]]  # what runs, whatever it is called
-    room, kept = _CHARS, []
-    for word in found:
-        kept.append(word[:room])
-        room = max(0, room - len(word))
-    return {"words": kept}
+    return {"words": found}
 
 
 def _decoded(word: Any) -> str:
@@ -111,4 +129,5 @@ _EVENTS: dict[str, Callable[[tuple[Any, ...]], dict[str, Any]]] = {
     "os.exec": lambda args: _words(args[0], args[1]),
     "os.posix_spawn": lambda args: _words(args[0], args[1]),
     "pty.spawn": lambda args: _words(None, args[0]),
+    _COMMAND: lambda args: _text(args[0]) if isinstance(args[0], str) else _words(None, args[0]),
 }

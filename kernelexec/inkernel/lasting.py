@@ -40,7 +40,7 @@ class Lasting:
         """Run a command by ``shell.run_argv``, and learn what it changed: nothing where the system's shells cannot save it."""
         env, active = shell.programs.environment(self._changes, self._since), shell.programs.active
         if not systems.HERE.lasting:
-            shell.run_argv([*systems.a_shell(), command], stdin=stdin, cwd=work_dir, env=env)
+            shell.run_argv([*systems.a_shell(), command], said=command, stdin=stdin, cwd=work_dir, env=env)
             if _CHANGING.search(command):
                 sys.stderr.write("what a command changes by cd and set does not last on this system: give it a work_dir\n")
             return
@@ -53,7 +53,7 @@ class Lasting:
             saving = (_BEFORE if shell.programs.prefix else "") + _SAVING
             text = saving.format(state=_STATE, env=shutil.which("env") or "env", run=run)
             directory, argv = work_dir or self._place(), systems.a_shell()
-            shell.run_argv([*argv, text, argv[0]], stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+            shell.run_argv([*argv, text, argv[0]], said=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
             before = _variables(_entries(f"{state}.before")) or env
             learned = self._learn(state, before, active, keep_directory=work_dir is not None)
             if not learned and not _EXEC.search(command):

@@ -22,6 +22,9 @@ ORDER = "KERNELEXEC_LAUNCH"
 #: How often a kernel without an owner looks for a new one, in seconds.
 _LOOK_SECONDS = 0.5
 _PIECE_BYTES = 64 * 1024
+#: Not set while this kernel goes on without an owner.
+owned = threading.Event()
+owned.set()
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class Order:
     judged: bool = False
     """Whether the owner is asked about programs before user code starts them."""
     programs: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that count once this process is confined: what a program is loaded from."""
+    cwd: str | None = None
+    """Where it is at home from then on."""
     secrets: str | None = None
     """A pipe that holds variables of the kernel, for its guard."""
     patience: float = 0.0
@@ -59,6 +66,16 @@ class Order:
         """Read the order from the environment and remove it: user code has no use for it."""
         said: dict[str, Any] = json.loads(os.environ.pop(ORDER, "{}"))
         return cls(**{name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None})
+
+    def settle(self) -> None:
+        """Be at home, with all variables, now that this process is confined.
+
+        Raises:
+            OSError: there is no such directory, or it may not go there.
+        """
+        os.environ.update(self.environment)
+        if self.cwd is not None:
+            os.chdir(self.cwd)
 
 
 def take_secrets(order: Order) -> dict[str, str]:
@@ -128,7 +145,7 @@ def end_with_owner(path: str, before: Callable[[], None], *, patience: float = 0
     def watch() -> None:
         with suppress(OSError):
             while os.read(fd, 1) or _owned_again(fd, patience):
-                pass
+                owned.set()
         _end(before)
 
     threading.Thread(target=watch, name="owner", daemon=True).start()
@@ -140,6 +157,7 @@ def _owned_again(fd: int, patience: float) -> bool:
     It is read, not polled: of a pipe that nobody has had open for writing since it was opened here, no hangup is told.
     """
     deadline = time.monotonic() + patience
+    owned.clear()
     os.set_blocking(fd, False)
     try:
         while (left := deadline - time.monotonic()) > 0:

@@ -1,8 +1,8 @@
 """What Landlock knows nothing of is refused by filters of system calls (``seccomp(2)``), for this process and all it starts.
 
-Without a network: Landlock knows TCP only. Sockets of other families than unix cannot be made, none connects to anybody, and
-no call that the filter cannot see does either for it. Always: no process sets the resource limits of another one, which could
-be ended by that.
+Without a network: Landlock knows TCP only. Sockets of other families than unix cannot be made, nor those of datagrams; none
+connects to anybody, and no call that the filter cannot see does either for it. Always: no process sets the resource limits of
+another one, which could be ended by that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _NUMBERS = {
 _PRLIMIT = {"x86_64": (302, 340), "aarch64": (261, 369)}
 _IO_URING, _X32 = 425, 0x40000000
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of classic BPF: 32 bits
+_LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54  # of classic BPF: 32 bits
 _NUMBER_AT, _MARK_AT = 0, 4  # in struct seccomp_data
-_FIRST_AT, _THIRD_AT, _FIFTH_AT = 16, 32, 48
+_FIRST_AT, _SECOND_AT, _THIRD_AT, _FIFTH_AT = 16, 24, 32, 48
+#: Of a socket's type; the rest of it are flags.
+_TYPES = 0xF
 #: A line of a filter: what it does, where it goes on if so and if not, by a name or on the next line, and its operand.
 _Line = tuple[int, str | None, str | None, int]
 
@@ -98,9 +100,12 @@ def _no_network(mark: int, socket: int, connect: int, sendto: int, socketpair: i
         (_LOAD, None, None, _FIFTH_AT + 4),
         (_EQUAL, "allow", "ENETUNREACH", 0),
         (_LOAD, None, None, _FIRST_AT),
-        (_EQUAL, "allow", "EAFNOSUPPORT", 1),  # AF_UNIX
+        (_EQUAL, None, "EAFNOSUPPORT", 1),  # AF_UNIX
+        (_LOAD, None, None, _SECOND_AT),
+        (_AND, None, None, _TYPES),
+        (_EQUAL, "EAFNOSUPPORT", "allow", 2),  # SOCK_DGRAM: each message of it says whom it is for
     ]
-    return _assembled(lines, "ENOSYS", "EAFNOSUPPORT", "ENETUNREACH", family=len(lines) - 2)
+    return _assembled(lines, "ENOSYS", "EAFNOSUPPORT", "ENETUNREACH", family=len(lines) - 5)
 
 
 def _assembled(lines: list[_Line], *errors: str, **named: int) -> bytes:

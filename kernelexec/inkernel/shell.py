@@ -15,14 +15,16 @@ from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
-from . import groups, snapshot
+from . import groups, judged, snapshot, testing
 from .bounds import bounded, bounded_traceback
 from .command import Command
+from .compiling import Compiler
 from .environments import Programs
 from .formatting import Formatter
 from .lasting import Lasting, kernel_directory
 from .reading import Reader
 from .systems import a_shell
+from .tracebacks import Tracebacks
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
@@ -31,6 +33,7 @@ _CAPTURED_CHARS = 256 * 1024 * 1024
 class Shell(Reader):
     """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
 
+    compiler_class = Compiler
     scratch: str | None = None
     programs = Programs({})
     last_exit_code: int | None = None
@@ -56,6 +59,11 @@ class Shell(Reader):
         self.display_formatter = formatter
         self.configurables.append(formatter)
 
+    def init_traceback_handlers(self, custom_exceptions: Any) -> None:
+        """See Tracebacks. IPython makes its own with arguments that differ from version to version, so it stays what it is."""
+        super().init_traceback_handlers(custom_exceptions)
+        self.InteractiveTB.__class__ = Tracebacks
+
     def init_history(self) -> None:
         """Keep no output: IPython keeps all of it, for ``%notebook``, and a session writes a notebook of its own."""
         super().init_history()
@@ -74,12 +82,14 @@ class Shell(Reader):
 
     def system(self, cmd: str) -> None:
         """Run ``!cmd``. A code other than 0 is in ``_exit_code`` and raises nothing, as in Jupyter."""
-        self.run_argv([*a_shell(), self.var_expand(cmd, depth=1)])
+        command = self.var_expand(cmd, depth=1)
+        self.run_argv([*a_shell(), command], said=command)
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:  # noqa: FBT001, FBT002 - IPython's signature
         """Run ``x = !cmd`` or ``%sx``: the output, stderr included, as a list of lines or a string."""
         captured = _Captured()
-        self.run_argv([*a_shell(), self.var_expand(cmd, depth=depth + 1)], out=captured.add, merged=True)
+        command = self.var_expand(cmd, depth=depth + 1)
+        self.run_argv([*a_shell(), command], said=command, out=captured.add, merged=True)
         text = captured.take()
         return SList(text.splitlines()) if split else LSString(text)
 
@@ -115,6 +125,10 @@ class Shell(Reader):
         if self.shown_error is not before:
             self.failed_within = self.shown_error
 
+    def run_tests(self, code: str, cases: list[str], seconds: float) -> None:
+        """Run test cases apart from the session; what came of them goes beside the reply."""
+        self.last_answer = {"tests": testing.run(code, cases, seconds, self)}
+
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, or one within it for ``%%capture``, and remember its failure, which IPython only shows."""
         result = super().run_cell(*args, **kwargs)
@@ -126,6 +140,7 @@ class Shell(Reader):
         self,
         argv: list[str],
         *,
+        said: str | None = None,
         out: Any = None,
         err: Any = None,
         merged: bool = False,
@@ -135,8 +150,14 @@ class Shell(Reader):
     ) -> int:
         """Run a program and note its exit code; output goes to this cell's streams unless told otherwise.
 
-        It runs behind the prefix, if there is one; its environment is that of any command unless ``env`` is given.
+        It runs behind the prefix, if there is one; its environment is that of any command unless ``env`` is given. Where the
+        program is a shell, ``said`` is the text for it.
+
+        Raises:
+            PermissionError: the rules refuse it, and nothing ran.
         """
+        __tracebackhide__ = True
+        judged.said(argv if said is None else said)
         argv = [*self.programs.prefix, *argv]
         env = self.programs.environment({}) if env is None else env
         self.user_ns["_exit_code"] = self.last_exit_code = None
@@ -177,6 +198,11 @@ class Shell(Reader):
         self._last_traceback = bounded_traceback(stb)
         content = {"ename": etype.__name__, "evalue": bounded(evalue), "traceback": self._last_traceback}
         self.shown_error = content
+        if isinstance(evalue, SystemExit):  # shown as IPython does, in two lines; the reply tells where it was
+            with suppress(Exception):
+                lines = self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__)
+                self._last_traceback = bounded_traceback(lines)
+            self.shown_error = {**content, "traceback": self._last_traceback}
         hook: Any = self.displayhook
         topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
@@ -232,7 +258,7 @@ class _ScriptMagic:
             stdin = cell
         else:
             argv += ["-c", cell]
-        code = self._shell.run_argv(argv, out=sinks.get("out"), err=sinks.get("err"), stdin=stdin)
+        code = self._shell.run_argv(argv, out=sinks.get("out"), err=sinks.get("err"), stdin=stdin, said=cell)
         for which, pieces in captured.items():
             self._shell.user_ns[names[which]] = pieces.take()
         if code and args.raise_error:

@@ -30,6 +30,7 @@ from kernelexec.hooks import (
     SessionOpened,
     SessionReplayed,
     SnapshotTaken,
+    TestsRun,
 )
 from kernelexec.results import Error, ExecutionResult, Output, Stream
 from kernelexec.text import clean, clean_text, cut_middle, head_of, json_encoder
@@ -95,10 +96,10 @@ def _of_session(event: SessionEvent) -> dict[str, Any]:
             return {"event": "replayed", **event.replay.to_dict(), **event.past.carried()}
         case SnapshotTaken():
             return {"event": "snapshot", "snapshot": event.snapshot.to_dict()}
-        case SessionClosing():
-            return {"event": "closing"}
-        case SessionClosed():
-            return {"event": "closed"}
+        case TestsRun():
+            return {"event": "tested", "report": event.report.to_dict()}
+        case SessionClosing() | SessionClosed():
+            return {"event": "closing" if isinstance(event, SessionClosing) else "closed"}
 
 
 def line(said: dict[str, Any]) -> bytes:

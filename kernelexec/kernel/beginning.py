@@ -151,10 +151,11 @@ class Beginning(Ending):
     async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
         self._check_wanted()
         spec = self._place.spec(self._runtime, self.token, self._installed)
-        env = self._place.environment() | self._order(secrets)
+        begins = self._place.first()
+        env = begins.environ | self._order(secrets, begins.later)
         provisioner = await self._provisioner_for(spec)
         self._check_wanted()
-        kwargs = await provisioner.pre_launch(env=env, cwd=self._place.cwd)
+        kwargs = await provisioner.pre_launch(env=env, cwd=begins.cwd)
         with self._runtime.stderr_file.open("ab") as stderr:
             try:
                 self._provisioner = provisioner
@@ -184,7 +185,7 @@ class Beginning(Ending):
             await remains.provisioner.cleanup()
         return create_provisioner(self.token, spec)
 
-    def _order(self, secrets: str | None) -> dict[str, str]:
+    def _order(self, secrets: str | None, later: Mapping[str, object]) -> dict[str, str]:
         """What the launcher is told."""
         limits, patience = self._config.limits.model_dump(exclude_none=True), self._patience
         return self._runtime.launch_environment(
@@ -197,6 +198,7 @@ class Beginning(Ending):
             judged=self._commands.on,
             programs=self._config.programs.told,
             secrets=secrets,
+            **later,
         )
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:

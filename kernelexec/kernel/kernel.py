@@ -77,6 +77,7 @@ class Kernel(Beginning):
         self._config = config
         self._commands = CommandRules.of(config)
         self._refused: list[str] = []
+        self._overruled = False
         self._runtime = runtime
         self._place = place or LocalPlace(config, cwd)
         self._secrets = self._place.secrets
@@ -107,15 +108,25 @@ class Kernel(Beginning):
         return self._runtime.connection_file
 
     def submit(
-        self, code: str, collector: Collector, late: Collector, *, counted: bool = True, msg_id: str | None = None
+        self,
+        code: str,
+        collector: Collector,
+        late: Collector,
+        *,
+        counted: bool = True,
+        overruled: bool = False,
+        msg_id: str | None = None,
     ) -> Execution:
         """Send a cell, under a ``msg_id`` of choice; what is not ``counted`` takes no execution count.
+
+        With ``overruled`` the rules hold for no program that is started before the next cell.
 
         Raises:
             KernelConnectionFailed: the kernel is gone; nothing was sent.
         """
         assert self._link is not None
         self.usage.begin_cell()
+        self._overruled = overruled
         execution = self._link.submit(code, collector, late, counted=counted, msg_id=msg_id)
         execution.lingers = self._installed is not None
         return execution
@@ -198,7 +209,9 @@ class Kernel(Beginning):
             return
         text, words = program.get("text"), program.get("words")
         found: Refusal | None = None
-        if isinstance(text, str):
+        if self._overruled:
+            pass
+        elif isinstance(text, str):
             found = self._commands.judge(text)
         elif isinstance(words, list):
             found = self._commands.judge_words([word for word in words if isinstance(word, str)])

@@ -67,9 +67,7 @@ class Levers:
 
         They are waited for, a while: a thread that does meanwhile what it is asked next can crash who reads its stack.
         """
-        if self._runtime.leased:
-            await self.signal(STACKS_SIGNAL)
-        elif (self._runtime.path / "stacks").exists():
+        if self._runtime.leased or (self._runtime.path / "stacks").exists():
             before = last = await self.stacks()
             await self.signal(STACKS_SIGNAL)
             with anyio.move_on_after(_STACKS_SECONDS):

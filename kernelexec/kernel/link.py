@@ -238,21 +238,18 @@ class Link:
         if message is None:
             return
         self._heard.set()
+        if (said := _SAID.get(message.msg_type)) is not None:  # by whichever cell, another client's too
+            self._on_metadata({"kernelexec": {"token": message.content.get("token"), said: message.content}})
+            return
         if (resumed := self._resumed.get(message.parent_id)) is not None:
             self._on_tape(resumed, message)
             return
         execution = self._executions.get(message.parent_id)
         if message.parent_id in self._without_tape:
             return
-        if execution is None:
+        if message.msg_type == "status" or execution is None:
             if message.content.get("execution_state") == "idle":
-                self._quiet.set()
-            return
-        if (said := _SAID.get(message.msg_type)) is not None:
-            self._on_metadata({"kernelexec": {"token": message.content.get("token"), said: message.content}})
-        elif message.msg_type == "status":
-            if message.content.get("execution_state") == "idle":
-                execution.saw_idle()
+                self._quiet.set() if execution is None else execution.saw_idle()
         else:
             if execution.end is not None and not execution.lingers:
                 self._late[execution.msg_id] = execution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.mcp.stdio import Broken, serve
+from kernelexec.mcp.serving import Broken
+from kernelexec.mcp.stdio import serve
 
 __all__ = ["Broken", "serve"]

@@ -13,7 +13,8 @@ from mcp.types import ImageContent, TextContent
 
 from kernelexec.mcp.calls import Seen
 from kernelexec.mcp.words import PREVIEW_CHARS
-from kernelexec.results import ExecutionResult, Image, Stream, image_of, output_text
+from kernelexec.results import Image, Stream, image_of, output_text, remarks
+from kernelexec.results.telling import LISTED, listed
 from kernelexec.text import apply_returns, clean, utf8_size
 
 #: The key of the machine-readable record in an answer's ``_meta``.
@@ -24,9 +25,9 @@ PICTURE_BYTES = 500_000
 PICTURE_PIXELS = 8000
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
+#: What is said of a timeout.
+OVER_TIME = "Over its timeout: give a larger timeout if it needs more time, and a small wait to go on meanwhile."
 _NO_MORE = "it ran before, and its output is no longer held"
-_LISTED = 100
-_LINE_CHARS = 4000
 _MARGIN_BYTES = 2000
 _BULKY = ("outputs", "late")
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
@@ -57,24 +58,6 @@ def preview(text: str, more: str, *, cut: bool = False) -> str:
     return f"{text[:half]}\n[... {'at least ' * cut}{len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
 
 
-def remarks(result: ExecutionResult) -> list[str]:
-    """What a model should know of a result beside its outputs, and what to do about it."""
-    found = list(result.notes)
-    if result.state == "lost":
-        names = ", ".join(result.lost_names[:_LISTED])
-        gone = f": {names} are gone" if names else ""
-        found.append(f"state lost ({result.cause}){gone}. Import and define again what you need; files are still there.")
-    if result.interrupted == "timeout":
-        found.append("Over its timeout: give a larger timeout if it needs more time, and a small wait to go on meanwhile.")
-    if result.diagnosis is not None and result.status == "error":
-        found.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
-    if result.status == "unknown":
-        found.append("Look whether its effects and variables are there. With a new request_id it would run again.")
-    if result.files:
-        found.append(f"files made or changed: {_listed(result.files)}")
-    return [str(clean(line[:_LINE_CHARS])) for line in found]
-
-
 def _text(seen: Seen) -> str:
     result = seen.result
     output = apply_returns(output_text(seen.outputs))
@@ -85,7 +68,7 @@ def _text(seen: Seen) -> str:
     parts.append(str(clean(preview(output, more, cut=result.truncated))).rstrip("\n") if output.strip() else _nothing(seen))
     if result.late:
         parts.append("[output that came after the cell had ended:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
-    parts.extend(f"[{line}]" for line in remarks(result))
+    parts.extend(f"[{line}]" for line in remarks(result, over_time=OVER_TIME))
     return "\n".join(parts)
 
 
@@ -129,7 +112,7 @@ def _record(seen: Seen) -> dict[str, Any]:
     """The result without its outputs, and with bounded lists."""
     plain = {key: value for key, value in seen.result.to_dict().items() if key not in _BULKY}
     for key in ("lost_names", "files", "notes"):
-        plain[key] = plain[key][:_LISTED]
+        plain[key] = plain[key][:LISTED]
     if seen.result.status == "running":
         plain |= {"cursor": seen.cursor, "place": seen.place}
     found: dict[str, Any] = clean(plain)
@@ -171,13 +154,8 @@ def _elsewhere(left_out: Sequence[int], count: int, seen: Seen) -> str:
     names = [name for _, name in saved]
     if len(names) == count:  # else some were not saved, or belong to an earlier answer: then all are named
         names = [names[number] for number in left_out]
-    where = f"see {_listed(names)} in the workspace" if names else "and not saved either"
+    where = f"see {listed(names)} in the workspace" if names else "and not saved either"
     return f"[{len(left_out)} picture(s) not shown here: {limits}; {where}]"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def streams(seen: Seen, name: str) -> str:

@@ -6,13 +6,14 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
 from kernelexec.config import SHORTEST_TIMEOUT, seconds
 from kernelexec.errors import InvalidRequest, UnknownExecution, UnknownSession, nearest
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.callers import CALLER, Caller
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
@@ -52,51 +53,85 @@ class Calls:
     def __init__(self, executor: AsyncExecutor, *, interval: float) -> None:
         self._executor = executor
         self._interval = seconds(interval, "interval")
-        self._sessions: dict[str, AsyncSession] = {}
+        self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._callers: Counter[str] = Counter()
 
     async def session(self, name: str) -> AsyncSession:
-        """The session of that name, made if it is new.
+        """The caller's session of that name, made if it is new; or that of a handle, which there must be.
 
         Raises:
+            UnknownSession: no session has that handle.
             KernelexecError: what ``AsyncExecutor.session`` raises.
         """
-        session = self._sessions[name] = await self._executor.session(name)
-        return session
+        if Caller.is_handle(name):
+            return self.open_session(name)
+        return await self._executor.session(CALLER.get().session(name))
+
+    async def new_session(self) -> tuple[str, AsyncSession]:
+        """A new session of the caller's, with the handle by which it is called."""
+        handle = Caller.new_handle()
+        session = await self._executor.session(CALLER.get().session(handle))
+        self._handles[session.name] = handle
+        return handle, session
+
+    async def close_session(self, name: str) -> None:
+        """End an open session of the caller's.
+
+        Raises:
+            UnknownSession: there is none.
+        """
+        session = self.open_session(name)
+        self._handles.pop(session.name, None)
+        await session.close()
 
     def sessions(self) -> tuple[AsyncSession, ...]:
-        """The open sessions, the oldest first."""
-        names = self._executor.sessions()
-        return tuple(self._sessions[name] for name in names if name in self._sessions)
+        """The caller's open sessions that have names, the oldest first."""
+        found = (self._executor.open_session(name) for name in self._executor.sessions() if CALLER.get().owns(name))
+        return tuple(session for session in found if session is not None)
 
     def open_session(self, name: str) -> AsyncSession:
-        """The open session of that name.
+        """The caller's open session of that name, or handle.
 
         Raises:
-            UnknownSession: none; the message names those that are open.
+            UnknownSession: none; the message names those of the caller's that are open.
         """
-        found = {session.name: session for session in self.sessions()}
-        if name not in found:
-            known = f"Open are: {', '.join(found)}." if found else "None is open yet."
-            message = f"No session {name!r} is open{nearest(name, found)}. {known} execute_code and execute_command make one."
-            raise UnknownSession(message)
-        return found[name]
+        caller = CALLER.get()
+        wanted = caller.session(name)
+        session = self._executor.open_session(wanted)
+        if session is not None:
+            if caller.is_handle(name):
+                self._handles[wanted] = name
+            return session
+        found = [caller.shown(session.name) for session in self.sessions()]
+        known = f"Open are: {', '.join(found)}." if found else "None is open yet."
+        made = "create_session makes one" if caller.is_handle(name) else "execute_code and execute_command make one"
+        raise UnknownSession(f"No session {name!r} is open{nearest(name, found)}. {known} {made}.")
 
-    def session_of(self, execution_id: str) -> AsyncSession:
-        """The open session that knows an execution.
+    def session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
+        """The caller's open session that knows an execution; of that name, or handle, if there is one.
 
         Raises:
+            UnknownSession: see ``open_session``.
             UnknownExecution: none does.
         """
-        for session in self.sessions():
+        for session in self.sessions() if name is None else [self.open_session(name)]:
             if execution_id in session.executions():
                 return session
         message = (
-            f"No open session knows an execution {execution_id!r:.100}: take the execution_id of an answer that said running. "
-            "Only the newest finished ones are remembered; list_sessions names those that run."
+            f"No open session of yours knows an execution {execution_id!r:.100}: take the execution_id of an answer that said "
+            "running, and pass the session's handle if it has one. Only the newest finished ones are remembered; list_sessions "
+            "names those that run."
         )
         raise UnknownExecution(message)
+
+    def shown(self, session: str) -> str:
+        """What the caller calls a session."""
+        return self._handles.get(session) or CALLER.get().shown(session)
+
+    def result(self, result: ExecutionResult) -> ExecutionResult:
+        """A result that names its session as the caller does."""
+        return replace(result, session=self.shown(result.session))
 
     async def run(self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report) -> Seen:
         """Send a cell and see it through for ``wait`` seconds; cancelling this call interrupts it, or takes it off the queue.
@@ -112,7 +147,7 @@ class Calls:
             assert sent is not None
             self._name(sent.execution_id, title)
             if sent.status != "running":
-                return Seen(sent, sent.outputs, held=sent.execution_id in session.executions())
+                return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
             with self._calling(sent.execution_id):
                 return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
         except anyio.get_cancelled_exc_class():
@@ -138,11 +173,11 @@ class Calls:
                 await report(time.monotonic() - began, newest)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and not cursor:
-            return Seen(progress.result, progress.result.outputs, 0, progress.cursor)
+            return Seen(self.result(progress.result), progress.result.outputs, 0, progress.cursor)
         result = progress.result or ExecutionResult(
             execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
         )
-        return Seen(result, progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place)
+        return Seen(self.result(result), progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place)
 
     async def running(self, session: AsyncSession) -> list[tuple[str, str]]:
         """The ids and first lines of what runs or waits in a session, in its order, the newest twenty."""

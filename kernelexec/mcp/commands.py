@@ -9,11 +9,11 @@ from typing import Annotated, cast
 from fastmcp import Context
 
 from kernelexec.errors import KernelexecError
-from kernelexec.mcp.answers import preview, remarks, streams
+from kernelexec.mcp.answers import OVER_TIME, preview, streams
 from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls, Seen, check_wait
 from kernelexec.mcp.tools import WAIT, RequestId, SessionName, Timeout, Wait, reporting
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, remarks
 from kernelexec.text import clean_text
 
 _FILES_MAX = 100
@@ -102,7 +102,7 @@ def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:
         truncated=result.truncated or bool(seen.missed_bytes) or any("characters left out" in s for s in (stdout, stderr)),
         state=result.state,
         files=[clean_text(name) for name in result.files[:_FILES_MAX]],
-        notes=[collect] if running else remarks(result),
+        notes=[collect] if running else remarks(result, over_time=OVER_TIME),
     )
 
 

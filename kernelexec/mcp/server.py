@@ -10,17 +10,24 @@ from typing import Any
 import fastmcp
 from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError, ValidationError
+from fastmcp.prompts import Prompt
+from fastmcp.server.auth import AuthProvider
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import FunctionTool, ToolResult
 from mcp.types import CallToolRequestParams, ToolAnnotations
 
+from kernelexec.config import Config
 from kernelexec.errors import nearest
 from kernelexec.executor import AsyncExecutor
+from kernelexec.guidance import OFF, Surroundings, guidance
 from kernelexec.mcp import words
 from kernelexec.mcp.background import Background
+from kernelexec.mcp.callers import Callers
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.commands import Commands
 from kernelexec.mcp.files import FileTools
+from kernelexec.mcp.prompts import Prompts
+from kernelexec.mcp.testing import Testing
 from kernelexec.mcp.tools import Tools
 from kernelexec.text import clean_text
 
@@ -32,24 +39,27 @@ _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempoten
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
-def make_server(executor: AsyncExecutor, *, interval: float) -> FastMCP:
+def make_server(executor: AsyncExecutor, *, interval: float, auth: AuthProvider | None = None) -> FastMCP:
     """A server of the sessions of an open executor.
 
     Args:
         executor: whose sessions.
         interval: seconds between two tellings of progress of a call that blocks.
+        auth: who says who is calling, where that is asked over HTTP.
     """
+    callers = Callers()
     server = FastMCP(
         "kernelexec",
-        instructions=words.INSTRUCTIONS.format(timeout=executor.config.budgets.timeout),
+        instructions=_instructions(executor.config),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[Refusals()],
+        middleware=[Refusals(), callers],
+        auth=auth,
         strict_input_validation=True,
         mask_error_details=False,
     )
     calls = Calls(executor, interval=interval)
     tools, commands = Tools(calls), Commands(calls)
-    background, files = Background(calls), FileTools(calls)
+    background, files, testing = Background(calls), FileTools(calls), Testing(calls)
     for function, description, hints in (
         (tools.execute_code, words.EXECUTE_CODE, _RUNS),
         (commands.execute_command, words.EXECUTE_COMMAND, _RUNS),
@@ -57,26 +67,41 @@ def make_server(executor: AsyncExecutor, *, interval: float) -> FastMCP:
         (tools.read_output, words.READ_OUTPUT, _READS),
         (tools.interrupt_kernel, words.INTERRUPT_KERNEL, _ENDS),
         (tools.restart_kernel, words.RESTART_KERNEL, _ENDS),
+        (tools.create_session, words.CREATE_SESSION, _RUNS),
         (tools.list_sessions, words.LIST_SESSIONS, _READS),
+        (tools.close_session, words.CLOSE_SESSION, _ENDS),
         (tools.list_variables, words.LIST_VARIABLES, _READS),
         (background.start_background, words.START_BACKGROUND, _RUNS),
         (background.background_output, words.BACKGROUND_OUTPUT, _READS),
         (background.kill_background, words.KILL_BACKGROUND, _ENDS),
         (background.list_background, words.LIST_BACKGROUND, _READS),
+        (testing.run_tests, words.RUN_TESTS, _RUNS),
         (files.list_files, words.LIST_FILES, _READS),
         (files.read_file, words.READ_FILE, _READS),
         (files.write_file, words.WRITE_FILE, _WRITES),
         (files.delete_files, words.DELETE_FILES, _ENDS),
     ):
         server.add_tool(_tool(function, description, hints))
+        if hints is _READS:
+            callers.reading.add(function.__name__)
+    prompts = Prompts(calls)
+    for prompt in (prompts.guidance, prompts.debug):
+        server.add_prompt(Prompt.from_function(prompt))
     return server
+
+
+def _instructions(config: Config) -> str:
+    """How the server works, and what is known of where code runs before any does."""
+    if not config.enabled:
+        return OFF
+    return f"{words.INSTRUCTIONS.format(timeout=config.budgets.timeout)}\n{guidance(Surroundings(config))}"
 
 
 def quiet() -> None:
     """Have the libraries say nothing on stderr but what is wrong, and ask nothing of the network."""
     fastmcp.settings.check_for_updates = "off"
     fastmcp.settings.show_server_banner = False
-    for name in ("fastmcp", "mcp"):
+    for name in ("fastmcp", "mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 

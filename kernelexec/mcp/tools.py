@@ -27,7 +27,10 @@ _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
 _VARIABLES_MAX = 200
 
-SessionName = Annotated[str, "The session's name: letters, digits, dots, dashes, underscores. It is made on first use."]
+SessionName = Annotated[
+    str, "The session's name: letters, digits, dots, dashes, underscores; it is made on first use. Or create_session's handle."
+]
+OneSession = Annotated[str | None, "The session, by its name or handle. Leave it out to search all that have names."]
 Timeout = Annotated[float | None, "Seconds that the cell may run at all. Leave it out for the server's default."]
 Wait = Annotated[float, "Seconds that this call blocks; then it answers with status running and an execution_id."]
 RequestId = Annotated[
@@ -60,6 +63,14 @@ class SessionList:
     """The open sessions, the oldest first."""
 
     sessions: list[SessionRow]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session that was made, by its handle, and the directory of its files."""
+
+    session: str
+    workspace: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +143,13 @@ class Tools:
         execution_id: ExecutionId,
         wait: Wait = WAIT,
         cursor: Annotated[int, "The cursor of an earlier answer, to get only output that is new since; 0 for all."] = 0,
+        session: OneSession = None,
     ) -> ToolResult:
         """Collect an execution."""
         with refusing():
-            session = self._calls.session_of(execution_id)
+            found = self._calls.session_of(execution_id, session)
             place = check_cursor(cursor)
-            return answer(await self._calls.follow(session, execution_id, cursor=place, wait=wait, report=reporting(context)))
+            return answer(await self._calls.follow(found, execution_id, cursor=place, wait=wait, report=reporting(context)))
 
     async def read_output(
         self,
@@ -145,13 +157,14 @@ class Tools:
         offset: Annotated[int, "Where to begin, in bytes."] = 0,
         limit: Annotated[int, "How much at most, in bytes."] = _PAGE_BYTES,
         grep: Annotated[str | None, "A regular expression: only lines that match are given."] = None,
+        session: OneSession = None,
     ) -> ToolResult:
         """Read a page of output."""
         with refusing():
-            session = self._calls.session_of(execution_id)
+            found = self._calls.session_of(execution_id, session)
             begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
-            runs = (await session.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
-            page = await session.read_output(execution_id, offset=begin, limit=room, grep=grep)
+            runs = (await found.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
+            page = await found.read_output(execution_id, offset=begin, limit=room, grep=grep)
         nothing = "(no output)" if not begin and grep is None else "(no such line)" if grep else "(nothing from here on)"
         last = f"[from byte {page.offset} of {page.total_bytes}; {_what_follows(page, runs=runs, grep=grep)}]"
         return told(f"{page.text or nothing}\n{last}", "kernelexec/page", page)
@@ -162,7 +175,7 @@ class Tools:
             result = await self._calls.open_session(session).interrupt()
         if result is None:
             return told(f"Nothing runs in session {session}: there is nothing to interrupt.")
-        return answer(Seen(result, result.outputs))
+        return answer(Seen(self._calls.result(result), result.outputs))
 
     async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
         """Replace the kernel."""
@@ -180,8 +193,21 @@ class Tools:
         with refusing():
             for session in self._calls.sessions():
                 running = [Running(*found) for found in await self._calls.running(session)]
-                rows.append(SessionRow(session.name, session.busy, session.kernel_epoch, str(session.workspace), running))
+                name = self._calls.shown(session.name)
+                rows.append(SessionRow(name, session.busy, session.kernel_epoch, str(session.workspace), running))
         return SessionList(rows)
+
+    async def create_session(self) -> NewSession:
+        """Make a session that has a handle."""
+        with refusing():
+            handle, opened = await self._calls.new_session()
+        return NewSession(handle, str(opened.workspace))
+
+    async def close_session(self, session: SessionName) -> ToolResult:
+        """End a session."""
+        with refusing():
+            await self._calls.close_session(session)
+        return told(f"Session {session} has ended: its variables are gone, its files stay.")
 
     async def list_variables(self, session: SessionName = "default") -> VariableList:
         """List a session's variables."""

@@ -94,6 +94,22 @@ Replace a session's kernel by a fresh one. All variables and imports, and cd and
 in the workspace persist. To end a cell that runs too long use interrupt_kernel, which keeps the state.
 """
 
+CREATE_SESSION = """\
+Make a new session that has a handle instead of a name, and return the handle: pass it as `session` to all other tools.
+
+Who has the handle has the session, from any connection, and nobody else can find it. It persists until close_session, \
+or as long as this server. Use it where the server cannot tell agents apart, and wherever two tasks must not meet.
+
+Example: create_session()
+"""
+
+CLOSE_SESSION = """\
+End a session: its kernel with all variables, and all that its code started. Its files stay. Nothing of its state \
+persists, and a later use of its name begins anew.
+
+Example: close_session(session="analysis")
+"""
+
 LIST_SESSIONS = """\
 List the open sessions: name, busy, kernel_epoch (grows with every new kernel: variables persist within one), \
 workspace (the directory of its files), and the executions that run or wait. A session is made by using its name in \
@@ -128,6 +144,18 @@ End a background command with all of its processes: SIGTERM, and SIGKILL half a 
 LIST_BACKGROUND = """\
 List the background commands of a session, also those that have ended: they persist, with their output, until the kernel does \
 not.
+"""
+
+RUN_TESTS = """\
+Test code: run it, then each case behind it, in processes of their own that see the session's variables and change none.
+
+A case is source text: an expression that must be true, or statements with assert. Each gets PASS, FAIL or ERROR with \
+a message, the line, and what it printed; one that raises, hangs or exits costs no other. Nothing of it persists but \
+files: to keep the code, send it to execute_code.
+
+Examples:
+  run_tests(code="def half(n): return n / 2", cases=["half(4) == 2", "assert half(1) == 0.5"])
+  run_tests(cases=["df.notna().all().all()", "len(df) == 1200"])   # df of the session
 """
 
 LIST_FILES = """\

@@ -12,6 +12,11 @@ from urllib.parse import quote, quote_plus
 
 #: What is shorter is no secret: to mask it would mask everything.
 LEAST_CHARS = 4
+#: So much of a line of a longer secret is one by itself.
+_LINE_CHARS = 12
+_PLAIN = re.compile(r"([^\w@%+=:,./-])", re.ASCII)
+_IN_QUOTES = re.compile(r'([$`"\\])')
+_LATIN = re.compile("[\x80-\xff]")
 _ESCAPED_OCTET = re.compile("%[0-9A-F]{2}")
 
 
@@ -40,6 +45,8 @@ def _all(value: str) -> Iterator[str]:
     yield from _as_python(value)
     yield from _as_markup(value)
     yield from _as_shell(value)
+    yield from _quoted(value)
+    yield from _lines(value)
 
 
 def _inner_base64(raw: bytes, shift: int) -> str:
@@ -78,3 +85,23 @@ def _as_shell(value: str) -> Iterator[str]:
     yield shlex.quote(f"{value} ")[1:-2]
     yield value.replace("'", "'\\''")
     yield " ".join(value.split())
+
+
+def _quoted(value: str) -> Iterator[str]:
+    """As bash has it in double quotes and by ``%q``, CSV and SQL by doubled quotes, and other languages by escapes."""
+    yield _IN_QUOTES.sub(r"\\\1", value)
+    yield _PLAIN.sub(r"\\\1", value)
+    yield value.replace('"', '""')
+    yield value.replace("'", "''")
+    yield re.escape(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    yield _LATIN.sub(lambda char: f"\\x{ord(char[0]):02X}", escaped)
+
+
+def _lines(value: str) -> Iterator[str]:
+    """Its lines one by one, as ``head`` and ``grep`` show them, but for short ones and what only says what it is."""
+    yield value.replace("\n", "\r\n")
+    lines = value.splitlines()
+    yield from (
+        line for line in map(str.strip, lines[1:] and lines) if len(line) >= _LINE_CHARS and not line.startswith("-----")
+    )

@@ -58,6 +58,8 @@ class Masker:
                 return {shown: item if key in spared else within(item) for shown, key, item in named}
             case list() | tuple():
                 return [within(item) for item in value]
+            case int() | float() if not isinstance(value, bool) and (shown := self.text(str(value))) != str(value):
+                return shown
             case _:
                 return value
 

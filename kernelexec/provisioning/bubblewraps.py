@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import Any
 import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec.config import MIB
+from kernelexec.config import MIB, Config
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.asking import ask
 from kernelexec.provisioning.confinement import MACHINE_STORES
 from kernelexec.provisioning.errands import Errand
 from kernelexec.provisioning.here import LocalPlace
@@ -25,7 +25,7 @@ from kernelexec.provisioning.installed import InstalledSpec, Transport
 from kernelexec.provisioning.mounts import own_code
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, guarded_spec
-from kernelexec.provisioning.trust import import_path, imported_by, within, written
+from kernelexec.provisioning.trust import import_path, within, written_by_any
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: What is empty in there but for what is put into it: homes, other programs' sockets and files, other file systems.
@@ -35,12 +35,12 @@ _ASKING = (
     "import json, site, sys;"
     "print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, site.getusersitepackages()]))"
 )
-_ASKING_SECONDS = 30.0
+_MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
 _NAMES_OF_HOSTS = "/etc/resolv.conf"
 _GUARD = "--guard-alone"
 #: Its own processes, network, users and names; it ends with the executor; of files it has what there is, to read.
 _FIRST = (
-    *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
     *("--size", str(_SHARED_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 - that of the sandbox
 )
@@ -113,7 +113,11 @@ class BubblewrapPlace(LocalPlace):
     def _around(
         self, needed: Iterable[str], bound: Mapping[str, str], cwd: str, *, networked: bool, ways: Container[str] = ()
     ) -> Iterator[str]:
-        yield from _FIRST
+        places = self._written
+        program = _program(places)
+        if program is None:
+            raise KernelStartFailed(_MISSING)
+        yield from (program, *_FIRST)
         if networked:
             yield "--share-net"
         empty = {path for path in (*_EMPTY, str(Path.home())) if Path(path).is_dir() and not Path(path).is_symlink()} - {"/"}
@@ -123,6 +127,7 @@ class BubblewrapPlace(LocalPlace):
             if os.path.realpath(hidden).startswith("/run/"):
                 continue  # which is empty
             yield from ("--tmpfs", hidden) if Path(hidden).is_dir() else ("--ro-bind", os.devnull, hidden)
+        needed = [path for path in needed if not within(path, places)]  # cells may have put links there
         seen = {path: "--ro-bind" for path in needed if any(Path(path).is_relative_to(one) for one in empty)}
         seen |= bound
         for path in sorted(filter(os.path.exists, seen)):  # what is deeper comes later
@@ -150,9 +155,8 @@ class BubblewrapPlace(LocalPlace):
 
     @property
     def _pythons(self) -> list[str]:
-        """The interpreters that are asked what they read: who confines, and the kernel's, unless cells could write it."""
-        trusted = imported_by(self._own, {}, written(self.config, self.cwd)) is None
-        return list(dict.fromkeys([sys.executable, *([self._own] if trusted else [])]))
+        """The interpreters that are asked what they read: who confines, and the kernel's."""
+        return list(dict.fromkeys([sys.executable, self._own]))
 
     def _seen(self, installed: InstalledSpec | None) -> Iterator[str]:
         """What programs need of what else would be empty."""
@@ -170,11 +174,16 @@ class BubblewrapPlace(LocalPlace):
             yield from (program, os.path.realpath(program)) if program else ()
 
 
-def missing() -> str | None:
+def missing(config: Config) -> str | None:
     """Why there are no such kernels on this machine, in a sentence; None where there may be."""
-    if shutil.which(_FIRST[0]) is None:
-        return "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
-    return None
+    return _MISSING if _program(written_by_any(config, None)) is None else None
+
+
+def _program(places: Iterable[str]) -> str | None:
+    """Bubblewrap's, in a directory of PATH that cells cannot write: they could put another one there."""
+    directories = [path for path in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(path)]  # noqa: PTH117
+    found = shutil.which("bwrap", path=os.pathsep.join(path for path in directories if not within(path, places)))
+    return found and os.path.realpath(found)
 
 
 @functools.cache
@@ -185,11 +194,9 @@ def _needs(python: str) -> tuple[str, ...]:
         KernelStartFailed: it cannot be asked.
     """
     try:
-        argv = [python, "-I", "-c", _ASKING]  # on its own: nothing confines it
-        said = subprocess.run(argv, capture_output=True, timeout=_ASKING_SECONDS, check=True, cwd="/")
-        found = [path for path in json.loads(said.stdout) if isinstance(path, str) and path]
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError) as exc:
-        message = f"{python} does not say where it is installed ({exc}): choose another interpreter by the option `python`."
+        found = [path for path in json.loads(ask(python, _ASKING) or "") if isinstance(path, str) and path]
+    except (ValueError, TypeError) as exc:
+        message = f"{python} does not say where it is installed: choose another interpreter by the option `python`."
         raise KernelStartFailed(message) from exc
     program = shutil.which(python) or python
     return tuple(dict.fromkeys(name for path in (*found, program) for name in (path, os.path.realpath(path))))

@@ -45,7 +45,7 @@ MACHINE_STORES = (
     *("/run/secrets", "/var/run/secrets", "/run/credentials"),
 )
 _LACKING = (
-    "kernelexec itself is imported from {}, which cells can write: what they leave there runs without confinement the next time"
+    "kernelexec itself is loaded from {}, which cells can write: what they leave there runs without confinement the next time"
 )
 
 
@@ -73,16 +73,16 @@ def confinement(config: Config, cwd: str, runtime: RuntimeDirectory, root: Path 
     over = _within(map(_still, _paths(chosen.writable)), kept)
     given = within(temporary, written(config, cwd, temporary=False))  # and may be a link by now
     own = [os.path.realpath(path) for path in (runtime.path, *([] if given else [temporary]))]
-    readable = [str(path) for path in (*chosen.readable, config.programs.venv) if path is not None and not within(path, places)]
+    readable = [path for path in (*chosen.readable, config.programs.venv) if path is not None and not within(path, places)]
     reading = [*own_reading(interpreter(config, cwd)), *import_path(environment_of(config)), str(LAUNCHER)]
-    seen = [*(str(one.path) for one in context), *(path for path in reading if not within(path, places))]
+    seen = [*(str(one.path) for one in context), *(path for path in dict.fromkeys(reading) if not within(path, places))]
     lacking = imported_by_us(places) if config.isolation != "bubblewrap" else None
     return {
         "temporary": str(temporary),
         "private": own[0],
         "writable": outermost([_still(cwd), *own, *(path for path, inner in over if not inner)]),
         "hidden": hidden,
-        "readable": [*_paths(map(Path, readable)), *(path for path, inner in over if inner)],
+        "readable": [*_paths(readable), *(path for path, inner in over if inner)],
         "reads": _within(seen, hidden),
         "writes": [
             *((path, inner) for path, inner in over if inner),
@@ -141,8 +141,9 @@ def _secret_stores() -> Iterator[str]:
 
 
 def _ours(config: Config) -> Iterator[str]:
-    """What other sessions have: private directories, with the keys of their kernels; workspaces, journals and logs."""
+    """What other sessions have: private directories, with the keys of their kernels; workspaces, journals, logs and results."""
     for base in bases():
         with suppress(OSError):
             yield from (str(path) for path in base.glob(f"{PREFIX}*"))
-    yield from _paths(path for path in (config.workspaces, config.log_dir) if path is not None)
+    kept = config.cache.place if config.cache.enabled else None
+    yield from _paths(path for path in (config.workspaces, config.log_dir, kept) if path is not None)

@@ -23,6 +23,7 @@ from kernelexec.provisioning.secrets import Vault
 from kernelexec.provisioning.spec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.standin import PYTHON as STAND_IN
 from kernelexec.provisioning.standin import find_stand_in, notice, stand_in
+from kernelexec.provisioning.trust import First
 from kernelexec.provisioning.warden import NAME as WARDEN
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
@@ -238,6 +239,10 @@ class ContainerPlace:
     def environment(self) -> dict[str, str]:
         """Nothing of this process's but what is named; programs keep their caches where they can write."""
         return environment_inside(self.config, self.cwd)
+
+    def first(self) -> First:
+        """As all of it: nothing of this machine is loaded there."""
+        return First(self.environment(), self.cwd)
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - of the protocol
         """The container does that."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -14,12 +13,11 @@ from kernelexec.config import Config
 from kernelexec.provisioning.environment import environment_of
 from kernelexec.provisioning.forkserver import ForkServer, NoForkServer
 from kernelexec.provisioning.interpreters import interpreter
-from kernelexec.provisioning.trust import import_path, imported_by, written
+from kernelexec.provisioning.trust import imported_by, loaded_from, unloaded, written
 
 logger = logging.getLogger("kernelexec")
 
 _MOST = 2
-_PATH = "PYTHONPATH"
 
 
 class Forks:
@@ -49,7 +47,7 @@ class Forks:
 
     async def begin(self, root: Path) -> None:
         """Prepare ahead of all sessions, see ``ask_end``, unless one to come could write what is imported then."""
-        if self.python != sys.executable or _PATH in self._environ():
+        if self.python != sys.executable or loaded_from(self._environ()):
             return
         with anyio.CancelScope() as self._ahead:
             await self.prepare(root)
@@ -77,10 +75,8 @@ class Forks:
             await self._servers.pop().stop()
 
     def _environ(self) -> dict[str, str]:
-        """That of kernels, without what is on the import path relative to their own directory: nothing confines who forks."""
-        environ = environment_of(self._config)
-        found = os.pathsep.join(import_path(environ))
-        return {**environ, _PATH: found} if found else {name: value for name, value in environ.items() if name != _PATH}
+        """That of kernels, without what is loaded from wherever they are: nothing confines who forks."""
+        return unloaded(environment_of(self._config))
 
     def _living(self) -> ForkServer | None:
         environ = self._environ()

@@ -23,6 +23,8 @@ from kernelexec.provisioning.spec import LAUNCHER
 _MESSAGE_BYTES = 64 * 1024
 #: How long the word of a kernel's end is waited for, once it has ended, in seconds.
 _WORD_SECONDS = 1.0
+#: How long is waited, once a server was ended, for those that it forked to say so, in seconds.
+_LATE_SECONDS = 5.0
 
 
 class NoForkServer(Exception):
@@ -56,6 +58,8 @@ class ForkServer:
         """The modules that it has imported, or tried to: why that failed, or None."""
         self.threaded: str | None = None
         """The module that has threads, which ended it: they do not survive a fork."""
+        self._why: NoForkServer | None = None
+        """Why it is asked no more; those that it has forked may still say so."""
         self._mark = Mark()
         self._born: dict[int, asyncio.Future[int]] = {}
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
@@ -82,11 +86,12 @@ class ForkServer:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(ours, self._read)
         self.serves: asyncio.Future[None] = self._loop.create_future()
+        self._over = asyncio.Event()
 
     @property
     def alive(self) -> bool:
         """Whether it can be asked."""
-        return self._channel is not None
+        return self._channel is not None and self._why is None
 
     @property
     def serving(self) -> bool:
@@ -97,10 +102,10 @@ class ForkServer:
         """A new kernel.
 
         Raises:
-            NoForkServer: it has ended, or cannot fork.
+            NoForkServer: it has ended, or cannot fork. No process has come of it.
         """
-        if self._channel is None:
-            raise NoForkServer("it has ended")
+        if self._channel is None or self._why is not None:
+            raise self._why or NoForkServer("it has ended")
         self._number += 1
         number, asked = self._number, self._loop.create_future()
         self._asked[number] = asked
@@ -123,22 +128,25 @@ class ForkServer:
 
     async def stop(self) -> None:
         """End it. Kernels that it has forked go on: who started one ends it."""
-        self._close(NoForkServer("it was stopped"))
+        self._why = self._why or NoForkServer("it was stopped")
         with suppress(OSError):
             self._process.kill()
         with anyio.CancelScope(shield=True):
             await asyncio.to_thread(self._process.wait)
+            with anyio.move_on_after(_LATE_SECONDS):
+                await self._over.wait()
+        self._close()
 
     def _read(self) -> None:
         assert self._channel is not None
         try:
             said, fds, _, _ = socket.recv_fds(self._channel, _MESSAGE_BYTES, 1)
-        except (BlockingIOError, InterruptedError):
-            return
+        except (BlockingIOError, InterruptedError, ConnectionResetError):
+            return  # one that left requests unread is gone: the system says that first, then what it had said, then the end
         except OSError:
             said, fds = b"", []
         if not said:
-            self._close(NoForkServer("it has ended"))
+            self._close()
             return
         self._hear(json.loads(said), fds)
 
@@ -146,13 +154,14 @@ class ForkServer:
         if said.get("serves"):
             self.serves.set_result(None)
         elif "serves" in said:
-            self._close(NoForkServer("it has threads"))
+            self._why = NoForkServer("it has threads")
         elif "imported" in said:
             self._note(said)
         elif "ended" in said:
-            told = self._born.pop(said["request"], None)
-            if told is not None:
+            if (told := self._born.pop(said["request"], None)) is not None:
                 told.set_result(said["ended"])
+            elif (unborn := self._asked.pop(said["request"], None)) is not None:
+                unborn.set_exception(NoForkServer("what it forked ended before it could say so"))
         elif (asked := self._asked.pop(said["request"], None)) is not None:
             if "failed" in said:
                 asked.set_exception(NoForkServer(said["failed"]))
@@ -165,12 +174,15 @@ class ForkServer:
         self.imported[name] = said.get("failed")
         if said["threads"] != 1:
             self.threaded = name
-            self._close(NoForkServer(f"it has {said['threads']} threads since it has imported {name}"))
+            self._why = NoForkServer(f"it has {said['threads']} threads since it has imported {name}")
 
-    def _close(self, why: NoForkServer) -> None:
+    def _close(self) -> None:
+        """Nobody is left who could say anything: what was asked for and has not come, comes no more."""
         channel, self._channel = self._channel, None
         if channel is None:
             return
+        self._over.set()
+        why = self._why or NoForkServer("it has ended")
         self._loop.remove_reader(channel)
         let_go(channel.detach())
         waiting: list[asyncio.Future[Any]] = [self.serves, *self._asked.values()]

@@ -21,8 +21,8 @@ from kernelexec.provisioning.installed import Installed, InstalledSpec, Transpor
 from kernelexec.provisioning.interpreters import interpreter
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.secrets import Vault
-from kernelexec.provisioning.spec import LAUNCHER, check_program, guarded_spec, kernel_spec
-from kernelexec.provisioning.trust import imported_by, written
+from kernelexec.provisioning.spec import GUARD, LAUNCHER, check_directory, check_program, guarded_spec, kernel_spec
+from kernelexec.provisioning.trust import First, first, written_by_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,18 @@ class LocalPlace:
         """This process's, without what looks like a secret."""
         return environment_of(self.config)
 
+    def first(self) -> First:
+        """Loaded from nothing that kernels can write, where they are confined."""
+        environ, places = self.environment(), self._written
+        if not places:
+            return First(environ, self.cwd)
+        check_directory(self.cwd)
+        return first(environ, self.cwd, places)
+
+    @property
+    def _written(self) -> list[str]:
+        return written_by_any(self.config, self.cwd)
+
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
         """To its workspace, as far as that is wanted."""
         return confinement(self.config, self.cwd, runtime, self.root)
@@ -154,11 +166,11 @@ class LocalPlace:
             own = {"temporary": str(errand.directory / "tmp"), "writable": [place], "private": None}
             confined |= {**own, "network": bool(errand.network), "hidden": [*confined["hidden"], self.cwd]}
             confined["readable"] = [*confined["readable"], *self._read(errand)]
-        limits = self.config.limits.model_dump(exclude_none=True)
-        errand.write(workspace=self.cwd, confinement=confined, wheels=str(errand.wheels or ""), limits=limits)
-        python = self._own if imported_by(self._own, {}, written(self.config, self.cwd)) is None else sys.executable
-        argv = [python, "-I", str(LAUNCHER), PROGRAM, str(errand.directory)]
-        return await run_here(self._wrapped(argv, errand), self.environment(), errand)
+        limits, begins = self.config.limits.model_dump(exclude_none=True), self.first()
+        then = {"python": self._own, "environment": begins.later.get("environment", {})}
+        errand.write(workspace=self.cwd, confinement=confined, wheels=str(errand.wheels or ""), limits=limits, **then)
+        argv = [sys.executable, *GUARD, str(LAUNCHER), PROGRAM, str(errand.directory)]
+        return await run_here(self._wrapped(argv, errand), begins.environ, errand)
 
     def _read(self, errand: Errand) -> list[str]:
         """What an errand reads, though it may be hidden."""

@@ -7,18 +7,16 @@ kernel would be that, before anything has confined it.
 from __future__ import annotations
 
 import functools
-import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning import systems
-from kernelexec.provisioning.trust import written
+from kernelexec.provisioning.asking import ask
+from kernelexec.provisioning.trust import written_by_any
 
-_ASKING = ("-I", "-c", "import importlib.util, sys; sys.exit(not importlib.util.find_spec('ipykernel'))")
-_ASKING_SECONDS = 30.0
+_ASKING = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('ipykernel'))"
 
 
 def check_venv(config: Config) -> None:
@@ -43,7 +41,7 @@ def interpreter(config: Config, workspace: str | None = None) -> str:
     venv = config.programs.venv
     if venv is None or "python" in config.model_fields_set:
         return config.python
-    if any(map(venv.resolve().is_relative_to, _written(config, workspace))):
+    if any(map(venv.resolve().is_relative_to, written_by_any(config, workspace))):
         return config.python
     python = venv / systems.HERE.programs / systems.HERE.interpreter
     with suppress(OSError):
@@ -66,13 +64,6 @@ def check_workspace(config: Config, workspace: Path) -> None:
         raise InvalidWorkDir(message)
 
 
-def _written(config: Config, workspace: str | None) -> Iterator[Path]:
-    """What no interpreter is started from that is not confined yet: where any session's kernels can write."""
-    if places := written(config, workspace):
-        yield from (Path(place) for place in places)
-        yield config.workspaces.resolve()
-
-
 def _version(venv: Path, python: Path) -> tuple[int, int]:
     """What changes when it is made anew, or something is installed in it."""
     places = next(iter(sorted(venv.glob("lib/python*/site-packages"))), venv)
@@ -81,7 +72,4 @@ def _version(venv: Path, python: Path) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _has_ipykernel(python: str, *_version: int) -> bool:
-    try:
-        return subprocess.run([python, *_ASKING], capture_output=True, timeout=_ASKING_SECONDS, check=False).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return False
+    return ask(python, _ASKING) is not None

@@ -20,6 +20,7 @@ from kernelexec.provisioning.installed import Installed, InstalledSpec, Transpor
 from kernelexec.provisioning.interpreters import check_workspace
 from kernelexec.provisioning.runtime import RuntimeDirectory
 from kernelexec.provisioning.secrets import Vault
+from kernelexec.provisioning.trust import First
 from kernelexec.workspace.contexts import contexts
 
 
@@ -119,6 +120,10 @@ class Place(Protocol):
         """The environment of a new kernel."""
         ...
 
+    def first(self) -> First:
+        """How its first process begins."""
+        ...
+
     @property
     def network(self) -> Network:
         """Which network kernels have."""
@@ -140,7 +145,7 @@ class Place(Protocol):
 def unavailable(config: Config) -> str | None:
     """Why kernels cannot run where the configuration says, in a sentence; None where they can. It takes two seconds at most."""
     if config.isolation == "bubblewrap":
-        return missing()
+        return missing(config)
     if config.isolation != "container":
         return None
     try:

@@ -23,8 +23,10 @@ from kernelexec.workspace.trees import DIRECTORY
 
 _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
+#: What tells of the cells that a kernel has to run yet.
+POSTPONED = "postponed.json"
 #: What is a session's own in its private directory, beside the directories of its kernels.
-KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, "identity"})
+KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, POSTPONED, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
 
 

@@ -20,12 +20,13 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from kernelexec.errors import KernelStartFailed
+from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.provisioning import systems
 from kernelexec.provisioning.bases import SOCKET_PATH_BYTES
 from kernelexec.provisioning.installed import Transport
 from kernelexec.provisioning.loopback import free_ports
 from kernelexec.provisioning.roots import hold, let_go
+from kernelexec.provisioning.spec import ORDER
 from kernelexec.workspace.trees import DIRECTORY, clear, remove_tree
 
 #: What stands for the channels' ports in the names of unix sockets.
@@ -212,8 +213,7 @@ class RuntimeDirectory:
     ) -> dict[str, str]:
         """What the launcher inside the kernel's process is told; an encrypted one's first lease among it.
 
-        ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` how much output it keeps for that one.
-        ``more`` is handed on as it is.
+        ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` what it keeps for that. ``more`` is added.
         """
         order: dict[str, Any] = {"token": token, "limits": limits, **more}
         if self._told:
@@ -221,19 +221,19 @@ class RuntimeDirectory:
         else:
             order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
             order |= {"scratch": str(self.path), "bridge": self._bridge, "patience": patience, "tape_bytes": tape_bytes}
-        return {"KERNELEXEC_LAUNCH": json.dumps(order)}
+        return {ORDER: json.dumps(order)}
 
     async def wait_ready(self) -> dict[str, Any]:
-        """What the launcher says once it serves. The caller bounds the wait."""
-        assert self._ready is not None
-        ready, loop = self._ready, asyncio.get_running_loop()
-        said = asyncio.Event()
-        line = bytearray()
+        """What the launcher says once it serves; KernelConnectionFailed where all has ended. The caller bounds the wait."""
+        if self._ready is None:
+            raise KernelConnectionFailed("it was ended before it served")
+        # One of its own: whoever ends the kernel meanwhile closes the other, whose number is then another file's.
+        ready, loop = os.dup(self._ready), asyncio.get_running_loop()
+        said, line = asyncio.Event(), bytearray()
 
         def on_readable() -> None:
             with suppress(BlockingIOError):
-                chunk = os.read(ready, _LINE_BYTES)
-                line.extend(chunk)
+                line.extend(chunk := os.read(ready, _LINE_BYTES))
                 if not chunk or b"\n" in line or len(line) >= _LINE_BYTES:
                     loop.remove_reader(ready)
                     said.set()
@@ -243,9 +243,9 @@ class RuntimeDirectory:
             await said.wait()
         finally:
             loop.remove_reader(ready)
-        with suppress(ValueError, RecursionError):
-            value = json.loads(bytes(line))
-            return value if isinstance(value, dict) else {}
+            os.close(ready)
+        with suppress(ValueError, TypeError, RecursionError):
+            return dict(json.loads(bytes(line)))
         return {}
 
     def _encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:

@@ -22,6 +22,8 @@ from kernelexec.workspace.directory import gone
 LAUNCHER = Path(__file__).resolve().parent.parent / "inkernel"
 #: How much of a script's first line the system reads.
 _LINE_BYTES = 256
+#: The variable by which the launcher is told what to do.
+ORDER = "KERNELEXEC_LAUNCH"
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
@@ -89,6 +91,19 @@ def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelProvisionerBas
         raise KernelStartFailed(message) from exc
 
 
+def check_directory(cwd: str) -> None:
+    """Refuse a workspace that is not there, or no directory, as the system would if a process were started in it.
+
+    Raises:
+        KernelStartFailed: see above.
+    """
+    try:
+        with os.scandir(cwd):
+            pass
+    except OSError as exc:
+        raise KernelStartFailed(start_failure(exc, "", cwd)) from exc
+
+
 def check_program(python: str, cwd: str) -> None:
     """Refuse an interpreter, by its path, that is not there or no program, as the system would if this process started it.
 
@@ -96,8 +111,9 @@ def check_program(python: str, cwd: str) -> None:
         KernelStartFailed: see above.
     """
     path = os.path.expanduser(python)  # noqa: PTH111 - text in, text out
-    if os.sep in path and (shutil.which(path) is None or _lacks_its_own(path)):
-        code = errno.EACCES if Path(path).exists() and not _lacks_its_own(path) else errno.ENOENT
+    lacking = _lacks_its_own(path)
+    if os.sep in path and (lacking or shutil.which(path) is None):
+        code = errno.EACCES if Path(path).exists() and not lacking else errno.ENOENT
         raise KernelStartFailed(start_failure(OSError(code, os.strerror(code), path), python, cwd))
 
 

@@ -6,13 +6,55 @@ A cell could leave a program or a module there, and the next start would run it 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import site
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.provisioning.mounts import own_code
+
+#: Variables that name what a program is loaded from, by the system's loader, Python or OpenSSL: paths, parted as in PATH.
+_LOADING = (
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GCONV_PATH", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"),
+)
+_PARTED, _PRELOADED = re.compile(f"[{os.pathsep};]"), re.compile(r"[:\s]")
+_PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages")
+_LINKS_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """How a process begins that confines itself: nothing of where kernels can write is loaded before."""
+
+    environ: dict[str, str]
+    cwd: str
+    later: dict[str, object] = field(default_factory=dict)
+    """What it is told to change then, as the launcher's order."""
+
+
+def first(environ: dict[str, str], cwd: str, places: Iterable[str]) -> First:
+    """The beginning of a process that is to have that environment and that directory."""
+    safe = unloaded(environ, places)
+    held = {name: value for name, value in environ.items() if safe.get(name) != value}
+    return First(safe, "/", {"environment": held, "cwd": cwd})
+
+
+def unloaded(environ: Mapping[str, str], places: Iterable[str] = ()) -> dict[str, str]:
+    """An environment by which nothing is loaded from those places, nor from wherever a process happens to be."""
+    chosen, where = dict(environ), list(places)
+    for name in _LOADING:
+        found = _parts(name, environ)
+        kept = [path for path in _absolute(found) if not within(path, where)]
+        if kept != found:
+            del chosen[name]
+            chosen |= {name: os.pathsep.join(kept)} if kept else {}
+    return chosen
 
 
 def within(path: str | Path, places: Iterable[str | Path]) -> bool:
@@ -35,9 +77,16 @@ def written(config: Config, workspace: str | None, *, temporary: bool = True) ->
     return [name for path in given for name in (os.path.abspath(path), os.path.realpath(path))]  # noqa: PTH100
 
 
+def written_by_any(config: Config, workspace: str | None) -> list[str]:
+    """The same of the kernels of any session."""
+    places = written(config, workspace)
+    return [*places, str(config.workspaces.resolve())] if places else []
+
+
 def imported_by_us(places: Iterable[str]) -> str | None:
-    """What this process imports from that lies in one of those places: its package, its environment, its ``sys.path``."""
-    return next((path for path in map(str, (*own_code(), *_absolute(sys.path))) if within(path, places)), None)
+    """What this process is loaded from that lies in one of those places: its package, its environment, its ``sys.path``."""
+    found = (*map(str, own_code()), *_sites(sys.executable), *loaded_from(os.environ))
+    return next((path for path in found if within(path, places)), None)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
@@ -48,14 +97,19 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 def imported_by(python: str, environ: Mapping[str, str], places: Iterable[str]) -> str | None:
     """The same of an interpreter that is started with that environment."""
-    program = shutil.which(python) or python
-    found = [program, str(Path(program).parent.parent), *import_path(environ)]
-    return next((path for path in found if within(path, places)), None)
+    program, where = shutil.which(python) or python, list(places)
+    found = [*_ways(program), str(Path(program).parent.parent), *loaded_from(environ), *_sites(python, where)]
+    return next((path for path in found if within(path, where)), None)
 
 
 def import_path(environ: Mapping[str, str]) -> list[str]:
     """Where an environment says that modules are: what depends on nobody's working directory."""
     return list(_absolute(environ.get("PYTHONPATH", "").split(os.pathsep)))
+
+
+def loaded_from(environ: Mapping[str, str]) -> list[str]:
+    """Where an environment says that programs find what they load: what depends on nobody's working directory."""
+    return [path for name in _LOADING for path in _absolute(_parts(name, environ))]
 
 
 def own_reading(python: str) -> list[str]:
@@ -69,3 +123,46 @@ def own_reading(python: str) -> list[str]:
 
 def _absolute(paths: Iterable[str]) -> Iterator[str]:
     return (path for path in paths if os.path.isabs(path))  # noqa: PTH117 - text in, text out
+
+
+def _parts(name: str, environ: Mapping[str, str]) -> list[str]:
+    said = environ.get(name)
+    return [] if said is None else (_PRELOADED if name == "LD_PRELOAD" else _PARTED).split(said)
+
+
+def _ways(program: str) -> Iterator[str]:
+    """A path, and where it leads, link by link."""
+    path = program
+    for _ in range(_LINKS_MAX):
+        yield path
+        with suppress(OSError):
+            path = os.path.join(os.path.dirname(path), os.readlink(path))  # noqa: PTH115, PTH118, PTH120 - text in, text out
+            continue
+        break
+
+
+def _sites(python: str, places: Iterable[str] = ()) -> Iterator[str]:
+    """Where an interpreter looks for modules besides its own, whether that is there or not; another one is not asked.
+
+    Its ``.pth`` files are read: each line is a directory, or a program, which is told by the places that it names.
+    """
+    if python == sys.executable:
+        yield from _absolute(sys.path)
+        yield from [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        return
+    program = Path(shutil.which(python) or python)
+    prefixes = [program.parent.parent, Path(os.path.realpath(program)).parent.parent, Path("~/.local").expanduser()]
+    yield str(prefixes[-1] / "lib")
+    for packages in (found for prefix in prefixes for pattern in _PACKAGES for found in prefix.glob(pattern)):
+        yield str(packages)
+        for lines in packages.glob("*.pth"):
+            yield from _named_by(lines, places)
+
+
+def _named_by(lines: Path, places: Iterable[str]) -> Iterator[str]:
+    with suppress(OSError):
+        for line in map(str.strip, lines.read_text(encoding="utf-8", errors="replace").splitlines()):
+            if line.startswith(("import ", "import\t")):
+                yield from (place for place in places if place in line)
+            elif line and not line.startswith("#"):
+                yield os.path.join(lines.parent, line)  # noqa: PTH118 - text in, text out

@@ -135,8 +135,8 @@ class Warden:
         assert self._channel is not None
         try:
             said = json.loads(self._channel.recv(_ANSWER_BYTES) or b"null")
-        except (BlockingIOError, InterruptedError):
-            return
+        except (BlockingIOError, InterruptedError, ConnectionResetError):
+            return  # what it had said before it left something unread is still to come, and then the end
         except (OSError, ValueError, RecursionError):
             said = None
         match said:

@@ -65,9 +65,12 @@ class Judge:
         if tree is None:
             return None if failed_to_parse else "it cannot be parsed as Python"
         try:
-            return next(self._reasons(tree.body), None)
+            return next(self._of_cell(tree), None)
         except RecursionError:
             return "it is nested too deeply to be judged"
+
+    def _of_cell(self, tree: ast.Module) -> Iterator[str]:
+        yield from self._reasons(tree.body)
 
     def _reasons(self, body: Sequence[ast.AST]) -> Iterator[str]:
         for node in body:
@@ -203,8 +206,12 @@ class Judge:
             yield self._unsafe[node.id]
         if isinstance(node, ast.Attribute) and node.attr in self._unsafe_methods:
             yield self._unsafe_methods[node.attr]
-        if why := rules.of_name(self._dotted(node)):
+        if why := self._of_name(self._dotted(node)):
             yield why
+
+    def _of_name(self, dotted: str) -> str | None:
+        """Why a thing of this full name must not be used, or None."""
+        return rules.of_name(dotted)
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         dotted = self._dotted(node.func)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelexec.results.attempts import Attempt, Attempts
 from kernelexec.results.background import BackgroundCommand, BackgroundOutput, BackgroundStatus
 from kernelexec.results.environments import Installation, Package, PythonEnvironment, Served
 from kernelexec.results.files import FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
@@ -22,6 +23,7 @@ from kernelexec.results.outputs import (
 from kernelexec.results.replay import Outcome, Replay, ReplayedCell
 from kernelexec.results.result import (
     Cause,
+    CellLine,
     Diagnosis,
     ExecutionFailed,
     ExecutionResult,
@@ -35,14 +37,21 @@ from kernelexec.results.result import (
     Timing,
 )
 from kernelexec.results.snapshots import LeftOut, Restored, SavedVariable, Snapshot
+from kernelexec.results.statistics import CallStatistics, Statistics, Tally
 from kernelexec.results.stats import Holder, KernelStatus, LimitsSet, MemoryUse, Stats
+from kernelexec.results.telling import remarks
+from kernelexec.results.tests import TestCase, TestReport, TestVerdict
 from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [
+    "Attempt",
+    "Attempts",
     "BackgroundCommand",
     "BackgroundOutput",
     "BackgroundStatus",
+    "CallStatistics",
     "Cause",
+    "CellLine",
     "CodeStatus",
     "Completion",
     "Diagnosis",
@@ -82,15 +91,21 @@ __all__ = [
     "Served",
     "Snapshot",
     "State",
+    "Statistics",
     "Stats",
     "Status",
     "Stream",
+    "Tally",
+    "TestCase",
+    "TestReport",
+    "TestVerdict",
     "Timing",
     "Variable",
     "Variables",
     "decode_base64",
     "image_of",
     "output_text",
+    "remarks",
     "stream_text",
     "strip_ansi",
 ]

@@ -42,6 +42,8 @@ class PythonEnvironment:
     """What Python cells have of it; None where there is none, or no cell has run since it came."""
     command_prefix: tuple[str, ...] = ()
     """What is put before commands."""
+    system: str = ""
+    """The operating system that they run on, by the name that it gives itself."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """What Python cells can import, of distributions: normalised names and versions, 5000 at most."""
 
@@ -56,6 +58,7 @@ class PythonEnvironment:
             venv=_text(venv) if isinstance(venv, str) else None,
             served=served_of(said.get("served")),
             command_prefix=tuple(map(_text, prefix[:_NAME_CHARS])) if isinstance(prefix, list) else (),
+            system=_text(said.get("system"))[:_NAME_CHARS],
             packages=_packages(packages),
         )
 

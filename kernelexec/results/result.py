@@ -39,8 +39,23 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class CellLine:
+    """A line of a cell that a failure came by: the cell's execution count, the line's number and text, its function."""
+
+    cell: int
+    line: int
+    text: str | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A failure in plain terms: what kind, where in the user's own cell, why, and what to try."""
+    """A failure in plain terms: what kind, where in the user's own cell, why, and what to try.
+
+    ``retryable`` says that the same may succeed as it is. ``package`` is the one to install where a module is missing, by
+    its name in the package index. ``calls`` are the lines of cells that it came by, outermost first, those of earlier cells,
+    whose functions were called, included; of more than 50 the first and the last 25.
+    """
 
     kind: str
     message: str
@@ -49,6 +64,8 @@ class Diagnosis:
     cause: str | None = None
     hints: tuple[str, ...] = ()
     retryable: bool = False
+    package: str | None = None
+    calls: tuple[CellLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,7 @@ class ExecutionResult:
     from threads or children after the cell had ended. ``language`` is the cell's: each has a kernel with epochs of its own,
     but for commands and node, which run in the place of the Python kernel. ``confinement`` names what holds a kernel on this
     machine: ``landlock``, ``no-new-privileges``, ``capabilities`` where it is root, ``no-network``; a container's is its own.
+    ``cached`` says that it was found among the results of earlier sessions: the cell itself runs before the next that is not.
     """
 
     execution_id: str
@@ -87,6 +105,7 @@ class ExecutionResult:
     work_dir: str | None = None
     notes: tuple[str, ...] = ()
     language: str = "python"
+    cached: bool = False
 
     @property
     def ok(self) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kernelexec.session.background import Background
-from kernelexec.session.executions import Executions
 from kernelexec.session.filing import Filing
+from kernelexec.session.guiding import Guiding
 from kernelexec.session.limiting import Limiting
-from kernelexec.session.lookout import Lookout
 from kernelexec.session.preinstalling import Preinstalling
-from kernelexec.session.snapshots import Snapshots
+from kernelexec.session.retrying import Retrying
+from kernelexec.session.testing import Testing
 
 
-class Asking(Background, Executions, Filing, Lookout, Limiting, Preinstalling, Snapshots):
+class Asking(Background, Guiding, Filing, Limiting, Preinstalling, Retrying, Testing):
     """All of them together."""

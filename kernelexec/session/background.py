@@ -13,12 +13,11 @@ from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswering, UnknownExecution, nearest
 from kernelexec.policy.decisions import Approver
-from kernelexec.results import BackgroundCommand, BackgroundOutput, SecurityError
+from kernelexec.results import BackgroundCommand, BackgroundOutput
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
-from kernelexec.session.outcomes import never_ran
 from kernelexec.session.permission import Permission
-from kernelexec.session.secrecy import Secrecy, sealed
+from kernelexec.session.secrecy import Secrecy
 from kernelexec.session.turn import Turn
 from kernelexec.text import clean_text
 from kernelexec.workspace import Workspace
@@ -67,8 +66,7 @@ class Background(Secrecy):
         turn = Turn(cell, timeout=self._config.budgets.timeout, isolation=self.isolation, approver=approver)
         turn.shown = self._masked_cell(cell)
         if (why := self._permission.refuses(turn) or await self._permission.refused(turn)) is not None:
-            refused = sealed(never_ran(turn, self.name, self._keeper.epoch, why), self._secrets)
-            raise SecurityError(self.mask(why), refused)
+            raise self._denied(turn, self._keeper.epoch, why)
         running = [one for one in await self.background_commands() if one.status == "running"]
         if len(running) >= self._config.capacity.background:
             message = f"{len(running)} background commands run in session {self.name!r}, its limit: end one first."

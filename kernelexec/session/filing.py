@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -17,6 +17,7 @@ from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import Event, FilesTouched
 from kernelexec.provisioning import file_roots
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
+from kernelexec.session.behind import Behind
 from kernelexec.session.life import Life
 from kernelexec.session.secrecy import Secrecy
 from kernelexec.text import clean_text
@@ -41,6 +42,7 @@ class AsyncFiles:
         operations: what is done, in a thread.
         tell: what tells the hooks.
         mask: what puts names of secrets in the place of their values.
+        before: awaited before anything is changed.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class AsyncFiles:
         operations: FileOperations,
         tell: Callable[[Event], None],
         mask: Callable[[str], str],
+        before: Callable[[], Awaitable[None]],
     ) -> None:
         self.tracker = operations.tracker
         self.bounds = operations.bounds
@@ -58,6 +61,7 @@ class AsyncFiles:
         self._operations = operations
         self._tell = tell
         self._mask = mask
+        self._before = before
         self._turn = anyio.CapacityLimiter(1)
 
     async def list(
@@ -135,6 +139,9 @@ class AsyncFiles:
     ) -> _T:
         """Do it, and have the hooks told of the paths that were touched and of why others were not, or why all was refused."""
         try:
+            if operation != "read":
+                self._life.check_open()
+                await self._before()
             found = await self._called(call)
         except (InvalidRequest, Refused) as exc:
             why = f"{clean_text(self._mask(str(named))[:_PATH_CHARS])}: {exc}"
@@ -158,7 +165,7 @@ def _deleted(done: FilesDeleted) -> tuple[Iterable[str], Iterable[str]]:
     return done.deleted, (one.why for one in done.refused)
 
 
-class Filing(Secrecy):
+class Filing(Behind, Secrecy):
     """The part of a session that concerns its files. Whoever derives from it gives it its life and its place."""
 
     name: str
@@ -176,5 +183,5 @@ class Filing(Secrecy):
             if self._files is None:
                 access = Access(file_roots(self._config, self.workspace, self._inside))
                 operations = FileOperations(access, self._config.files)
-                self._files = AsyncFiles(self.name, self.life, operations, self._tell, self.mask)
+                self._files = AsyncFiles(self.name, self.life, operations, self._tell, self.mask, self._caught_up)
             return self._files

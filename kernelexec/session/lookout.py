@@ -14,6 +14,7 @@ from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.kernel import Kernel
 from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables
 from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.session.behind import Behind
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
 from kernelexec.session.queue import Queue
@@ -26,7 +27,7 @@ _INDENT_MAX = 1000
 _BUSY = "the kernel may hold the interpreter's lock in C code, or what it was asked about takes too long"
 
 
-class Lookout:
+class Lookout(Behind):
     """The part of a session that only looks. Whoever derives from it gives it its life, its queue and its keeper.
 
     No look starts a kernel: where none lives there is nothing to be seen, and ``KernelNotAnswering`` says so.
@@ -142,6 +143,7 @@ class Lookout:
 
     async def _ask(self, channel: str, msg_type: str, content: dict[str, Any], patience: float) -> dict[str, Any]:
         kernel = self._living()
+        await self._caught_up()
         said = await kernel.ask(channel, msg_type, content, patience=patience)
         if said is None:
             self._living()

@@ -9,8 +9,8 @@ from typing import Any
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.collector import execution_count
 from kernelexec.diagnosis import diagnose
-from kernelexec.kernel import unread
-from kernelexec.results import Error, ExecutionResult, Output, Status
+from kernelexec.kernel import Execution, unread
+from kernelexec.results import Cause, Error, ExecutionResult, Output, Status
 from kernelexec.session.turn import Turn, Verdict
 
 FilesOf = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
@@ -62,7 +62,9 @@ def broke_off(turn: Turn, session: str, epoch: int, why: str) -> ExecutionResult
     return replace(snapshot(turn, session, epoch), status="error", exit_code=1, notes=(why,))
 
 
-def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: FilesOf) -> ExecutionResult:
+def conclude(
+    turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: FilesOf, networked: bool = True
+) -> ExecutionResult:
     """Everything that is known of an ended cell as its result; ``files`` gives those of a cell by its number and outputs."""
     assert turn.collector is not None
     assert turn.execution is not None
@@ -74,7 +76,8 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: F
     status, exit_code = _status(turn.cell, reply, verdict, said, outputs)
     if unread(reply):
         verdict.notes.append("The kernel's reply was too large to be read: the status is what the outputs say.")
-    if status == "error" and verdict.cause is None and not any(isinstance(o, Error) for o in outputs):
+    cause = _ended_by(turn.execution, verdict)
+    if status == "error" and cause is None and not any(isinstance(o, Error) for o in outputs):
         outputs = (*outputs, *_error_of_reply(turn.cell, reply))
     if collector.lost_outputs:
         verdict.notes.append(_TOO_LARGE.format(collector.lost_outputs))
@@ -100,7 +103,14 @@ def conclude(turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: F
         total_bytes=collector.total_bytes,
         output_ref=turn.execution_id if collector.spilled else None,
         diagnosis=diagnose(
-            status, exit_code, verdict.interrupted, verdict.cause, outputs, turn.cell.source, limit=verdict.limit
+            status,
+            exit_code,
+            verdict.interrupted,
+            cause,
+            (*outputs, *_exit_of_reply(turn.cell, reply)),
+            turn.cell.source,
+            limit=verdict.limit,
+            networked=networked,
         ),
         timing=turn.clock.timing(said),  # of all that was done here too
         work_dir=work_dir if isinstance(turn.cell, ShellCell) and isinstance(work_dir, str) else None,
@@ -122,6 +132,22 @@ def _status(
     if isinstance(cell, ShellCell) and isinstance(code, int) and (code or not failed):
         return ("error" if code else "ok"), code
     return ("error", 1) if failed else ("ok", 0)
+
+
+def _ended_by(execution: Execution, verdict: Verdict) -> Cause | None:
+    """What ended the kernel amid the cell, or with it.
+
+    None where the kernel lives: then a cause is of the kernel before it, whose end the cell is the first to be told.
+    """
+    if verdict.interrupted is None:
+        return verdict.cause if verdict.exit_code is not None else None
+    by_force = verdict.rung in (None, "kill") or execution.end not in ("complete", "incomplete") or execution.asks_exit
+    return verdict.cause if by_force or verdict.cause == "timeout" else None
+
+
+def _exit_of_reply(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
+    """The exit of a cell, with where it was: of that the message about it says nothing."""
+    return _error_of_reply(cell, reply) if reply.get("ename") == "SystemExit" else ()
 
 
 def _error_of_reply(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:

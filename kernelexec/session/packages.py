@@ -17,6 +17,7 @@ from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
 from kernelexec.provisioning.errands import TIMED_OUT, Done, Errand, Network, copy_wheel, new_directory
 from kernelexec.results import ExecutionFailed, Installation, Package, PythonEnvironment
+from kernelexec.session.behind import Behind
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life
 from kernelexec.session.requirements import Lock, checked, is_wheel
@@ -31,7 +32,7 @@ _LOCK_BYTES = 4 * 1024 * 1024
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
-class Packages(Secrecy):
+class Packages(Behind, Secrecy):
     """The part of a session that concerns its packages. Whoever derives from it gives it its life and its kernels."""
 
     name: str
@@ -115,6 +116,7 @@ class Packages(Secrecy):
 
     async def _fulfilled(self, wish: Wish, lock: Lock | None = None, *, serve: bool = True) -> Installation:
         parts, began = self._sources.venv, anyio.current_time()
+        await self._caught_up()
         async with self._kernels.installing:
             done = await self._done(wish, parts)
             before = await anyio.to_thread.run_sync(self._locked)

@@ -69,22 +69,34 @@ class Permission:
         """Why a turn may not run, once all who decide have been asked; its cell may be another one then."""
         if turn.own or turn.in_flight or not self._asks:
             return None
+        return await self.refused_together(turn, [turn])
+
+    async def refused_together(self, whole: Turn, parts: Sequence[Turn]) -> str | None:
+        """The same of a turn that is made of parts: each is judged, and somebody is asked once, about the whole."""
         reasons: list[str] = []
-        for validator in self._validators:
-            match await _decision(validator, self._proposal(turn.cell)):
-                case Ask(reason):
-                    reasons.append(reason)
-                case Rewrite(source, reason):
-                    self._rewrite(turn, source, reason)
-                case Deny(reason):
-                    return self._denied(turn, "validator", f"A validator denies it: {reason}")
-        refusal = self._judge.judge(turn.cell)
-        if refusal is not None and self._ask == "never":
-            turn.refusal = refusal
-            return str(refusal)
-        reasons += [] if refusal is None else [f"{refusal.why} (rule {refusal.rule!r})"]
+        refusal: Refusal | None = None
+        for part in parts:
+            for validator in self._validators:
+                match await _decision(validator, self._proposal(part.cell)):
+                    case Ask(reason):
+                        reasons.append(reason)
+                    case Rewrite(source, reason):
+                        self._rewrite(part, source, reason)
+                    case Deny(reason):
+                        return self._denied(whole, "validator", f"A validator denies it: {reason}")
+            if (found := self._judge.judge(part.cell)) is None:
+                continue
+            refusal = found
+            if self._ask == "never":
+                whole.refusal = refusal
+                return str(refusal)
+            reasons.append(f"{refusal.why} (rule {refusal.rule!r})")
         reasons += ["Every cell is asked about."] if self._ask == "always" and not reasons else []
-        return await self._approved(turn, tuple(reasons)) if reasons else None
+        if not reasons:
+            return None
+        denied = await self._approved(whole, tuple(reasons))
+        whole.overruled = refusal is not None and denied is None
+        return denied
 
     @property
     def _asks(self) -> bool:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernelexec.collector import Collector, MaskedCollector, Veil
+from kernelexec.collector import Collector, MaskedCollector, Veil, feed
 from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.provisioning import Vault
 from kernelexec.results import ExecutionResult, Output
+from kernelexec.session.caching import FOUND, Caching
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.kernels import Kernels
-from kernelexec.session.loss import loss_told
+from kernelexec.session.loss import Loss, loss_told
 from kernelexec.session.outcomes import conclude, lost_track
 from kernelexec.session.permission import Permission
 from kernelexec.session.requests import Requests
@@ -46,11 +48,13 @@ class Runner:
         tell: Callable[[Event], None],
         tell_output: Callable[[Event], None] | None = None,
         permission: Permission,
+        caching: Caching | None = None,
     ) -> None:
         self._session = session
         self._config = config
         self._late = config.output.late
         self._permission = permission
+        self._caching = caching
         self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
@@ -80,10 +84,18 @@ class Runner:
             kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
         if turn.starting.cancelled_caught:
             return "Cancelled while its kernel started."
-        output = self._config.output
-        turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
+        if self._caching is None or turn.in_flight:
+            return await self._sent(turn, keeper, kernel, loss)
+        outcome = await self._found(self._caching, turn, keeper, kernel, new=loss is not None)
+        if outcome is not None:
+            return outcome
+        kernel, later = (await keeper.start(), None) if turn.own else await keeper.ready()
+        return await self._sent(turn, keeper, kernel, later or loss)
+
+    async def _sent(self, turn: Turn, keeper: Keeper, kernel: Kernel, loss: Loss | None) -> ExecutionResult | str:
+        """Have the kernel run a turn's cell, and make of its end what it means; a sentence that says why, where nothing ran."""
         collector = partial(self._collector(), displays=kernel.displays, on_update=self._display_updated)
-        turn.collector = collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
+        turn.collector = self._of_turn(turn, collector)
         late = collector(self._late, on_output=self._heard(turn, None))
         if turn.in_flight:
             turn.execution = await self._resume(turn, keeper, kernel, turn.collector, late)
@@ -95,7 +107,12 @@ class Runner:
                 return "Its kernel was restarted before it was sent."
             turn.clock.sent = time.monotonic()
             turn.execution = kernel.submit(
-                turn.cell.request, turn.collector, late, counted=not turn.own, msg_id=turn.execution_id
+                turn.cell.request,
+                turn.collector,
+                late,
+                counted=not turn.own,
+                overruled=turn.own or turn.overruled,
+                msg_id=turn.execution_id,
             )
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
@@ -107,7 +124,39 @@ class Runner:
             verdict.notes.append(kernel.remark)
             kernel.remark = None
         files = _no_files if turn.own else self._files
-        return self.sealed(conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=files))
+        networked = self._config.online
+        result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=files, networked=networked)
+        if self._caching is not None and keeper is self._kernels.python:
+            await self._caching.ran(turn, result)
+        return self.sealed(result)
+
+    async def _found(
+        self, caching: Caching, turn: Turn, keeper: Keeper, kernel: Kernel, *, new: bool
+    ) -> ExecutionResult | str | None:
+        """What stands in the cache for a turn, or why it cannot run; None where it is to run, with all before it."""
+        python = self._kernels.python
+        if keeper is python:
+            await caching.begin(turn, keeper, kernel)
+        found = await caching.find(turn) if keeper is python and not new else None
+        if found is None:
+            return await caching.catch_up(turn, python, self._collector())
+        await self._announce(turn, keeper)
+        if keeper.renewing:
+            return "Its kernel was restarted before it was sent."
+        turn.clock.sent = turn.clock.ended = time.monotonic()
+        turn.collector = self._of_turn(turn, self._collector())
+        feed(turn.collector, found)
+        caching.postpone(turn, found)
+        return replace(
+            found,
+            execution_id=turn.execution_id,
+            session=self._session,
+            kernel_epoch=keeper.epoch,
+            files=self._files(found.execution_count or 0, found.outputs),
+            notes=(FOUND, *turn.remarks),
+            timing=turn.clock.timing({}),
+            cached=True,
+        )
 
     def sealed(self, result: ExecutionResult) -> ExecutionResult:
         """A result without secrets."""
@@ -116,6 +165,11 @@ class Runner:
     def _collector(self) -> Callable[..., Collector]:
         """What makes the collectors of one cell."""
         return Collector if self._secrets is None else partial(MaskedCollector, Veil(self._secrets.masker))
+
+    def _of_turn(self, turn: Turn, collector: Callable[..., Collector]) -> Collector:
+        output = self._config.output
+        turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
+        return collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
 
     def _files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """The files that a cell made or changed, those that its displays become included."""

@@ -32,6 +32,7 @@ class Scribe:
         self._life = life
         self._pause: float | None = None
         self._writing = asyncio.Lock()
+        self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._took = self._rested = 0.0
 
@@ -41,6 +42,18 @@ class Scribe:
             pause = _SOON if isinstance(event, CellExecuted) else SOONEST
             self._pause = pause if self._pause is None else min(pause, self._pause)
             self._plan()
+
+    async def live(self) -> None:
+        """The task that writes when it is due, until the life ends: what a timer calls belongs to none, and can start none."""
+        while not self._life.ending:
+            await self._due.wait()
+            self._due.clear()
+            if not self._life.ending:
+                await self.settle()
+
+    def leave(self) -> None:
+        """Have that task end, once the life is to."""
+        self._due.set()
 
     async def settle(self) -> None:
         """Return once what was told so far is written. A write that fails is logged, and tried again with the next."""
@@ -73,8 +86,7 @@ class Scribe:
 
     def _begin(self) -> None:
         self._timer = None
-        if not self._life.ending:
-            self._life.tasks.start_soon(self.settle)
+        self._due.set()
 
     async def _run(self, write: Callable[[], None]) -> None:
         self._stop_timer()

@@ -11,7 +11,9 @@ from kernelexec.hooks import CellRefused
 from kernelexec.past import Past, PastCell
 from kernelexec.policy.masking import Masker
 from kernelexec.provisioning import Vault
-from kernelexec.results import Diagnosis, ExecutionResult
+from kernelexec.results import Diagnosis, ExecutionResult, SecurityError
+from kernelexec.session.outcomes import never_ran
+from kernelexec.session.turn import Turn
 
 
 class Secrecy:
@@ -35,6 +37,10 @@ class Secrecy:
 
     def _masked_cell(self, cell: Cell) -> Cell:
         return cell if self._secrets is None else self._secrets.masker.cell(cell)
+
+    def _denied(self, turn: Turn, epoch: int, why: str) -> SecurityError:
+        """What is raised of a turn that may not run and has no place in the queue; nothing of it ran."""
+        return SecurityError(self.mask(why), sealed(never_ran(turn, self.name, epoch, why), self._secrets))
 
     def _refused(
         self, kind: Literal["code", "command"], source: object, error: KernelexecError, request_id: object
@@ -65,7 +71,9 @@ def sealed(result: ExecutionResult, secrets: Vault | None) -> ExecutionResult:
 def _diagnosis(masker: Masker, found: Diagnosis) -> Diagnosis:
     line_text, cause = (text and masker.text(text) for text in (found.line_text, found.cause))
     kind, message = masker.texts((found.kind, found.message))
-    return replace(found, kind=kind, message=message, line_text=line_text, cause=cause, hints=masker.texts(found.hints))
+    calls = tuple(replace(call, text=call.text and masker.text(call.text)) for call in found.calls)
+    hints = masker.texts(found.hints)
+    return replace(found, kind=kind, message=message, line_text=line_text, cause=cause, hints=hints, calls=calls)
 
 
 def _past_cell(masker: Masker, cell: PastCell) -> PastCell:

@@ -23,10 +23,12 @@ from kernelexec.hooks import (
 from kernelexec.past import Past
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Place
-from kernelexec.provisioning.register import note
+from kernelexec.provisioning.register import POSTPONED, note
 from kernelexec.provisioning.temporary import remove_private
-from kernelexec.results import ExecutionResult, Replay
+from kernelexec.results import ExecutionResult, Replay, Statistics
 from kernelexec.session.asking import Asking
+from kernelexec.session.caching import caching_of
+from kernelexec.session.counting import Counter
 from kernelexec.session.inheritance import Left
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
@@ -67,6 +69,8 @@ class AsyncSession(Asking, Sending):
         self.notebook = notebook = record.path if record else None
         self.journal = ledger.path if ledger else None
         self.workspace = workspace.path
+        self.workspace_inside = place.cwd
+        """The same directory, by its path as kernels see it."""
         self.isolation = place.isolation
         self.life = Life(f"Session {name!r}", self._stop, self._remove)
         self._place = workspace
@@ -76,7 +80,8 @@ class AsyncSession(Asking, Sending):
         self._scribe = Scribe(name, record, self.life)
         self._ledger = ledger
         self._requests = requests = Requests(name, ledger)
-        told = [hook for hook in (ledger, *hooks, record, self._scribe) if hook is not None]
+        self._counter = Counter(lambda: self._config)
+        told = [hook for hook in (ledger, *hooks, record, self._scribe, self._counter) if hook is not None]
         self._tell = tell = teller(name, told)
         listening = [hook for hook in told if wants_output(hook)]
         self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
@@ -85,6 +90,7 @@ class AsyncSession(Asking, Sending):
         self._permission = Permission(name, config, validators, approver, place.secrets)
         self._background = {}
         work_dir, spills = workspace.path, runtime / "out"
+        self._caching = caching_of(config, place, work_dir, notebook, runtime / POSTPONED)
         runner = Runner(
             name,
             config,
@@ -97,6 +103,7 @@ class AsyncSession(Asking, Sending):
             tell=tell,
             tell_output=teller(name, listening) if listening else None,
             permission=self._permission,
+            caching=self._caching,
         )
         self._queue = Queue(name, config.capacity, self.life, kernels=kernels, runner=runner, requests=requests, tell=tell)
         self._on_close = on_close
@@ -105,6 +112,11 @@ class AsyncSession(Asking, Sending):
     def kernel_epoch(self) -> int:
         """How many kernel processes this session has had."""
         return self._keeper.epoch
+
+    @property
+    def statistics(self) -> Statistics:
+        """What its cells took so far, each of the newest thousand, and all together."""
+        return self._counter.statistics
 
     @property
     def busy(self) -> bool:
@@ -122,6 +134,7 @@ class AsyncSession(Asking, Sending):
         """
         await self.life.begun.wait()
         self.life.check_open()
+        self.life.tasks.start_soon(self._scribe.live)
         try:
             note(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
@@ -130,6 +143,8 @@ class AsyncSession(Asking, Sending):
             self._kernels.ended = {} if left is None else left.ended
             if left is not None and (kernel := await self._keeper.take_over(left.handover)) is not None:
                 turn = left.turn(self.isolation)
+                if self._caching is not None:
+                    self._caching.take_over(self._keeper.epoch)
                 running = None if turn is None else turn.execution_id
                 self._tell(SessionAdopted(self.name, self.workspace, self._keeper.epoch, kernel.container, running))
                 if turn is not None:
@@ -253,6 +268,7 @@ class AsyncSession(Asking, Sending):
     async def _stop(self) -> None:
         """Called in the session's task when it is to end: every turn ends by this."""
         self._tell(SessionClosing(self.name))
+        self._scribe.leave()
         self._queue.let_none_begin()
         await self._kernels.stop(0.0 if self.busy else self._config.budgets.stop)
 

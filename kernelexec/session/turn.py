@@ -115,6 +115,8 @@ class Turn:
         """What the result is to say of how it came to run."""
         self.refusal: Refusal | None = None
         """Why it may not run."""
+        self.overruled = False
+        """Whether it may run though the rules refuse it."""
         self.interrupt_asked = False
         self.waiting = anyio.CancelScope()
         self.deciding = anyio.CancelScope()

@@ -32,16 +32,20 @@ class Watch:
     Args:
         root: the directory.
         ignore: paths in it that are not told of, nor the files that they are replaced by.
+        whole: whether directories (by names that end with a slash) and links (with what they name) are looked at too.
     """
 
-    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset()) -> None:
+    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset(), whole: bool = False) -> None:
         self._root = str(root)
         self._ignore = ignore
-        self._known = self._look()
+        self._whole = whole
+        self.overfull = False
+        """Whether there was more once than is looked at."""
+        self._known = self.look()
 
     def changes(self) -> tuple[str, ...]:
         """Paths, relative to the workspace, of files that are new or changed since the last call, sorted."""
-        now = self._look()
+        now = self.look()
         known, self._known = self._known, now
         return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
 
@@ -49,30 +53,44 @@ class Watch:
         unfinished = _UNFINISHED.fullmatch(path)
         return path in self._ignore or (unfinished is not None and unfinished[1] in self._ignore)
 
-    def _look(self) -> dict[str, tuple[int, ...]]:
+    def look(self) -> dict[str, tuple[int, ...]]:
+        """What there is now: of each file its rights, the times of its inode and of its content, and its size."""
         found: dict[str, tuple[int, ...]] = {}
         pending: list[tuple[str, os.stat_result | None]] = [("", None)]
         entries = 0
         while pending:
             relative, expected = pending.pop()
-            with suppress(OSError), _listing(os.path.join(self._root, relative), expected) as listing:  # noqa: PTH118 - speed
+            with suppress(OSError), _listing(os.path.join(self._root, relative), expected) as (fd, listing):  # noqa: PTH118 - speed
                 for entry in listing:
                     entries += 1
                     if entries > ENTRIES_MAX:
+                        self.overfull = True
                         return found
                     path = f"{relative}/{entry.name}" if relative else entry.name
                     with suppress(OSError):
                         if entry.is_dir(follow_symlinks=False):
                             if entry.name not in IGNORED:
                                 pending.append((path, entry.stat(follow_symlinks=False)))
+                                found |= {f"{path}/": ()} if self._whole else {}
                         elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
                             seen = entry.stat(follow_symlinks=False)
-                            found[path] = (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
+                            found[path] = (seen.st_mode, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
+                        elif self._whole and entry.is_symlink():
+                            found[f"{path} -> {os.readlink(entry.name, dir_fd=fd)}"] = self._led_to(path)
         return found
+
+    def _led_to(self, path: str) -> tuple[int, ...]:
+        """When what a link leads to was changed, and its size, if that is outside, where nobody looks."""
+        target = os.path.realpath(os.path.join(self._root, path))  # noqa: PTH118 - speed
+        try:
+            seen = os.stat(target) if not Path(target).is_relative_to(os.path.realpath(self._root)) else None  # noqa: PTH116
+        except OSError:
+            return ()
+        return () if seen is None else (seen.st_mode, seen.st_ino, seen.st_mtime_ns, seen.st_size)
 
 
 @contextmanager
-def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os.DirEntry[str]]]:
+def _listing(path: str, expected: os.stat_result | None) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
     """What is in a directory, if it is still the one that was seen: a program may put a link in its place, or above it.
 
     Raises:
@@ -83,6 +101,6 @@ def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os
         if expected is not None and not os.path.samestat(os.fstat(fd), expected):
             raise NotADirectoryError(errno.ENOTDIR, "It is another directory", path)
         with os.scandir(fd) as listing:
-            yield listing
+            yield fd, listing
     finally:
         os.close(fd)

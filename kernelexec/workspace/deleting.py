@@ -81,7 +81,8 @@ class Deletions:
                 if self._delete_one(spot, entry):
                     deleted.append(spot.shown)
             except (FileRefused, InvalidPath) as exc:
-                refused.append(NotDeleted(spot.shown, str(exc)))
+                if not isinstance(exc.__cause__, FileNotFoundError):  # it went by itself, as files that are written anew do
+                    refused.append(NotDeleted(spot.shown, str(exc)))
         return FilesDeleted(tuple(deleted), tuple(refused), complete=seen.complete)
 
     def _delete_one(self, spot: Spot, entry: Found) -> bool:

@@ -21,7 +21,7 @@ from tests.benchmarks.peers import PlainAsync, PlainBlocking
 from tests.engine import IMAGE
 
 IMPORTS = "import matplotlib.pyplot, numpy, pandas\n1+1"
-_IDLE_SECONDS = 30.0
+_IDLE_SECONDS, _READY_SECONDS = 30.0, 120.0
 _CELLS = 5
 _TURN, _PAUSE = 100, 0.05
 _CONTAINER = {"image": IMAGE, "layout": "classic"}
@@ -40,6 +40,10 @@ async def opened(isolation: str = "local", **config: Any) -> AsyncIterator[Async
         async with AsyncExecutor(isolation, workspace=directory, config={"quiet": True, **config}) as executor:
             forks, pool = executor._roster._forks, executor._roster._pool
             if forks is not None:
+                await (
+                    await executor.session("ahead")
+                ).close()  # where the environment names a path to load from, none begins before
+                assert forks.failure is None, forks.failure
                 await until(lambda: (server := forks.serving()) is not None and len(server.imported) == len(forks._modules))
             if pool is not None:
                 await until(lambda: len(pool._ready) == executor.config.pool.size)
@@ -47,8 +51,10 @@ async def opened(isolation: str = "local", **config: Any) -> AsyncIterator[Async
 
 
 async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110 - what is made ready ahead says so to nobody
-        await asyncio.sleep(0.05)
+    """Wait, TimeoutError after a while, until that is so."""
+    async with asyncio.timeout(_READY_SECONDS):
+        while not true():  # noqa: ASYNC110 - what is made ready ahead says so to nobody
+            await asyncio.sleep(0.05)
 
 
 async def timed(call: Callable[[], Awaitable[Any]]) -> float:

@@ -9,10 +9,10 @@ from typing import Any
 from docker.types.containers import LogConfig, Ulimit
 from docker.types.services import Mount
 
-from kernelexec.config import Container, Limits
+from kernelexec.config import HOME_INSIDE, Container, Limits
 
 _DEAF = {"max-size": "1m", "max-file": "1"}
-_TMPFS = "rw,noexec,nosuid,nodev,size={},mode=1777"
+_TMPFS = "rw,noexec,nosuid,nodev,size={},{}"
 _BILLION = 1_000_000_000
 #: The one address at which ports are published.
 LOOPBACK = "127.0.0.1"
@@ -83,11 +83,17 @@ class Order:
             "memswap_limit": options.memory_swap_bytes or memory,
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "pids_limit": options.pids,
-            "tmpfs": {path: _TMPFS.format(size) for path, size in options.memory_places.items()},
+            "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_places.items()},
             "ulimits": self._ulimits(),
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [_mount(*mount) for mount in self.mounts],
         }
+
+    def _in_memory(self, path: str, size: int) -> str:
+        """How a directory in memory is made: anybody's, but for a home, which is the kernel's own."""
+        if not path.startswith(HOME_INSIDE):
+            return _TMPFS.format(size, "mode=1777")
+        return _TMPFS.format(size, "uid={},gid={},mode=0755".format(*self.options.ids))
 
     @property
     def _is_alone(self) -> bool:

@@ -1,0 +1,266 @@
+"""A run of code mode as one cell: ordinary code at the top level, with what gives it its functions and takes its value.
+
+Code may ``return`` there, which no cell may. A return that ends the code becomes a call; where there are others, all from
+the first of them on stands in a loop that they break: a function in its place would have variables of its own, and could not
+hold what only the top level may.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import keyword
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kernelexec.errors import InvalidCode, InvalidRequest
+
+CALL, VALUE = "application/vnd.kernelexec.call+json", "application/vnd.kernelexec.value+json"
+#: The one name that is taken from the code.
+_OURS = "__kernelexec"
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_LOOPS = ast.For | ast.AsyncFor | ast.While
+#: What the kernel runs ahead of the code. It sees no name of the user's: its globals are its own. It waits for files: what else
+#: there is, a kernel without a network may not have. It reads and takes them away by ``pathlib``: rules may forbid ``open``.
+_AHEAD = """\
+def __kernelexec(token, folder, inputs, names):
+    import asyncio, dataclasses, datetime, json, pathlib, uuid
+    from IPython.display import display
+
+    place = pathlib.Path(folder)
+
+    def plain(value):
+        kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
+        if isinstance(value, (set, frozenset)):
+            return [*value]
+        if isinstance(value, (datetime.date, datetime.time)):
+            return None if kind == "NaTType" else value.isoformat()
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if hasattr(type(value), "model_dump"):
+            return value.model_dump(mode="json")
+        if module == "numpy" and hasattr(value, "dtype"):
+            return (value.astype(str) if value.dtype.kind in "mM" else value).tolist()
+        if module == "pandas":
+            if kind in ("DataFrame", "Series"):
+                return rows(value)
+            return value.tolist() if hasattr(value, "tolist") else None if kind == "NAType" else str(value)
+        raise TypeError(f"A value of type {kind} is no JSON: make text, numbers, lists or dictionaries of it.")
+
+    def packed(value, what):
+        __tracebackhide__ = True
+        try:
+            return json.dumps(value, default=plain)
+        except (TypeError, ValueError, RecursionError) as exc:
+            why = str(exc)
+        raise TypeError(f"{what}: {why}")
+
+    def rows(table):
+        index = table.index
+        counts = type(index).__name__ == "RangeIndex" and index.name is None and (index.start, index.step) == (0, 1)
+        if type(table).__name__ == "Series":
+            if counts:
+                return table.tolist()
+            table = table.to_frame()
+        table = table if counts else table.reset_index()
+        columns = [str(name) for name in table.columns]
+        if len({*columns}) < len(columns):
+            raise TypeError("A DataFrame with two columns of one name is no JSON value: rename them.")
+        return table.set_axis(columns, axis=1).to_dict("records")
+
+    def function(name):
+        async def called(*args, **kwargs):
+            __tracebackhide__ = True
+            given = packed([args, kwargs], f"The arguments of {name}")
+            if len(given) > @LIMIT@:
+                raise ValueError(f"{name}: its arguments are {len(given)} characters of JSON, @LIMIT@ are the most.")
+            answer, pause = place / f"{uuid.uuid4().hex}.json", 0.002
+            if place.is_dir():
+                asked = {"token": token, "id": answer.stem, "name": name, "given": given}
+                display({"@CALL@": asked, "text/plain": f"called {name}: {given:.200}"}, raw=True)
+            try:
+                while not answer.exists():
+                    if not place.is_dir():
+                        raise RuntimeError(f"{name}: the run that it was given to is over, or its answer could not be written.")
+                    await asyncio.sleep(pause)
+                    pause = min(0.05, pause * 1.5)
+                told = json.loads(answer.read_text("utf-8"))
+            finally:
+                answer.unlink(missing_ok=True)
+            if "error" in told:
+                raise RuntimeError(told["error"])
+            return told["value"]
+
+        called.__name__ = called.__qualname__ = name
+        return called
+
+    class Run:
+        def __init__(self):
+            self.value, self.count, self.counts = None, 0, {}
+
+        def returns(self, value=None):
+            self.value, self.count = value, self.count + 1
+
+        def enters(self, loop):
+            self.counts[loop] = self.count
+
+        def returned_in(self, loop):
+            return self.count > self.counts[loop]
+
+        def ends(self):
+            __tracebackhide__ = True
+            value = packed(self.value, "What the code returned")
+            display({"@VALUE@": {"token": token, "value": value}, "text/plain": f"returned {value:.200}"}, raw=True)
+
+    return [*json.loads(inputs), *map(function, names), Run()]
+"""
+#: The most characters of JSON that the arguments of one call may be: a message that is too large would never be heard.
+ARGUMENTS_CHARS = 4 * 1024 * 1024
+_ENDS = f"{_OURS}.ends()\ndel {_OURS}\n"
+
+
+def cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str], token: str, folder: str) -> str:
+    """The cell that runs code: its variables are the session's, and it displays its calls and its value.
+
+    Args:
+        code: see ``SandboxProvider.run``.
+        inputs: variables that are set first, as JSON values.
+        functions: names of functions that it can await.
+        token: is in all that this run displays.
+        folder: the run's own directory as the kernel sees it. What it calls is answered there, as long as it is there.
+
+    Raises:
+        InvalidCode: it is no Python that could run at the top level.
+        InvalidRequest: an input or a function has a name that no code could use.
+        TypeError, ValueError: an input is no JSON value.
+    """
+    names = [*functions]
+    for name in (*inputs, *names):
+        _check_name(name)
+    ahead = _AHEAD.replace("@LIMIT@", str(ARGUMENTS_CHARS)).replace("@CALL@", CALL).replace("@VALUE@", VALUE)
+    values = json.dumps([*inputs.values()])
+    bound = ", ".join([*inputs, *names, _OURS])
+    made = f"{_OURS}.__class__({_OURS}.__code__, {{}})({token!r}, {folder!r}, {values!r}, {names!r})"
+    text = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            future, body = _body(text)
+            whole = f"{future}{ahead}[{bound}] = {made}\n{body}\n{_ENDS}"
+            _compile(ast.parse(whole, "code"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        message = f"The code cannot run: {exc}."
+        raise InvalidCode(message) from exc
+    return whole
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name in (_OURS, "__debug__"):
+        message = (
+            f"{name!r} is no name that code could use for a function or an input: give it an identifier that is no keyword."
+        )
+        raise InvalidRequest(message)
+
+
+def _body(text: str) -> tuple[str, str]:
+    """The ``from __future__ import`` of code, which stand first in a cell, and the code, whose returns are calls.
+
+    All up to the first return within another statement stays as it was written.
+    """
+    _check(text)
+    tree = ast.parse(text, "code")
+    raw, edits = text.encode(), dict[tuple[int, int], str]()
+    starts = [0, *itertools.accumulate(len(line) + 1 for line in raw.split(b"\n"))]
+    futures = [node for node in tree.body if _is_future(node)]
+    for node in futures:
+        edits[_span(node, starts)] = "pass"
+    first = next((place for place, node in enumerate(tree.body) if _returns([node])), len(tree.body))
+    last, end, rest = tree.body[first : first + 1] or tree.body[-1:], len(raw), ""
+    match last:
+        case [ast.Return(value=value) | ast.Expr(value=value) as node]:
+            span = _span(node, starts)
+            said = raw[slice(*span)].decode().removeprefix("return" if isinstance(node, ast.Return) else "")
+            edits[span] = f"{_OURS}.returns(({said}))" if value else f"{_OURS}.returns()"
+            end = span[1] if isinstance(node, ast.Return) else end
+        case [node] if first < len(tree.body):
+            end, rest = _span(node, starts)[0], ast.unparse(_in_a_loop(tree.body[first:]))
+    for (begin, stop), said in sorted(edits.items(), reverse=True):
+        raw, end = raw[:begin] + said.encode() + raw[stop:], end + len(said.encode()) - (stop - begin)
+    return "".join(f"{ast.unparse(node)}\n" for node in futures), raw[:end].decode() + rest
+
+
+def _check(text: str) -> None:
+    """Compile code as a cell whose top level may ``return``, too."""
+    tree = ast.parse(text, "code")
+    _without_returns(tree.body)
+    _compile(tree)
+
+
+def _compile(tree: ast.Module) -> None:
+    compile(tree, "code", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def _without_returns(block: list[ast.stmt]) -> None:
+    for place, node in enumerate(block):
+        if isinstance(node, ast.Return):
+            block[place] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
+        for inner in _blocks(node):
+            _without_returns(inner)
+
+
+def _in_a_loop(body: list[ast.stmt]) -> ast.While:
+    """Statements in a loop that runs once, and that their returns break."""
+    if isinstance(last := body[-1], ast.Expr):
+        body[-1] = _said("returns", last.value)
+    block = [*_breaking(body, itertools.count()), ast.Break()]
+    return ast.fix_missing_locations(ast.While(ast.Constant(value=True), block, []))
+
+
+def _breaking(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
+    """A block whose returns break the loop that it is in; a loop of its own is followed by a break, for those within it."""
+    made: list[ast.stmt] = []
+    for node in block:
+        if isinstance(node, ast.Return):
+            made += [_said("returns", *([node.value] if node.value else [])), ast.Break()]
+            continue
+        if not _returns([node]):
+            made.append(node)
+            continue
+        for inner in _blocks(node):
+            inner[:] = _breaking(inner, numbers)
+        if isinstance(node, _LOOPS):
+            number = ast.Constant(next(numbers))
+            made += [_said("enters", number), node, ast.If(_said("returned_in", number).value, [ast.Break()], [])]
+        else:
+            made.append(node)
+    return made
+
+
+def _said(method: str, *args: ast.expr) -> ast.Expr:
+    return ast.Expr(ast.Call(ast.Attribute(ast.Name(_OURS), method), [*args], []))
+
+
+def _returns(block: list[ast.stmt]) -> bool:
+    """Whether a block returns from the scope that it is in."""
+    return any(isinstance(node, ast.Return) or any(map(_returns, _blocks(node))) for node in block)
+
+
+def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks within a statement that run in its own scope."""
+    if isinstance(node, _SCOPES):
+        return
+    for part in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        found = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
+        yield from (block for block in found if isinstance(block, list))
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__" and not node.level
+
+
+def _span(node: ast.stmt, starts: list[int]) -> tuple[int, int]:
+    """Where a statement stands in bytes, if that is where the lines begin."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

@@ -1,0 +1,114 @@
+"""The commands that serve agents, and their options; what they do is in ``serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kernelexec.cli.options import Place, TimeoutOption, filled, placed
+from kernelexec.cli.status import OURSELVES, CommandFailed
+from kernelexec.config import seconds
+
+servers_app = typer.Typer(add_completion=False)
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given).expanduser().absolute()
+
+
+@servers_app.command(
+    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve."
+)
+@placed
+def mcp(
+    place: Place,
+    workspace: Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="DIRECTORY",
+            callback=filled,
+            help="Where every session gets a directory of its own. Default: ./workspaces.",
+        ),
+    ] = None,
+    timeout: TimeoutOption = None,
+    http: Annotated[  # noqa: FBT002 - typer's options are booleans
+        bool, typer.Option("--http", help="Serve many clients over HTTP, not one over stdin and stdout.")
+    ] = False,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="ADDRESS", callback=filled, help="The address to listen at. Default: 127.0.0.1."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="N", help="The port; 0 takes a free one. Default: 8000.")
+    ] = None,
+    socket: Annotated[
+        str | None,
+        typer.Option("--socket", metavar="PATH", callback=filled, help="Listen at a unix socket of this user's instead."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens", metavar="FILE", callback=filled, help="Who may call: bearer tokens' hashes; see `kernelexec mcp-token`."
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-host", metavar="NAME", help="A name of this server that clients may use. Repeatable."),
+    ] = None,
+    allowed_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-origin", metavar="URL", help="The origin of pages that may send requests. Repeatable."),
+    ] = None,
+) -> int:
+    """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
+    from kernelexec.cli.serve import serve_mcp, serve_mcp_http  # noqa: PLC0415 - see run
+
+    over_http: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "socket": _path(socket),
+        "tokens": _path(tokens),
+        "hosts": tuple(allowed_host or ()),
+        "origins": tuple(allowed_origin or ()),
+    }
+    over_http = {name: said for name, said in over_http.items() if said not in (None, ())}
+    if over_http and not http:
+        raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
+    budget = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
+    config = place.config(workspace=workspace, **budget)
+    return serve_mcp_http(config, over_http) if http else serve_mcp(config)
+
+
+@servers_app.command(
+    name="mcp-config",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=f"Exit status: 0; {OURSELVES} after wrong usage.",
+)
+def mcp_config(
+    context: typer.Context,
+    name: Annotated[str, typer.Option("--name", callback=filled, help="What clients call the server.")] = "kernelexec",
+) -> int:
+    """Print the entry that has MCP clients start this server: all other options are those of `kernelexec mcp`."""
+    from kernelexec.cli.serve import show_entry  # noqa: PLC0415 - see run
+
+    command: Any = typer.main.get_group(servers_app).commands["mcp"]
+    command.make_context("mcp", list(context.args))  # refuses what it would refuse
+    return show_entry(name, context.args)
+
+
+@servers_app.command(name="mcp-token", epilog=f"Exit status: 0; {OURSELVES} where there is none.")
+def mcp_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: all sessions of that name are one agent's.")],
+    tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=filled, help="The file of tokens' hashes.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="read|execute", help="What it is good for. Repeatable. Default: execute."),
+    ] = None,
+) -> int:
+    """Make a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
+    from kernelexec.cli.serve import make_token  # noqa: PLC0415 - see run
+
+    return make_token(name, Path(tokens).expanduser().absolute(), tuple(scope or ("execute",)))

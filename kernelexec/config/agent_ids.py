@@ -1,0 +1,27 @@
+"""What an agent may be called: a name that a line can show, and that can stand behind ``FILE#``."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from kernelexec.config.explanation import shown
+from kernelexec.errors import InvalidConfig
+
+
+def agent_id(agent: Mapping[str, Any], default: str, others: Container[str] = ()) -> str:
+    """The ``id`` of an agent, or that which it has where there is none.
+
+    Raises:
+        InvalidConfig: it is no text, empty, holds ``#`` or what cannot be printed, or another one has it.
+    """
+    name = agent.get("id", default)
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidConfig(f"id: {shown(name)} is no name: some text is expected, as in `id: analyst`.")
+    if "#" in name:
+        raise InvalidConfig(f"id: {shown(name)} holds '#', which stands between file and name in FILE#NAME: leave it out.")
+    if not name.isprintable():
+        raise InvalidConfig(f"id: {shown(name)} holds characters that cannot be printed: leave them out.")
+    if name in others:
+        raise InvalidConfig(f"agents: two have the id {shown(name)}: give each its own.")
+    return name

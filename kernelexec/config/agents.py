@@ -1,0 +1,141 @@
+"""Configuration files in YAML: the settings of one agent, or of several by their names, in our words or in MassGen's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from kernelexec.config import massgen
+from kernelexec.config.agent_ids import agent_id
+from kernelexec.config.choice import load
+from kernelexec.config.code_execution import CodeExecution
+from kernelexec.config.explanation import check_known, cut, is_not
+from kernelexec.config.settings import Config, Isolation
+from kernelexec.config.yaml_text import parse
+from kernelexec.errors import InvalidConfig
+
+_AGENT = ("id", "code_execution_config", *Config.model_fields)
+_MANY = ("agents", "defaults")
+_FILE_BYTES = 1024 * 1024
+
+
+def read_agents(file: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> dict[str, Config]:
+    """The settings of each agent that a file names, complete and checked, in its order.
+
+    A file holds the options of one agent, with its name as ``id`` (``default`` where there is none); or ``agents``, a list of
+    such, and ``defaults``, which count for all of them: what an agent says goes over it, branch by branch. Beside the options
+    of ``Config`` there may be a ``code_execution_config``, as agent frameworks know it. Files in MassGen's form, whose agents
+    have a ``backend``, are taken too. Relative paths count from the current directory.
+
+    Booleans are ``true`` and ``false``. Some readers of YAML take ``yes``, ``no``, ``on`` and ``off`` for booleans and others
+    for text, and ``1:30``, ``010`` or ``1_000`` for different numbers: here they are errors, unless they are in quotes, and
+    text then. Anchors, aliases and merge keys (``<<``) may be used.
+
+    Args:
+        file: its path; UTF-8, 1 MiB at most.
+        environ: see ``load``.
+
+    Raises:
+        InvalidConfig: it cannot be read, is no YAML of that form, or names an option that is unknown or does not fit; the
+            message names the file, the agent and the nearest known option.
+    """
+    path = Path(file)
+    try:
+        given = _parsed(path)
+        found = massgen.agents(given) if massgen.is_massgen(given) else _agents(given)
+        return {name: _config(name, options, environ) for name, options in found.items()}
+    except InvalidConfig as exc:
+        raise InvalidConfig(f"{path}: {exc}") from exc
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a file in our words, for editors and other programs."""
+    agent = Config.model_json_schema()
+    definitions = agent.pop("$defs")
+    image = definitions["Container"]["properties"]["image"]
+    definitions["Container"]["properties"]["image"] = {"anyOf": [{"type": "string"}, image], "default": image["default"]}
+    execution = CodeExecution.model_json_schema()
+    definitions |= execution.pop("$defs", {})
+    properties = {"id": {"type": "string"}, "code_execution_config": {"anyOf": [execution, {"const": False}]}}
+    agent |= {"properties": {**properties, **agent["properties"]}, "title": "Agent"}
+    many = {
+        "type": "object",
+        "properties": {"agents": {"type": "array", "items": {"$ref": "#/$defs/Agent"}}, "defaults": {"$ref": "#/$defs/Agent"}},
+        "required": ["agents"],
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kernelexec agents",
+        "anyOf": [{"$ref": "#/$defs/Agent"}, many],
+        "$defs": {**definitions, "Agent": agent},
+    }
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not path.is_file():
+            raise InvalidConfig("it is no plain file.")
+        with path.open("rb") as opened:
+            text = opened.read(_FILE_BYTES + 1)
+    except OSError as exc:
+        raise InvalidConfig(f"it cannot be read: {exc.strerror}.") from exc
+    if len(text) > _FILE_BYTES:
+        raise InvalidConfig(f"it is larger than {_FILE_BYTES} bytes.")
+    try:
+        given = parse(text.decode("utf-8"), of_massgen=True)
+        given = given if massgen.is_massgen(given) else parse(text.decode("utf-8"))
+    except UnicodeDecodeError as exc:
+        raise InvalidConfig(f"it is no YAML: {exc}.") from exc
+    if not isinstance(given, dict) or not given:
+        raise InvalidConfig("it holds no options: `key: value` lines are expected.")
+    return given
+
+
+def _agents(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    if "agents" not in given:
+        check_known(given, _AGENT + _MANY)
+        return {agent_id(given, "default"): given}
+    check_known(given, _MANY)
+    defaults, agents = given.get("defaults", {}), given["agents"]
+    if not isinstance(defaults, dict):
+        raise InvalidConfig(f"defaults: {is_not(defaults)}: say what counts for all agents, or leave it out.")
+    if not isinstance(agents, list) or not agents or not all(isinstance(each, dict) for each in agents):
+        raise InvalidConfig("agents: it is a list of agents: `- id: name` lines are expected.")
+    check_known(defaults, _AGENT[1:], "defaults: ")
+    found: dict[str, dict[str, Any]] = {}
+    for number, agent in enumerate(agents, 1):
+        name = agent_id(agent, f"agent{number}", found)
+        check_known(agent, _AGENT, f"{cut(name)}: ")
+        found[name] = _joined(defaults, agent)
+    return found
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, branch by branch; where both say something, the second counts."""
+    found = dict(first)
+    for name, value in second.items():
+        old = found.get(name)
+        found[name] = _joined(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return found
+
+
+def _config(name: str, options: Mapping[str, Any], environ: Mapping[str, str] | None) -> Config:
+    rest = {key: value for key, value in options.items() if key not in {"id", "code_execution_config"}}
+    try:
+        _check_said(options)
+        return load(config=rest, code_execution_config=options.get("code_execution_config"), environ=environ)
+    except InvalidConfig as exc:
+        raise InvalidConfig(f"{cut(name)}: {exc}") from exc
+
+
+def _check_said(options: Mapping[str, Any]) -> None:
+    """Refuse what has no value and would count for nothing: a line that somebody did not finish."""
+    for key, wanted in (
+        ("isolation", f"one of {', '.join(get_args(Isolation))}"),
+        ("code_execution_config", "its options, or false"),
+    ):
+        if key in options and options[key] is None:
+            raise InvalidConfig(f"{key}: it has no value: say {wanted}, or leave it out.")

@@ -1,0 +1,143 @@
+"""What an HTTP request has to be before anything reads it: meant for this server, from a page that may, and of a bounded size.
+
+A page of a stranger's, open in somebody's browser, can send requests to this machine (DNS rebinding, too). Browsers say by
+``Host`` and ``Origin`` what they mean and where that comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: The largest request: the largest cell, every character of it escaped, fits.
+BODY_BYTES = 64 * 1024 * 1024
+_LOOPBACK = "localhost"
+
+
+class Gate:
+    """ASGI middleware: refuses a foreign ``Host`` or ``Origin`` with 403, too large a body with 413, all at the end with 503.
+
+    It answers about health itself, at ``/healthz`` and ``/readyz``.
+
+    Args:
+        app: what comes behind it.
+        hosts: names, without a port, that ``Host`` may have besides those of this machine itself.
+        origins: pages' origins, as ``https://example.org``, that may send requests besides this machine's and the server's own.
+        ready: whether cells can be run, or the server ends.
+        body_bytes: how large a body may be.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        ready: Callable[[], bool] = lambda: True,
+        body_bytes: int = BODY_BYTES,
+    ) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._ready = ready
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] in ("/healthz", "/readyz") and scope["method"] in ("GET", "HEAD"):
+            alive = scope["path"] == "/healthz" or self._ready()
+            await _say(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
+            return
+        if not self._ready():
+            await _say(send, 503, {"error": "The server is ending."})
+            return
+        if (why := self._foreign(scope)) is not None:
+            await _say(send, 403, {"error": why})
+            return
+        body = await self._body(scope, receive)
+        if body is None:
+            await _say(send, 413, {"error": f"The body is larger than {self._body_bytes} bytes."})
+            return
+        await self._app(scope, _Replay(body, receive), send)
+
+    def _foreign(self, scope: Scope) -> str | None:
+        """Why a request is not meant for this server, or comes from a page that may not; None where neither is so."""
+        said = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
+        host = said.get(b"host", "")
+        if not self._is_ours(_host_of(f"//{host}")):
+            return "Host: this server has another name; --allowed-host gives it one more."
+        origin = said.get(b"origin")
+        if origin is None or origin.lower().rstrip("/") in self._origins:
+            return None
+        page, own = _host_of(origin), _host_of(f"//{host}")
+        if page is not None and ((is_loopback(page) and own is not None and is_loopback(own)) or _same(origin, host)):
+            return None
+        return "Origin: pages from there may not send requests; --allowed-origin lets them."
+
+    def _is_ours(self, host: str | None) -> bool:
+        return host is not None and (host in self._hosts or is_loopback(host))
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body, or None where it is too large: then no more of it is read than fits."""
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > self._body_bytes):
+                return None
+        found = bytearray()
+        while True:
+            message = await receive()
+            found += message.get("body", b"")
+            if len(found) > self._body_bytes:
+                return None
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return bytes(found)
+
+
+class _Replay:
+    """Gives a body that was read already, and then whatever comes."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        body, self._body = self._body, None
+        return await self._receive() if body is None else {"type": "http.request", "body": body, "more_body": False}
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is this machine's own side only."""
+    if host == _LOOPBACK:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _same(origin: str, host: str) -> bool:
+    """Whether a page is the server's own."""
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
+
+
+async def _say(send: Send, status: int, said: object) -> None:
+    body = json.dumps(said).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

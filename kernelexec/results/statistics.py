@@ -1,0 +1,97 @@
+"""The words of statistics: what each call of a session took, and all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernelexec.results.result import plain_json
+
+
+@dataclass(frozen=True, slots=True)
+class CallStatistics:
+    """One cell: seconds of wall clock and of processor time, bytes of memory and of output; and what it was allowed.
+
+    ``complexity`` is the profile's name, where one was chosen; limits are those of its container, None on this machine.
+    """
+
+    execution_id: str
+    language: str
+    success: bool
+    execution_time: float
+    timeout: float | None = None
+    complexity: str | None = None
+    memory_limit: int | None = None
+    cpu_limit: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    output_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """All calls of a session so far; ``calls`` are the newest of them, of which the percentiles are.
+
+    ``p50`` and ``p95`` are seconds of ``execution_time``: so many of a hundred calls took no longer (nearest rank). ``None``
+    without any call.
+    """
+
+    count: int = 0
+    succeeded: int = 0
+    execution_time: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    output_bytes: int = 0
+    calls: tuple[CallStatistics, ...] = ()
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share that ended well, 0 to 1."""
+        return self.succeeded / self.count if self.count else None
+
+    @property
+    def p50(self) -> float | None:
+        """See above."""
+        return self._percentile(50)
+
+    @property
+    def p95(self) -> float | None:
+        """See above."""
+        return self._percentile(95)
+
+    def _percentile(self, percent: int) -> float | None:
+        times = sorted(call.execution_time for call in self.calls)
+        return times[math.ceil(percent / 100 * len(times)) - 1] if times else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statistics as JSON types only, with what follows from them."""
+        plain: dict[str, Any] = plain_json(self)
+        return plain | {"success_rate": self.success_rate, "p50": self.p50, "p95": self.p95}
+
+
+class Tally:
+    """Counts calls, and remembers the newest ``keep`` of them."""
+
+    def __init__(self, keep: int) -> None:
+        self._calls: deque[CallStatistics] = deque(maxlen=keep)
+        self._total = Statistics()
+
+    def add(self, call: CallStatistics) -> None:
+        """One call more."""
+        total = self._total
+        self._calls.append(call)
+        self._total = Statistics(
+            total.count + 1,
+            total.succeeded + call.success,
+            total.execution_time + call.execution_time,
+            total.cpu_seconds + (call.cpu_seconds or 0.0),
+            max(filter(None, (total.peak_memory_bytes, call.peak_memory_bytes)), default=None),
+            total.output_bytes + call.output_bytes,
+        )
+
+    @property
+    def statistics(self) -> Statistics:
+        """All of them."""
+        return replace(self._total, calls=tuple(self._calls))

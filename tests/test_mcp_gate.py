@@ -1,0 +1,219 @@
+"""What stands before the HTTP server: whose requests it lets by, how large they may be, and who has which token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.errors import InvalidConfig, InvalidRequest
+from kernelexec.mcp.callers import PROCESS, Caller
+from kernelexec.mcp.gate import Gate
+from kernelexec.mcp.http import Door, _listen
+from kernelexec.mcp.tokens import Tokens, add_token, hashed
+
+LIMIT = 100
+
+
+class Sent:
+    """One request through a gate: what came of it, and what the application behind it read."""
+
+    def __init__(
+        self, headers: dict[str, str], *pieces: bytes, path: str = "/mcp", method: str = "POST", ready: bool = True
+    ) -> None:
+        self.read: bytes | None = None
+        self.status = 0
+        self.said: Any = None
+        coming = [
+            {"type": "http.request", "body": piece, "more_body": number < len(pieces)} for number, piece in enumerate(pieces, 1)
+        ] or [{"type": "http.request", "body": b"", "more_body": False}]
+        self.left = coming
+        scope = {
+            "type": "http",
+            "path": path,
+            "method": method,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+        gate = Gate(
+            self._app, hosts=("agents.example",), origins=("https://pages.example",), ready=lambda: ready, body_bytes=LIMIT
+        )
+        asyncio.run(gate(scope, self._receive, self._send))
+
+    async def _app(self, _scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        self.read = message["body"]
+        assert not message["more_body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def _receive(self) -> Any:
+        return self.left.pop(0)
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.said = json.loads(message["body"])
+
+
+LET_BY = [
+    {"host": "127.0.0.1:8000"},
+    {"host": "localhost:8000", "origin": "http://localhost:6274"},
+    {"host": "[::1]:8000"},
+    {"host": "agents.example"},
+    {"host": "Agents.Example:443", "origin": "https://pages.example"},
+    {"host": "agents.example:443", "origin": "https://agents.example:443"},
+]
+SENT_AWAY = [
+    {},
+    {"host": ""},
+    {"host": "evil.example"},
+    {"host": "127.0.0.1.evil.example:8000"},
+    {"host": "evil.example@agents.example.evil"},
+    {"host": "[::1"},
+    {"host": "localhost", "origin": "https://evil.example"},
+    {"host": "localhost", "origin": "null"},
+    {"host": "agents.example", "origin": "http://localhost:3000"},
+    {"host": "agents.example", "origin": "https://pages.example.evil"},
+    {"host": "agents.example", "origin": "https://[::1"},
+]
+
+
+@pytest.mark.parametrize("headers", LET_BY, ids=str)
+def test_requests_for_this_server_from_its_own_pages_come_by(headers: dict[str, str]) -> None:
+    sent = Sent(headers, b"a", b"b")
+    assert (sent.status, sent.read) == (200, b"ab")
+
+
+@pytest.mark.parametrize("headers", SENT_AWAY, ids=str)
+def test_what_is_for_another_server_or_from_a_strangers_page_is_sent_away_unread(headers: dict[str, str]) -> None:
+    sent = Sent(headers, b"a")
+    assert (sent.status, sent.read) == (403, None)
+    assert "--allowed-" in sent.said["error"]
+    assert len(sent.left) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "pieces"),
+    [
+        ({"content-length": str(LIMIT + 1)}, (b"",)),
+        ({"content-length": "many"}, (b"",)),
+        ({}, (b"x" * 60, b"x" * 60, b"x" * 60)),
+    ],
+    ids=["said", "nonsense", "sent"],
+)
+def test_a_body_that_is_too_large_is_not_read_to_its_end(more: dict[str, str], pieces: tuple[bytes, ...]) -> None:
+    sent = Sent({"host": "localhost", **more}, *pieces)
+    assert (sent.status, sent.read) == (413, None)
+    assert sent.left
+    assert Sent({"host": "localhost", "content-length": str(LIMIT)}, b"x" * LIMIT).read == b"x" * LIMIT
+
+
+def test_health_is_told_to_everybody() -> None:
+    told = [
+        Sent({"host": "10.0.0.7"}, path=path, method="GET", ready=ready).status
+        for path in ("/healthz", "/readyz")
+        for ready in (True, False)
+    ]
+    assert told == [200, 200, 200, 503]
+
+
+def test_a_token_is_known_by_its_hash_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    token = add_token(path, "alice", ("read",))
+    other = add_token(path, "bob@example", ("execute",))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert token not in path.read_text()
+    tokens = Tokens(path)
+    found = asyncio.run(tokens.verify_token(token))
+    assert found is not None
+    assert (found.client_id, found.scopes) == ("alice", ["read"])
+    assert asyncio.run(tokens.verify_token(token[:-1])) is None
+    assert asyncio.run(tokens.verify_token(hashed(token))) is None
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("alice")))
+    assert asyncio.run(tokens.verify_token(token)) is None
+    assert asyncio.run(tokens.verify_token(other)) is not None
+    path.unlink()
+    assert asyncio.run(tokens.verify_token(other)) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["alice", "alice read", f"alice write {'0' * 64}", "alice read abc", f"al/ice read {'0' * 64}", f"a read {'0' * 64} x"],
+)
+def test_a_line_that_is_no_token_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(f"# ours\n\n{line}\n")
+    with pytest.raises(InvalidConfig, match="line 3"):
+        Tokens(path)
+
+
+def test_tokens_that_others_could_write_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.touch(0o644)
+    with pytest.raises(InvalidConfig, match="chmod 600"):
+        Tokens(path)
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        Tokens(tmp_path / "none")
+    for name, scopes in (("a b", ("read",)), ("a", ("root",))):
+        with pytest.raises(InvalidConfig):
+            add_token(tmp_path / "new", name, scopes)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "server.example"])  # noqa: S104 - that is refused
+def test_others_are_let_in_with_tokens_only(host: str) -> None:
+    with pytest.raises(InvalidConfig, match="--tokens"):
+        Door(host=host).check()
+    Door(host=host, tokens=Path("tokens")).check()
+    for own in ("127.0.0.1", "::1", "localhost", "127.9.9.9"):
+        Door(host=own).check()
+    with pytest.raises(InvalidConfig, match="port=70000"):
+        Door(port=70_000).check()
+
+
+def test_answers_do_not_wait_for_each_other() -> None:
+    with _listen(Door(port=0)) as listener:  # asyncio switches Nagle's algorithm off for what says that it is TCP
+        assert (listener.proto, listener.getsockname()[0]) == (socket.IPPROTO_TCP, "127.0.0.1")
+
+
+def test_a_session_is_found_by_its_own_agent_only() -> None:
+    handle = Caller.new_handle()
+    agents = [
+        Caller(agent="name a"),
+        Caller(agent="name b"),
+        Caller(agent="session a"),
+        Caller("alice", ""),
+        Caller("bob", ""),
+        Caller("alice", "name a"),
+        Caller("bob", "name a"),
+    ]
+    names = [agent.session("work") for agent in agents]
+    assert len(set(names)) == len(agents)
+    for agent, name in zip(agents, names, strict=True):
+        assert [other.owns(name) for other in agents].count(True) == 1
+        assert agent.owns(name)
+        assert agent.shown(name) == "work"
+    assert (
+        len({agent.session(handle) for agent in agents}) == 3
+    )  # nobody, alice and bob: a handle is all that counts beside that
+    assert not any(agent.owns(agent.session(handle)) for agent in agents)
+    assert PROCESS.session("work") == "work"
+    assert PROCESS.owns("anything")
+
+
+def test_nobody_has_no_names() -> None:
+    nobody = Caller()
+    with pytest.raises(InvalidRequest, match="call create_session"):
+        nobody.session("work")
+    assert nobody.session(Caller.new_handle()).startswith("h-")
+    assert not nobody.owns("work")
+    with pytest.raises(InvalidRequest, match="43 characters"):
+        Caller(agent="name a").session("x" * 44)
+    with pytest.raises(InvalidRequest, match="session name"):
+        Caller(agent="name a").session("../x")
