@@ -19,7 +19,7 @@ from kernelexec.config import MIB, Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.asking import ask
 from kernelexec.provisioning.confinement import MACHINE_STORES
-from kernelexec.provisioning.errands import Errand
+from kernelexec.provisioning.errands import Done, Errand
 from kernelexec.provisioning.here import LocalPlace
 from kernelexec.provisioning.installed import InstalledSpec, Transport
 from kernelexec.provisioning.mounts import own_code
@@ -38,6 +38,8 @@ _ASKING = (
 _MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
 _NAMES_OF_HOSTS = "/etc/resolv.conf"
 _GUARD = "--guard-alone"
+#: What bubblewrap 0.8 says, on stderr alone, of a file system that was unmounted before it could be made read only.
+_VANISHED = "bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags"
 #: Its own processes, network, users and names; it ends with the executor; of files it has what there is, to read.
 _FIRST = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
@@ -68,6 +70,10 @@ class BubblewrapPlace(LocalPlace):
         for python in self._pythons:
             await anyio.to_thread.run_sync(_needs, python)
 
+    def passes(self, failure: str) -> bool:
+        """Whether a file system of the machine's went away while bubblewrap went through them all, as a container's does."""
+        return _VANISHED in failure
+
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - of the protocol
         """Nothing."""
         return ()
@@ -85,6 +91,11 @@ class BubblewrapPlace(LocalPlace):
             "config": {"arguments": arguments},
         }
         return spec
+
+    async def run(self, errand: Errand, session: Path) -> Done:
+        """As on this machine, in namespaces; once more where it did not begin for what has passed."""
+        done = await LocalPlace.run(self, errand, session)
+        return await LocalPlace.run(self, errand, session) if done.exit_code and self.passes(done.said) else done
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
         """As on this machine. The network is of its own, so nothing has to be refused in it; what is protected is mounted."""

@@ -191,6 +191,10 @@ class ContainerPlace:
         python = (STAND_IN, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (self.config.container.python, ())
         await anyio.to_thread.run_sync(sockets_cross, self.config, self.root, *python)
 
+    def passes(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
+        """Nothing of that kind is known."""
+        return False
+
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """Whose Python it is, where it is not the image's; that there is a network where there was to be none."""
         if installed is not None:

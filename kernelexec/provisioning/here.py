@@ -110,6 +110,10 @@ class LocalPlace:
         if self.forks is not None and self.root is not None:
             await self.forks.prepare(self.root)
 
+    def passes(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
+        """Nothing of that kind is known."""
+        return False
+
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """That a kernel can be reached by others too; that it was not forked, though it could be."""
         if installed is None or transport != "tcp":

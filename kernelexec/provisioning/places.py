@@ -108,6 +108,10 @@ class Place(Protocol):
         """
         ...
 
+    def passes(self, failure: str) -> bool:
+        """Whether what a start failed by may be over at once: nothing of the kernel's ran then."""
+        ...
+
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """What the first result of a kernel says of it, and of the way in which it is reached."""
         ...

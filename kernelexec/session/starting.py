@@ -13,6 +13,7 @@ from kernelexec.provisioning import Place
 
 #: How long an idle kernel may take to answer, in seconds: else a new one is started.
 _ANSWER_SECONDS = 2.0
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ NOT_READY = Ready()
 
 
 async def begin(make: Callable[[], Kernel], place: Place | None, tasks: TaskGroup, check_wanted: Callable[[], None]) -> Kernel:
-    """A new kernel that serves. There is one more try if its Python is another one by then.
+    """A new kernel that serves. There are two more tries while its Python is another one by then, or what failed may pass.
 
     Raises:
         KernelStartFailed, InvalidConfig: see ``Kernel.start``.
@@ -57,18 +58,19 @@ async def begin(make: Callable[[], Kernel], place: Place | None, tasks: TaskGrou
     if place is not None:
         await place.prepare()
         check_wanted()
-    python = place and place.python
-    kernel = make()
-    try:
-        await kernel.start(tasks)
-    except KernelStartFailed as failure:
-        check_wanted()
-        if place is None:
-            raise
-        await place.prepare(failure)
-        check_wanted()
-        if place.python == python:
-            raise
-        kernel = make()
-        await kernel.start(tasks)
-    return kernel
+    tries = 0
+    while True:
+        python, kernel = place and place.python, make()
+        tries += 1
+        try:
+            await kernel.start(tasks)
+        except KernelStartFailed as failure:
+            check_wanted()
+            if place is None or tries == _TRIES:
+                raise
+            await place.prepare(failure)
+            check_wanted()
+            if place.python == python and not place.passes(str(failure)):
+                raise
+        else:
+            return kernel
