@@ -62,10 +62,7 @@ class Roster:
             CapacityReached: there is no room; nothing was made.
             InvalidWorkDir: see ``Belongings.make``.
         """
-        busy, bound = len(self.sessions) + self._making, self._config.capacity.sessions
-        if busy >= bound:
-            message = f"{busy} sessions are open, the limit is {bound}: close one first."
-            raise CapacityReached(message)
+        await self._have_room()
         made: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._making += 1
         life.tasks.start_soon(self._make, name, work_dir, life, made)
@@ -76,6 +73,20 @@ class Roster:
                 with anyio.CancelScope(shield=True):
                     await made.result().close()
             raise
+
+    async def _have_room(self) -> None:
+        """Have room for one more; of the sessions whose kernels were ended for want of use, the first is closed if need be.
+
+        Raises:
+            CapacityReached: there is none.
+        """
+        bound = self._config.capacity.sessions
+        while (busy := len(self.sessions) + self._making) >= bound:
+            culled = [(since, one) for one in self.sessions.values() if (since := one.culled) is not None and not one.busy]
+            if not culled:
+                message = f"{busy} sessions are open, the limit is {bound}: close one first."
+                raise CapacityReached(message)
+            await min(culled, key=lambda found: found[0])[1].close()
 
     async def _make(
         self, name: str, work_dir: str | os.PathLike[str] | None, life: Life, made: asyncio.Future[AsyncSession]

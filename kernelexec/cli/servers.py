@@ -12,6 +12,8 @@ from kernelexec.cli.status import OURSELVES, CommandFailed
 from kernelexec.config import seconds
 
 servers_app = typer.Typer(add_completion=False)
+#: How long kernels of many agents live that nobody uses, unless it is said otherwise.
+_IDLE_SECONDS = 3600.0
 
 
 def _path(given: str | None) -> Path | None:
@@ -62,6 +64,14 @@ def mcp(
         list[str] | None,
         typer.Option("--allowed-origin", metavar="URL", help="The origin of pages that may send requests. Repeatable."),
     ] = None,
+    idle: Annotated[
+        float | None,
+        typer.Option(
+            "--idle",
+            metavar="SECONDS",
+            help="How long a kernel may live that nobody uses; 0 is for ever. Default: 3600 over HTTP, else for ever.",
+        ),
+    ] = None,
 ) -> int:
     """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
     from kernelexec.cli.serve import serve_mcp, serve_mcp_http  # noqa: PLC0415 - see run
@@ -77,8 +87,13 @@ def mcp(
     over_http = {name: said for name, said in over_http.items() if said not in (None, ())}
     if over_http and not http:
         raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
-    budget = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
-    config = place.config(workspace=workspace, **budget)
+    options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
+    if idle is not None:
+        options["capacity"] = {"idle_seconds": seconds(idle, "idle") if idle else None}
+    config = place.config(workspace=workspace, **options)
+    if http and "idle_seconds" not in config.capacity.model_fields_set:
+        capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
+        config = config.model_copy(update={"capacity": capacity})
     return serve_mcp_http(config, over_http) if http else serve_mcp(config)
 
 

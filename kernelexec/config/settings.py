@@ -120,6 +120,10 @@ class Capacity(Branch):
 
     sessions: Count = Field(default=256, ge=1)
     """Open sessions of one executor."""
+    idle_seconds: Seconds | None = None
+    """How long a session's kernels may live without a use of the session; then they end (``culled``), and the session's next
+    cell gets a new one and says what was lost. None lets them live. Where ``sessions`` are open, the one whose kernels were
+    ended so first is closed for a new one."""
     queue: Count = Field(default=64, ge=0)
     """Cells that may wait in one session behind the running one."""
     code_bytes: Count = Field(default=4 * MIB, ge=1)

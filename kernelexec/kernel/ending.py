@@ -47,17 +47,18 @@ class Remaining:
 
     async def keep(self, remains: Remains | None) -> None:
         """Have that for the next one; nothing is left of it where none is to come."""
-        await self._drop()
+        await self.drop()
         self._kept = remains
         if self._ended:
-            await self._drop()
+            await self.drop()
 
     async def end(self) -> None:
         """No kernel is to come."""
         self._ended = True
-        await self._drop()
+        await self.drop()
 
-    async def _drop(self) -> None:
+    async def drop(self) -> None:
+        """Nothing is left for the next one, which may come late."""
         if (kept := self.take()) is not None:
             await kept.end()
 

@@ -33,6 +33,7 @@ from kernelexec.text import clean_text
 
 _GIVEN_CHARS = 100
 _ERRORS_MAX = 10
+_MINUTE = 60.0
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
@@ -60,14 +61,15 @@ def make_server(executor: AsyncExecutor, *, interval: float, auth: AuthProvider 
     calls = Calls(executor, interval=interval)
     tools, commands = Tools(calls), Commands(calls)
     background, files, testing = Background(calls), FileTools(calls), Testing(calls)
+    idle = _idle(executor.config)
     for function, description, hints in (
-        (tools.execute_code, words.EXECUTE_CODE, _RUNS),
-        (commands.execute_command, words.EXECUTE_COMMAND, _RUNS),
+        (tools.execute_code, words.EXECUTE_CODE + idle, _RUNS),
+        (commands.execute_command, words.EXECUTE_COMMAND + idle, _RUNS),
         (tools.wait_execution, words.WAIT_EXECUTION, _READS),
         (tools.read_output, words.READ_OUTPUT, _READS),
         (tools.interrupt_kernel, words.INTERRUPT_KERNEL, _ENDS),
         (tools.restart_kernel, words.RESTART_KERNEL, _ENDS),
-        (tools.create_session, words.CREATE_SESSION, _RUNS),
+        (tools.create_session, words.CREATE_SESSION + idle, _RUNS),
         (tools.list_sessions, words.LIST_SESSIONS, _READS),
         (tools.close_session, words.CLOSE_SESSION, _ENDS),
         (tools.list_variables, words.LIST_VARIABLES, _READS),
@@ -94,7 +96,15 @@ def _instructions(config: Config) -> str:
     """How the server works, and what is known of where code runs before any does."""
     if not config.enabled:
         return OFF
-    return f"{words.INSTRUCTIONS.format(timeout=config.budgets.timeout)}\n{guidance(Surroundings(config))}"
+    return f"{words.INSTRUCTIONS.format(timeout=config.budgets.timeout)}{_idle(config)}\n{guidance(Surroundings(config))}"
+
+
+def _idle(config: Config) -> str:
+    """What is said of kernels that nobody uses."""
+    seconds = config.capacity.idle_seconds
+    if seconds is None:
+        return ""
+    return words.IDLE.format(idle=f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min")
 
 
 def quiet() -> None:

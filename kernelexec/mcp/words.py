@@ -5,6 +5,11 @@ from __future__ import annotations
 #: Characters of output that one answer shows; more is had by ``read_output``.
 PREVIEW_CHARS = 20_000
 
+#: Where idle kernels end: of the tools that make sessions, and of the server.
+IDLE = """
+A session that is not used for {idle} loses its kernel, with all variables: its next cell says so. Its files stay.
+"""
+
 INSTRUCTIONS = """\
 kernelexec runs code and shell commands in persistent Jupyter kernels.
 

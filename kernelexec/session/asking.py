@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.session.background import Background
+from kernelexec.session.culling import Culling
 from kernelexec.session.filing import Filing
 from kernelexec.session.guiding import Guiding
 from kernelexec.session.limiting import Limiting
@@ -11,5 +11,5 @@ from kernelexec.session.retrying import Retrying
 from kernelexec.session.testing import Testing
 
 
-class Asking(Background, Guiding, Filing, Limiting, Preinstalling, Retrying, Testing):
+class Asking(Culling, Guiding, Filing, Limiting, Preinstalling, Retrying, Testing):
     """All of them together."""

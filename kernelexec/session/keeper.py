@@ -17,18 +17,15 @@ from kernelexec.hooks import KernelChanged, MemoryHigh
 from kernelexec.kernel import Death, Execution, Kernel, Remaining
 from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, MemoryUse
-from kernelexec.session.ladder import end_cell
+from kernelexec.session.judging import Judging
 from kernelexec.session.life import Life
 from kernelexec.session.loss import Loss
-from kernelexec.session.shortage import limit_of, say_memory
 from kernelexec.session.starting import NOT_READY, Ready, begin
-from kernelexec.session.turn import Verdict
 
 logger = logging.getLogger("kernelexec")
-_BY_INTERRUPT = Death("killed", 130)
 
 
-class Keeper:
+class Keeper(Judging):
     """Starts, judges, replaces and ends the kernels of one session, one at a time."""
 
     def __init__(
@@ -162,84 +159,6 @@ class Keeper:
         self._starting = self._make(runtime, place=self._place, remains=remains)
         return self._starting
 
-    async def mind(self, kernel: Kernel, execution: Execution, timeout: float, *, own: bool = False) -> Verdict:
-        """Watch a cell until it ends or, after ``timeout`` seconds or on request, is made to end; then judge it.
-
-        A request of our ``own`` has a result that nobody sees: what is to be said is kept for the next cell's.
-        """
-        verdict = Verdict(notes=[] if own else self._told(kernel), confinement=kernel.confinement.layers)
-        await execution.wait_for_turn(timeout)
-        if not execution.ended.is_set():
-            verdict.interrupted = "request" if execution.asked else "timeout"
-            climbed = await end_cell(kernel, execution, grace=self._config.budgets.grace)
-            verdict.rung, verdict.stacks = climbed.rung, climbed.stacks
-        limit = limit_of(kernel.usage, self._place.isolation if self._place else "local")
-        await self._judge(kernel, execution, verdict)
-        say_memory(verdict, kernel.usage, limit)
-        verdict.notes += kernel.take_refused()
-        execution.settle()
-        if self._ephemeral and verdict.state != "lost":
-            loss = await self._bury(kernel, told=True)
-            self.loss = None  # what is meant to be gone is no news to the next cell
-            verdict.state, verdict.cause, verdict.lost_names = "lost", "culled", loss.names
-            verdict.notes.append("Every cell has a container of its own (container.mode is ephemeral): no variable lasts.")
-        return verdict
-
-    def _told(self, kernel: Kernel) -> list[str]:
-        remarks, self.remarks = self.remarks, []
-        if self._place is not None and not self._noticed:
-            self._noticed = True
-            remarks += (*self._place.notices(self._installed, kernel.transport), *kernel.confinement.told)
-        return remarks
-
-    async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
-        """Find out, with the kernel, whether the state survived the execution; fill the verdict."""
-        lingers = False
-        if execution.end == "complete" and execution.asks_exit:
-            verdict.notes.append("The cell asked the kernel to exit.")
-            lingers = not await kernel.exits(self._config.budgets.grace * 2)
-        elif await self._survives(kernel, execution, verdict):
-            verdict.state = "kept"
-            if kernel.programs is not None and (doubt := await kernel.programs.doubt()):
-                verdict.state = "unknown"
-                verdict.notes.append(doubt)
-            return
-        ended_by_us = verdict.rung == "kill" or (verdict.rung == "signal" and kernel.death == _BY_INTERRUPT)
-        died_by_itself = kernel.death is not None and self._killing is None and not ended_by_us
-        loss = await self._bury(kernel, told=True)
-        verdict.state, verdict.lost_names = "lost", loss.names
-        if loss.name_count > len(loss.names):
-            verdict.notes.append(f"{loss.name_count} names were lost; {len(loss.names)} of them are known.")
-        if self._stopped and self._killing is not None:
-            verdict.interrupted = verdict.interrupted or "request"
-            verdict.notes.append("The session was closed while the cell ran.")
-        elif lingers and self._killing is None:
-            verdict.notes.append("Its threads or exit handlers did not end in time: it was killed.")
-            loss = replace(loss, cause="exited", exit_code=1)
-        elif not died_by_itself:
-            loss = replace(loss, cause=self._killing or verdict.interrupted or "crashed")
-        self.loss, verdict.cause = loss, loss.cause
-        if verdict.interrupted is None:
-            verdict.exit_code = loss.exit_code
-        self._killing = None
-
-    async def _survives(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
-        """Whether the kernel vouches for its state, or answers at least."""
-        if execution.end == "complete" and kernel.vouched(execution):
-            return True
-        if execution.end in ("complete", "incomplete"):
-            if await kernel.settle(execution, self._config.budgets.grace):
-                if execution.end == "incomplete":
-                    verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
-                return True
-            verdict.notes.append("The kernel no longer answered after the cell and was killed.")
-        elif execution.end == "disconnected" and not await kernel.exits(self._config.budgets.grace * 2):
-            if kernel.unseen:
-                self._killing = "killed"
-            why = "The container engine does not answer, and its" if kernel.unseen else "The"
-            verdict.notes.append(f"{why} kernel closed its sockets: it counts as killed.")
-        return False
-
     def lives(self, epoch: int) -> bool:
         """Whether the kernel of that epoch is the one that lives."""
         return self.epoch == epoch and self.kernel is not None and self.kernel.alive
@@ -262,6 +181,23 @@ class Keeper:
         if self.kernel is not None:
             loss = await self._bury(self.kernel, told=False)
             self.loss = replace(loss, cause=cause)
+
+    @property
+    def culled(self) -> bool:
+        """Whether the kernel was ended for want of use, and nobody has been told yet."""
+        return self.kernel is None and self.loss is not None and self.loss.cause == "culled"
+
+    async def cull(self, idle: Callable[[], bool]) -> bool:
+        """End the kernel if nobody uses it, so said while no cell can get it; the next cell gets a new one, and is told."""
+        async with self._changing:
+            kernel = self.kernel
+            if kernel is None or not kernel.alive or self._stopped or not idle():
+                return False
+            kernel.on_death = None
+            await self._forget("culled")
+            await self._remaining.drop()
+            self._say("died", "culled")
+            return True
 
     async def stop(self, patience: float) -> None:
         """End the kernel for good, politely for ``patience`` seconds, also one that is just starting."""

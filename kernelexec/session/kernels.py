@@ -123,6 +123,15 @@ class Kernels:
         """Executions that have ended, and of which output came since the last call."""
         return [execution for keeper in self._of.values() for execution in keeper.take_late()]
 
+    @property
+    def culled(self) -> bool:
+        """Whether none lives, and all that did were ended for want of use."""
+        return any(keeper.culled for keeper in self._of.values()) and not any(keeper.kernel for keeper in self._of.values())
+
+    async def cull(self, idle: Callable[[], bool]) -> list[int]:
+        """End those that live, if the session is ``idle`` still when nothing can begin any more; their epochs."""
+        return [keeper.epoch for keeper in self._of.values() if await keeper.cull(idle)]
+
     async def stop(self, patience: float) -> None:
         """End all kernels for good, at once, politely for ``patience`` seconds."""
         async with anyio.create_task_group() as group:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import anyio
+
 from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.hooks import (
@@ -29,6 +31,7 @@ from kernelexec.results import ExecutionResult, Replay, Statistics
 from kernelexec.session.asking import Asking
 from kernelexec.session.caching import caching_of
 from kernelexec.session.counting import Counter
+from kernelexec.session.culling import LastUse
 from kernelexec.session.inheritance import Left
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life, in_thread
@@ -81,7 +84,9 @@ class AsyncSession(Asking, Sending):
         self._ledger = ledger
         self._requests = requests = Requests(name, ledger)
         self._counter = Counter(lambda: self._config)
-        told = [hook for hook in (ledger, *hooks, record, self._scribe, self._counter) if hook is not None]
+        self._used, self._culled, self._culling = LastUse(), None, anyio.CancelScope()
+        own = (self._scribe, self._counter, self._used)
+        told = [hook for hook in (ledger, *hooks, record, *own) if hook is not None]
         self._tell = tell = teller(name, told)
         listening = [hook for hook in told if wants_output(hook)]
         self._kernels = kernels = Kernels(config, name, runtime, place, self.life, tell)
@@ -135,6 +140,8 @@ class AsyncSession(Asking, Sending):
         await self.life.begun.wait()
         self.life.check_open()
         self.life.tasks.start_soon(self._scribe.live)
+        if (idle := self._config.capacity.idle_seconds) is not None:
+            self.life.tasks.start_soon(self._cull, idle)
         try:
             note(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
@@ -269,6 +276,7 @@ class AsyncSession(Asking, Sending):
         """Called in the session's task when it is to end: every turn ends by this."""
         self._tell(SessionClosing(self.name))
         self._scribe.leave()
+        self._culling.cancel()
         self._queue.let_none_begin()
         await self._kernels.stop(0.0 if self.busy else self._config.budgets.stop)
 
