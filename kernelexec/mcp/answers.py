@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastmcp.tools import ToolResult
-from mcp.types import ImageContent, TextContent
+from mcp.types import TextContent
 
 from kernelexec.mcp.calls import Seen
+from kernelexec.mcp.pictures import PICTURE_BYTES, PICTURES_MAX, Inline, inline
+from kernelexec.mcp.tables import compacted
 from kernelexec.mcp.words import PREVIEW_CHARS
-from kernelexec.results import Image, Stream, image_of, output_text, remarks
+from kernelexec.results import ExecutionResult, Stream, image_of, output_text, remarks
 from kernelexec.results.telling import LISTED, listed
 from kernelexec.text import apply_returns, clean, utf8_size
 
 #: The key of the machine-readable record in an answer's ``_meta``.
 RECORD = "kernelexec/result"
-#: What clients and models take of pictures.
-PICTURES_MAX = 4
-PICTURE_BYTES = 500_000
-PICTURE_PIXELS = 8000
+#: What clients take of an answer.
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
 #: What is said of a timeout.
@@ -33,18 +32,16 @@ _BULKY = ("outputs", "late")
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
 
 
-def answer(seen: Seen) -> ToolResult:
+async def answer(seen: Seen) -> ToolResult:
     """The answer to a call: content only, since some clients show their model nothing else where there is structure too."""
     record = _record(seen)
-    text = _text(seen)
+    text = _text(replace(seen, outputs=compacted(seen.outputs)))
     room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps(text)) - len(json.dumps(record))
     images = [image for output in seen.outputs if (image := image_of(output)) is not None]
-    shown, left_out = _pictures(images, room)
-    if left_out:
-        text += "\n" + _elsewhere(left_out, len(images), seen)
-    return ToolResult(
-        content=[TextContent(type="text", text=text), *shown], meta={RECORD: record}, is_error=seen.result.status == "aborted"
-    )
+    pictures = await inline(images, room)
+    text += "".join(f"\n{line}" for line in _elsewhere(pictures, len(images), seen))
+    content = [TextContent(type="text", text=text), *pictures.shown]
+    return ToolResult(content=content, meta={RECORD: record}, is_error=seen.result.status == "aborted")
 
 
 def preview(text: str, more: str, *, cut: bool = False) -> str:
@@ -108,6 +105,15 @@ def _offset(seen: Seen) -> str:
     return f", offset={size}" if size else ""
 
 
+def record_schema() -> dict[str, Any]:
+    """The JSON Schema of the record beside an answer: that of results without what the content shows."""
+    schema = ExecutionResult.json_schema()
+    properties = {name: said for name, said in schema["properties"].items() if name not in _BULKY}
+    places = {name: {"type": "integer", "minimum": 0} for name in ("cursor", "place")}
+    required = [name for name in schema["required"] if name not in _BULKY]
+    return {**schema, "title": RECORD, "properties": properties | places, "required": required, "additionalProperties": False}
+
+
 def _record(seen: Seen) -> dict[str, Any]:
     """The result without its outputs, and with bounded lists."""
     plain = {key: value for key, value in seen.result.to_dict().items() if key not in _BULKY}
@@ -119,43 +125,23 @@ def _record(seen: Seen) -> dict[str, Any]:
     return found
 
 
-def _pictures(images: Sequence[Image], room: int) -> tuple[list[ImageContent], list[int]]:
-    """The pictures that go inline, and the numbers of those that do not."""
-    shown: list[ImageContent] = []
-    left_out: list[int] = []
-    for number, image in enumerate(images):
-        encoded_bytes = (len(image.content) + 2) // 3 * 4 + 100
-        if len(shown) >= PICTURES_MAX or encoded_bytes > room or not _fit(image):
-            left_out.append(number)
-            continue
-        room -= encoded_bytes
-        encoded = base64.b64encode(image.content).decode("ascii")
-        shown.append(ImageContent(type="image", data=encoded, mime_type=image.mime))
-    return shown, left_out
+def _elsewhere(pictures: Inline, count: int, seen: Seen) -> Iterator[str]:
+    """Which files of the workspace hold the pictures that are not inline, or not as large as they are."""
+    if pictures.smaller:
+        yield f"[{len(pictures.smaller)} picture(s) shown smaller than they are; {_saved(pictures.smaller, count, seen)}]"
+    if pictures.left_out:
+        limits = f"at most {PICTURES_MAX} pictures are shown, of what can be brought to {PICTURE_BYTES // 1000} kB"
+        yield f"[{len(pictures.left_out)} picture(s) not shown here: {limits}; {_saved(pictures.left_out, count, seen)}]"
 
 
-def _fit(image: Image) -> bool:
-    """Whether a picture is what it says, of a kind and size that models take: one that is not spoils a whole conversation."""
-    content = image.content
-    if len(content) > PICTURE_BYTES:
-        return False
-    if image.mime == "image/png":
-        sides = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
-        return content.startswith(b"\x89PNG\r\n\x1a\n") and all(0 < side <= PICTURE_PIXELS for side in sides)
-    return image.mime == "image/jpeg" and content.startswith(b"\xff\xd8\xff")
-
-
-def _elsewhere(left_out: Sequence[int], count: int, seen: Seen) -> str:
-    """Which files of the workspace hold the pictures that are not inline."""
-    limits = f"at most {PICTURES_MAX} PNG or JPEG pictures of {PICTURE_BYTES // 1000} kB each are shown"
+def _saved(numbers: Sequence[int], count: int, seen: Seen) -> str:
     if seen.result.status == "running":
-        return f"[{len(left_out)} picture(s) not shown here: {limits}; they are saved when the cell ends]"
+        return "they are saved when the cell ends"
     saved = sorted((int(match[1]), name) for name in seen.result.files if (match := _SAVED.fullmatch(name)))
     names = [name for _, name in saved]
     if len(names) == count:  # else some were not saved, or belong to an earlier answer: then all are named
-        names = [names[number] for number in left_out]
-    where = f"see {listed(names)} in the workspace" if names else "and not saved either"
-    return f"[{len(left_out)} picture(s) not shown here: {limits}; {where}]"
+        names = [names[number] for number in numbers]
+    return f"see {listed(names)} in the workspace" if names else "and not saved either"
 
 
 def streams(seen: Seen, name: str) -> str:

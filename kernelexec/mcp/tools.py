@@ -135,7 +135,7 @@ class Tools:
                 return await call(wait=patience, request_id=request_id)
 
             seen = await self._calls.run(opened, send, title=opened.mask(code), wait=wait, report=reporting(context))
-        return answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
+        return await answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def wait_execution(
         self,
@@ -149,7 +149,8 @@ class Tools:
         with refusing():
             found = self._calls.session_of(execution_id, session)
             place = check_cursor(cursor)
-            return answer(await self._calls.follow(found, execution_id, cursor=place, wait=wait, report=reporting(context)))
+            seen = await self._calls.follow(found, execution_id, cursor=place, wait=wait, report=reporting(context))
+        return await answer(seen)
 
     async def read_output(
         self,
@@ -175,7 +176,7 @@ class Tools:
             result = await self._calls.open_session(session).interrupt()
         if result is None:
             return told(f"Nothing runs in session {session}: there is nothing to interrupt.")
-        return answer(Seen(self._calls.result(result), result.outputs))
+        return await answer(Seen(self._calls.result(result), result.outputs))
 
     async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
         """Replace the kernel."""
