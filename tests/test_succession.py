@@ -62,12 +62,13 @@ def test_a_kernel_that_ended_is_followed_by_one_in_its_container(
 
 def test_what_a_kernel_started_ends_with_it_though_no_other_follows(executor: Executor, session: Session) -> None:
     session.execute("import pathlib, subprocess")
-    beats = "while :; do date +%s%N > beat; sleep 0.05; done"
+    beats = "while :; do echo >> beat; sleep 0.05; done"
     assert session.execute(f"own = subprocess.Popen(['setsid', 'sh', '-c', {beats!r}])").ok
+    assert session.execute("import time\nwhile not pathlib.Path('beat').exists(): time.sleep(0.01)").ok
     beat = Path(session.workspace, "beat")
     session.execute("import os, threading; threading.Timer(0.5, os._exit, [0]).start()")
-    deadline, before = time.monotonic() + BOUND, ""
-    while before != (before := beat.read_text()) and time.monotonic() < deadline:
+    deadline, before = time.monotonic() + BOUND, 0
+    while before != (before := beat.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert time.monotonic() < deadline
     assert len(ids(executor)) == 1
