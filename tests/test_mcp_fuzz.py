@@ -34,6 +34,7 @@ TOOLS = {
     "kill_background": ["command_id", "session"],
     "list_background": ["session"],
     "run_tests": ["cases", "code", "timeout", "session"],
+    "install_packages": ["packages", "session", "wait"],
     "list_files": ["path", "recursive", "pattern", "session"],
     "read_file": ["path", "offset", "limit", "session"],
     "write_file": ["path", "content", "append", "session"],

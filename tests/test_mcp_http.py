@@ -141,6 +141,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "kill_background": {"command_id": "shell_00000000"},
     "list_background": {},
     "run_tests": {"cases": ["True"]},
+    "install_packages": {"packages": ["six"]},
     "list_files": {},
     "read_file": {"path": "a"},
     "write_file": {"path": "a", "content": "b"},

@@ -268,6 +268,7 @@ def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> 
         "list_variables",
         *background,
         "run_tests",
+        "install_packages",
         "list_files",
         "delete_files",
     ]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -16,33 +16,40 @@ from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
 from kernelexec.cli.surroundings import here, say, write_any
 from kernelexec.config import Config
 from kernelexec.config.clients import add_server, server_entry
+from kernelexec.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from kernelexec.mcp.groups import Offer, Source
 
 _MISSING = "MCP needs fastmcp, which is not installed here: pip install 'kernelexec[mcp]'."
 
 
-def serve_mcp(config: Config) -> int:
+def serve_mcp(config: Config, tools: str | None, packages_from: str | None) -> int:
     """Serve MCP over stdin and stdout; the exit status: 0 at the end of stdin, 128 and the signal's number after one.
 
     Raises:
         CommandFailed: fastmcp is missing, or the server failed.
+        InvalidRequest: there is no such group of tools, or no such directory.
     """
     here()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
     from kernelexec.mcp import Broken, serve  # noqa: PLC0415 - only where MCP is served
 
+    offer = _offer(tools, packages_from)
     try:
-        signum = anyio.run(serve, config)
+        signum = anyio.run(partial(serve, offer=offer), config)
     except Broken as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
-def serve_mcp_http(config: Config, door: Mapping[str, Any]) -> int:
+def serve_mcp_http(config: Config, door: Mapping[str, Any], tools: str | None, packages_from: str | None) -> int:
     """Serve MCP over HTTP, with these options of ``Door``; the exit status: 128 and the number of the signal that ended it.
 
     Raises:
         CommandFailed: fastmcp is missing, it cannot listen there, or the server failed.
+        InvalidRequest: see ``serve_mcp``.
     """
     here()
     if importlib.util.find_spec("fastmcp") is None:
@@ -50,7 +57,7 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any]) -> int:
     from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
     from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
 
-    chosen = Door(**door)
+    chosen, offer = Door(**door), _offer(tools, packages_from)
     chosen.check()
 
     def told(where: str) -> None:
@@ -59,13 +66,25 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any]) -> int:
         say(f"serving MCP at {where}")
 
     try:
-        signum = anyio.run(partial(serve_http, told=told), config, chosen)
+        signum = anyio.run(partial(serve_http, offer=offer, told=told), config, chosen)
     except OSError as exc:
         place = chosen.socket or f"{chosen.host}:{chosen.port}"
         raise CommandFailed(f"{place}: it cannot listen there: {exc.strerror or exc}.") from exc
     except Broken as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def _offer(tools: str | None, packages_from: str | None) -> Offer:
+    from kernelexec.mcp.groups import EVERYTHING, Offer, chosen  # noqa: PLC0415 - only where MCP is served
+
+    source: Source = None
+    if packages_from == "network":
+        source = "network"
+    elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
+        message = f"--packages-from {packages_from!r}: it is no directory of wheels. Give one, or the word network."
+        raise InvalidRequest(message)
+    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source)
 
 
 def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:

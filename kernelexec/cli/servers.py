@@ -64,6 +64,24 @@ def mcp(
         list[str] | None,
         typer.Option("--allowed-origin", metavar="URL", help="The origin of pages that may send requests. Repeatable."),
     ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            "--tools",
+            metavar="GROUP,...",
+            callback=filled,
+            help="The tools to serve: core and, of variables, background, tests, packages, files, what is named. Default: all.",
+        ),
+    ] = None,
+    packages_from: Annotated[
+        str | None,
+        typer.Option(
+            "--packages-from",
+            metavar="network|DIRECTORY",
+            callback=filled,
+            help="Where packages come from: the network, though cells have none, or wheels. Default: what cells reach.",
+        ),
+    ] = None,
     idle: Annotated[
         float | None,
         typer.Option(
@@ -94,7 +112,7 @@ def mcp(
     if http and "idle_seconds" not in config.capacity.model_fields_set:
         capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
         config = config.model_copy(update={"capacity": capacity})
-    return serve_mcp_http(config, over_http) if http else serve_mcp(config)
+    return serve_mcp_http(config, over_http, tools, packages_from) if http else serve_mcp(config, tools, packages_from)
 
 
 @servers_app.command(

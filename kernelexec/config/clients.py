@@ -22,6 +22,7 @@ _PATHS = dict.fromkeys(
 ) | {
     "--context": re.compile(r"(?P<before>)(?P<path>.+?)(?P<behind>(?::r[ow])?)", re.DOTALL),
     "--config": re.compile(r"(?P<before>)(?P<path>.+?)(?P<behind>(?:#[^#]*)?)", re.DOTALL),
+    "--packages-from": re.compile(r"(?P<before>)(?P<path>(?!network\Z).+?)(?P<behind>)", re.DOTALL),
     "--secret": re.compile(r"(?P<before>[^=]*=file:)(?P<path>.+?)(?P<behind>)", re.DOTALL),
 }
 

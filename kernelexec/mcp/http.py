@@ -20,6 +20,7 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.gate import Gate, is_loopback
+from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.server import make_server, quiet
 from kernelexec.mcp.serving import INTERVAL, until_over
 from kernelexec.mcp.tokens import Tokens
@@ -67,7 +68,12 @@ class Door:
 
 
 async def serve_http(
-    config: Config, door: Door, *, interval: float = INTERVAL, told: Callable[[str], None] = lambda _where: None
+    config: Config,
+    door: Door,
+    *,
+    interval: float = INTERVAL,
+    offer: Offer = EVERYTHING,
+    told: Callable[[str], None] = lambda _where: None,
 ) -> signal.Signals | None:
     """Serve until a signal comes, and return it, with everything closed; ``told`` hears where, once requests are answered.
 
@@ -83,7 +89,7 @@ async def serve_http(
 
     async def speak(executor: AsyncExecutor) -> None:
         quiet()
-        served = make_server(executor, interval=interval, auth=auth)
+        served = make_server(executor, interval=interval, auth=auth, offer=offer)
         # Who is not meant is sent away by the gate. The answers are streams: else nobody would hear that a client has gone.
         app = served.http_app(PATH, host_origin_protection=False, json_response=False)
         gate = Middleware(Gate, hosts=(door.host, *door.hosts), origins=door.origins, ready=lambda: not over.is_set())

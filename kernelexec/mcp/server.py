@@ -26,6 +26,8 @@ from kernelexec.mcp.callers import Callers
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.commands import Commands
 from kernelexec.mcp.files import FileTools
+from kernelexec.mcp.groups import EVERYTHING, Offer
+from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
 from kernelexec.mcp.testing import Testing
 from kernelexec.mcp.tools import Tools
@@ -40,18 +42,21 @@ _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempoten
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
-def make_server(executor: AsyncExecutor, *, interval: float, auth: AuthProvider | None = None) -> FastMCP:
+def make_server(
+    executor: AsyncExecutor, *, interval: float, auth: AuthProvider | None = None, offer: Offer = EVERYTHING
+) -> FastMCP:
     """A server of the sessions of an open executor.
 
     Args:
         executor: whose sessions.
         interval: seconds between two tellings of progress of a call that blocks.
         auth: who says who is calling, where that is asked over HTTP.
+        offer: which tools there are.
     """
     callers = Callers()
     server = FastMCP(
         "kernelexec",
-        instructions=_instructions(executor.config),
+        instructions=_instructions(executor.config, offer),
         version=importlib.metadata.version("kernelexec"),
         middleware=[Refusals(), callers],
         auth=auth,
@@ -59,10 +64,22 @@ def make_server(executor: AsyncExecutor, *, interval: float, auth: AuthProvider 
         mask_error_details=False,
     )
     calls = Calls(executor, interval=interval)
+    for function, description, hints in _tools(calls, offer, _idle(executor.config)):
+        if function.__name__ in offer.tools:
+            server.add_tool(FunctionTool.from_function(function, description=description, annotations=hints))
+            if hints is _READS:
+                callers.reading.add(function.__name__)
+    prompts = Prompts(calls)
+    for prompt in (prompts.guidance, prompts.debug):
+        server.add_prompt(Prompt.from_function(prompt))
+    return server
+
+
+def _tools(calls: Calls, offer: Offer, idle: str) -> tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...]:
+    """All tools, in the order of their list, with what is said of them."""
     tools, commands = Tools(calls), Commands(calls)
     background, files, testing = Background(calls), FileTools(calls), Testing(calls)
-    idle = _idle(executor.config)
-    for function, description, hints in (
+    return (
         (tools.execute_code, words.EXECUTE_CODE + idle, _RUNS),
         (commands.execute_command, words.EXECUTE_COMMAND + idle, _RUNS),
         (tools.wait_execution, words.WAIT_EXECUTION, _READS),
@@ -78,25 +95,20 @@ def make_server(executor: AsyncExecutor, *, interval: float, auth: AuthProvider 
         (background.kill_background, words.KILL_BACKGROUND, _ENDS),
         (background.list_background, words.LIST_BACKGROUND, _READS),
         (testing.run_tests, words.RUN_TESTS, _RUNS),
+        (Packages(calls, offer.packages_from).install_packages, words.INSTALL_PACKAGES, _RUNS),
         (files.list_files, words.LIST_FILES, _READS),
         (files.read_file, words.READ_FILE, _READS),
         (files.write_file, words.WRITE_FILE, _WRITES),
         (files.delete_files, words.DELETE_FILES, _ENDS),
-    ):
-        server.add_tool(_tool(function, description, hints))
-        if hints is _READS:
-            callers.reading.add(function.__name__)
-    prompts = Prompts(calls)
-    for prompt in (prompts.guidance, prompts.debug):
-        server.add_prompt(Prompt.from_function(prompt))
-    return server
+    )
 
 
-def _instructions(config: Config) -> str:
+def _instructions(config: Config, offer: Offer) -> str:
     """How the server works, and what is known of where code runs before any does."""
     if not config.enabled:
         return OFF
-    return f"{words.INSTRUCTIONS.format(timeout=config.budgets.timeout)}{_idle(config)}\n{guidance(Surroundings(config))}"
+    told = words.INSTRUCTIONS.format(timeout=config.budgets.timeout) + words.FILES * ("files" in offer.groups)
+    return f"{told}{_idle(config)}\n{guidance(Surroundings(config))}"
 
 
 def _idle(config: Config) -> str:
@@ -131,10 +143,6 @@ class Refusals(Middleware):
             tool = await context.fastmcp_context.fastmcp.get_tool(context.message.name) if context.fastmcp_context else None
             known = list(tool.parameters.get("properties", {})) if tool else []
             raise ToolError(_explained(cause.errors(), known)) from exc
-
-
-def _tool(function: Callable[..., Any], description: str, hints: ToolAnnotations) -> FunctionTool:
-    return FunctionTool.from_function(function, description=description, annotations=hints)
 
 
 def _explained(errors: Sequence[dict[str, Any]], known: list[str]) -> str:

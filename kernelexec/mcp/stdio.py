@@ -9,6 +9,7 @@ import anyio
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.serving import INTERVAL, until_over
 from kernelexec.mcp.wire import Wire
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fastmcp import FastMCP
 
 
-async def serve(config: Config, *, interval: float = INTERVAL) -> signal.Signals | None:
+async def serve(config: Config, *, interval: float = INTERVAL, offer: Offer = EVERYTHING) -> signal.Signals | None:
     """Serve until stdin ends or a signal comes, and return that signal, with everything closed.
 
     Nothing but the protocol is written to stdout: from here on the process's own stdout is stderr, and its stdin is empty.
@@ -32,7 +33,7 @@ async def serve(config: Config, *, interval: float = INTERVAL) -> signal.Signals
         from kernelexec.mcp.server import make_server, quiet  # noqa: PLC0415 - a second of imports, while signals are minded
 
         quiet()
-        await _converse(make_server(executor, interval=interval), wire)
+        await _converse(make_server(executor, interval=interval, offer=offer), wire)
 
     return await until_over(opening, over, speak)
 

