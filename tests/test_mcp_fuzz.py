@@ -137,6 +137,9 @@ def makes_sense(answer: dict[str, Any]) -> bool:
 
 
 def cost(client: Raw) -> tuple[int, int]:
+    """What the server takes with both sessions open, whichever were closed before."""
+    for session in ("default", "two"):
+        client.answer(client.call("execute_code", code="1", session=session))
     process = psutil.Process(client.process.pid)
     return process.memory_info().rss, process.num_fds()
 
@@ -148,7 +151,12 @@ def test_every_call_is_answered_and_the_server_is_none_the_worse(era: str, tmp_p
     private.mkdir(mode=0o700)
     unclear: list[Any] = []
     before = (0, 0)
-    with raw(tmp_path, era, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as client, ThreadPoolExecutor(1) as writer:
+    (tmp_path / "wheels").mkdir()
+    options = ("--packages-from", str(tmp_path / "wheels"))
+    with (
+        raw(tmp_path, era, *options, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as client,
+        ThreadPoolExecutor(1) as writer,
+    ):
         known = []
         for session in ("default", "two"):
             answer = client.answer(client.call("execute_code", code="print('a' * 1000)", session=session))

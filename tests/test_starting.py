@@ -6,9 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
-from kernelexec import Executor, KernelStartFailed
+from kernelexec import AsyncExecutor, Closed, Executor, KernelStartFailed
 from tests.engine import needs_bubblewrap
 
 #: What bubblewrap said, as a container's file system was unmounted: of one in three hundred starts while they came and went.
@@ -46,3 +47,28 @@ def test_what_passes_is_tried_again(
         else:
             assert executor.session("a").execute("6 * 7").text.strip() == "42"
     assert len((tmp_path / "tries").read_text().splitlines()) == (tries or times)
+
+
+async def closed_after(executor: AsyncExecutor, delay: float) -> None:
+    await anyio.sleep(delay)
+    if (session := executor.open_session("a")) is not None:
+        await session.close()
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+def test_a_session_that_is_closed_while_it_opens_says_so(fork: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    async def opened() -> int:
+        refused = 0
+        async with AsyncExecutor("local", workspace=tmp_path / "w", config={"fork_server": fork}) as executor:
+            for number in range(40):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(closed_after, executor, number * (0.002 if fork else 0.005))
+                    try:
+                        await executor.session("a")
+                    except Closed:
+                        refused += 1
+                await closed_after(executor, 0.0)
+            assert executor.sessions() == ()
+        return refused
+
+    assert anyio.run(opened) > 0

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, cast
 import anyio
 from fastmcp import Context
 
-from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import preview
 from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls, check_wait
@@ -41,7 +40,7 @@ class _Underway:
     began: float
     done: anyio.Event = field(default_factory=anyio.Event)
     found: Installation | None = None
-    failure: KernelexecError | None = None
+    failure: Exception | None = None
 
 
 class Packages:
@@ -73,6 +72,7 @@ class Packages:
                         raise
                     return cast("InstallAnswer", asking.needed)  # fastmcp hands it on as it is
                 if key not in self._underway:
+                    opened.life.check_open()
                     self._underway[key] = _Underway(anyio.current_time())
                     opened.life.tasks.start_soon(self._install, opened, key)
             one, report = self._underway[key], reporting(context)
@@ -95,7 +95,7 @@ class Packages:
         one = self._underway[key]
         try:
             one.found = await opened.install(key[1], **self._from)
-        except KernelexecError as exc:
+        except Exception as exc:  # noqa: BLE001 - raised to who asked
             one.failure = exc
         finally:
             if one.found is None and one.failure is None:  # the session ends: nobody will ask
