@@ -87,7 +87,6 @@ class Beginning(Ending):
             if secrets and not installed:
                 await self._or_death(lambda: self._tell(secrets))
             if served.server_key is not None and self._link is not None:
-                self._check_wanted()
                 tasks.start_soon(lease.keep, self._link, self.died)
             self.usage.begin()
             await self._note()
@@ -168,7 +167,6 @@ class Beginning(Ending):
                 raise KernelStartFailed(start_failure(exc, spec.argv[0], self._place.cwd)) from exc
         await provisioner.post_launch()
         self.container = getattr(provisioner, "in_container", None)
-        self._check_wanted()  # who closed its session meanwhile has ended these tasks
         tasks.start_soon(self._watch, provisioner)
         return where
 
@@ -217,7 +215,6 @@ class Beginning(Ending):
             unless_found.pop_all()
         self._provisioner = provisioner
         self.container = getattr(provisioner, "in_container", None)
-        self._check_wanted()
         tasks.start_soon(self._watch, provisioner)
 
     @property

@@ -66,7 +66,8 @@ class Background(Secrecy):
         if len(running) >= self._config.capacity.background:
             message = f"{len(running)} background commands run in session {self.name!r}, its limit: end one first."
             raise CapacityReached(message)
-        await self._keeper.start()
+        async with self.life.held():
+            await self._keeper.start()
         begun = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.said(turn.shown), "running")
         begun = replace(begun, kernel_epoch=self._keeper.epoch)
         asked = {"command": cells.said(turn.cell), "work_dir": directory}

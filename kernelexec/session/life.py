@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.to_thread
@@ -83,6 +84,21 @@ class Life:
             why = " Its tasks were cancelled from outside." if self.ended.is_set() else " It ended by itself: see the log."
         message = f"{self._name} is closed.{why}"
         raise Closed(message) from self.failure
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Have the end wait for what is done within, which needs the tasks of this life though it is in none of them.
+
+        Raises:
+            Closed: see ``check_open``.
+        """
+        self.check_open()
+        done = asyncio.Event()
+        self.tasks.start_soon(done.wait)
+        try:
+            yield
+        finally:
+            done.set()
 
     async def live(self) -> None:
         """The task of this life. A task that fails ends it; the failure is logged at once and kept for those who ask."""

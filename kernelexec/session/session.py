@@ -146,7 +146,7 @@ class AsyncSession(Asking, Sending):
             note(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
             logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
-        async with self._queue.order:
+        async with self.life.held(), self._queue.order:
             self._kernels.ended = {} if left is None else left.ended
             if left is not None and (kernel := await self._keeper.take_over(left.handover)) is not None:
                 turn = left.turn(self.isolation)
@@ -259,7 +259,7 @@ class AsyncSession(Asking, Sending):
         if first is not None and of_first in chosen and first.collector is not None:
             await first.done.wait()
         if not self.busy:
-            async with self._queue.order:
+            async with self.life.held(), self._queue.order:
                 for keeper in chosen:
                     if keeper.epoch:
                         await keeper.start()
