@@ -25,9 +25,10 @@ from rich.table import Table
 
 from tests.benchmarks.containers import show_containers
 from tests.benchmarks.ladder import show_ladder
+from tests.benchmarks.mcp import calls, throughput
 from tests.benchmarks.peers import ALONE, PEERS, missing
 from tests.benchmarks.report import draw, show_figures, show_times, write_json
-from tests.benchmarks.sessions import at_once, beside, calls, restarts, starts
+from tests.benchmarks.sessions import at_once, beside, restarts, starts
 
 ONE_LINE = "print('x' * 10_000_000)"
 MANY_LINES = "for _ in range(100_000): print('x' * 99)"
@@ -162,11 +163,18 @@ def sessions(chosen: argparse.Namespace) -> Any:
     both = asyncio.run(beside(rounds, cells // 3))
     for title, times in both.items():
         show_times(title, times, next(iter(times)))
-    by_call = asyncio.run(calls(cells))
-    show_times("a cell 1+1, and the same by a tool call over MCP stdio", by_call, "cell")
     together = asyncio.run(at_once(many, idle))
     show_figures(f"{many} sessions at once", together)
-    return {"starts, ms": first, "restarts, ms": again, "beside, ms": both, "calls, ms": by_call, f"{many} sessions": together}
+    return {"starts, ms": first, "restarts, ms": again, "beside, ms": both, f"{many} sessions": together}
+
+
+def mcp(chosen: argparse.Namespace) -> Any:
+    cells, agents = (5, 4) if chosen.smoke else (300, 100)
+    by_call = asyncio.run(calls(cells))
+    show_times("a cell 1+1, and the same by a tool call", by_call, "cell")
+    many = asyncio.run(throughput(agents, 10))
+    show_figures(f"{agents} agents at once over HTTP, ten calls each", many)
+    return {"calls, ms": by_call, f"{agents} agents over HTTP": many}
 
 
 def containers(chosen: argparse.Namespace) -> Any:
@@ -181,6 +189,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "containers": containers,
     "ladder": ladder,
     "sessions": sessions,
+    "mcp": mcp,
     "peers": peers,
 }
 

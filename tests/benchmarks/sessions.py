@@ -1,10 +1,9 @@
-"""Sessions: how soon the first result is there, with the data stack; what a call over MCP adds; and two hundred at once."""
+"""Sessions: how soon the first result is there, with the data stack; and two hundred at once."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,8 +12,6 @@ from functools import partial
 from typing import Any
 
 import psutil
-from fastmcp import Client
-from fastmcp.client.transports import StdioTransport
 
 from kernelexec import AsyncExecutor, AsyncSession
 from tests.benchmarks.peers import PlainAsync, PlainBlocking
@@ -170,22 +167,6 @@ async def beside(rounds: int, cells: int) -> dict[str, Found]:
                         taken = [await timed(partial(run, code)) for _ in range(times)]
                         if number:  # the first turn warms both
                             found[title][name] += taken
-    return found
-
-
-async def calls(count: int) -> Found:
-    """A cell, from this process and by a tool call over MCP stdio, one here and one there in turn, in milliseconds."""
-    found: Found = {"cell": [], "cell by MCP": []}
-    with tempfile.TemporaryDirectory() as directory:
-        command = ["-m", "kernelexec", "mcp", "--isolation", "local", "--workspace", directory]
-        async with opened() as executor, Client(StdioTransport(sys.executable, command, keep_alive=False)) as client:
-            session = await executor.session()
-            for number in range(count + 20):
-                here = await timed(lambda: session.execute("1+1"))
-                there = await timed(lambda: client.call_tool("execute_code", {"code": "1+1"}))
-                if number >= 20:
-                    found["cell"].append(here)
-                    found["cell by MCP"].append(there)
     return found
 
 

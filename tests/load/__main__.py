@@ -1,0 +1,202 @@
+"""Many agents on one server over HTTP, for minutes, with faults: no answer may be wrong, memory stays flat, nothing is left.
+
+python -m tests.load                              50 agents for 10 minutes, on local kernels
+python -m tests.load --agents 8 --minutes 0.3     a short one
+
+Exit status 1 where anything was wrong. It speaks to this machine only, and stops by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from fastmcp import Client
+from fastmcp.client.client import CallToolResult
+from fastmcp.client.transports import StreamableHttpTransport
+
+from tests.benchmarks.mcp import served
+
+#: What one agent pauses between two calls, in seconds, on average; how often a fault comes, of all its turns.
+_THINKS, _FAULTS = 2.0, 0.05
+_EXTRA_BYTES, _EXTRA_SHARE = 96 * 2**20, 0.25
+_CALL_SECONDS, _LOOKED_AT = 120.0, 5.0
+
+
+class Wrong(Exception):
+    """An answer that is not what it must be."""
+
+
+class Agent:
+    """One agent: it knows what its kernel must know, and compares."""
+
+    def __init__(self, url: str, number: int, counts: Counter[str]) -> None:
+        self.name = f"agent-{number}"
+        self._url, self._counts = url, counts
+        self._random = random.Random(number)  # noqa: S311 - a test's numbers are no secrets
+        self._number = 0
+        self._known: int | None = None
+        self._turns = 0
+
+    def client(self) -> Client[Any]:
+        transport = StreamableHttpTransport(self._url, headers={"x-kernelexec-agent": self.name})
+        return Client(transport, timeout=_CALL_SECONDS, mode=self._random.choice(["auto", "legacy"]))
+
+    async def work(self, until: float) -> None:
+        while time.monotonic() < until:
+            async with self.client() as client:
+                for _ in range(20):
+                    if time.monotonic() >= until:
+                        break
+                    await self._turn(client)
+                    await asyncio.sleep(self._random.uniform(0, 2 * _THINKS))
+
+    async def _turn(self, client: Client[Any]) -> None:
+        kinds: list[Callable[[Client[Any]], Awaitable[None]]]
+        kinds = [self._remembers] * 4 + [self._fails, self._prints, self._runs, self._waits, self._writes, self._draws]
+        kind = self._random.choice(kinds)
+        if self._random.random() < _FAULTS:
+            kind = self._random.choice([self._dies, self._is_killed, self._leaves])
+        await kind(client)
+        self._counts[kind.__name__.strip("_")] += 1
+
+    async def _ask(self, client: Client[Any], code: str, **more: Any) -> tuple[str, dict[str, Any]]:
+        answer = await client.call_tool("execute_code", {"code": code, **more}, raise_on_error=False)
+        said = _text(answer)
+        if answer.is_error or answer.meta is None:
+            raise Wrong(f"{self.name}: {code!r} was refused: {said[:300]}")
+        record: dict[str, Any] = answer.meta["kernelexec/result"]
+        if record["state"] == "lost":
+            self._known = None
+        return said, record
+
+    async def _remembers(self, client: Client[Any]) -> None:
+        """Its own variable has its own value, or the answer says that the state was lost."""
+        known, self._number = self._known, self._number + 1
+        said, record = await self._ask(client, f"print('was', globals().get('x')); x = {self._number}; '{self.name}'")
+        was = f"was {known}" if self._known is not None else "was None"
+        if was not in said or f"'{self.name}'" not in said or record["status"] != "ok":
+            raise Wrong(f"{self.name}: {was!r} was expected: {said[:300]}")
+        self._known = self._number
+
+    async def _fails(self, client: Client[Any]) -> None:
+        said, record = await self._ask(client, f"raise ValueError({self.name!r})")
+        if record["status"] != "error" or f"ValueError: {self.name}" not in said or record["exit_code"] != 1:
+            raise Wrong(f"{self.name}: an error was expected: {said[:300]}")
+
+    async def _prints(self, client: Client[Any]) -> None:
+        said, record = await self._ask(client, f"for n in range(20000): print({self.name!r}, n)")
+        if f"{self.name} 0\n" not in said or f"{self.name} 19999" not in said or not record["total_bytes"] > 20_000:
+            raise Wrong(f"{self.name}: its lines were expected: {said[:300]}")
+
+    async def _runs(self, client: Client[Any]) -> None:
+        command = f"echo {self.name}; echo err >&2; exit 7"
+        answer = await client.call_tool("execute_command", {"command": command}, raise_on_error=False)
+        found = answer.structured_content or {}
+        self._known = None if found.get("state") == "lost" else self._known
+        if (found.get("exit_code"), found.get("stdout"), found.get("stderr")) != (7, f"{self.name}\n", "err\n"):
+            raise Wrong(f"{self.name}: {found}")
+
+    async def _waits(self, client: Client[Any]) -> None:
+        said, record = await self._ask(client, "import time; print('begun'); time.sleep(30)", timeout=0.3)
+        if record["status"] != "error" or record["interrupted"] != "timeout" or record["exit_code"] != 124:
+            raise Wrong(f"{self.name}: a timeout was expected: {said[:300]}")
+
+    async def _writes(self, client: Client[Any]) -> None:
+        text = f"{self.name} {self._random.random()}"
+        await client.call_tool("write_file", {"path": "note.txt", "content": text})
+        said, _ = await self._ask(client, "print(open('note.txt').read())")
+        if text not in said:
+            raise Wrong(f"{self.name}: {text!r} was expected: {said[:300]}")
+
+    async def _draws(self, client: Client[Any]) -> None:
+        code = "import matplotlib.pyplot as plt; plt.figure(figsize=(1, 1)); plt.plot([1, 2]); plt.show()"
+        answer = await client.call_tool("execute_code", {"code": code}, raise_on_error=False)
+        self._known = None if (answer.meta or {})["kernelexec/result"]["state"] == "lost" else self._known
+        if [block.type for block in answer.content] != ["text", "image"]:
+            raise Wrong(f"{self.name}: a picture was expected: {_text(answer)[:300]}")
+
+    async def _dies(self, client: Client[Any]) -> None:
+        said, record = await self._ask(client, "import os; os._exit(3)")
+        if (record["status"], record["state"], record["exit_code"]) != ("error", "lost", 3):
+            raise Wrong(f"{self.name}: a death was expected: {said[:300]}")
+
+    async def _is_killed(self, client: Client[Any]) -> None:
+        said, _ = await self._ask(client, "import os; print('pid', os.getpid())")
+        pid = int(said.partition("pid ")[2].split()[0])
+        psutil.Process(pid).send_signal(signal.SIGKILL)  # a kernel of ours: it has just said so itself
+        await self._remembers(client)
+        if self._known != self._number:
+            raise Wrong(f"{self.name}: {said}")
+
+    async def _leaves(self, _client: Client[Any]) -> None:
+        """A client of its own goes away amid a cell, and the next cell is in step."""
+        async with self.client() as other:
+            call = asyncio.ensure_future(self._ask(other, "import time; time.sleep(20)"))
+            await asyncio.sleep(self._random.uniform(0.0, 0.5))
+            call.cancel()
+            await asyncio.wait([call])
+        self._known = self._known if call.cancelled() else None
+
+
+def _text(answer: CallToolResult) -> str:
+    return "".join(block.text for block in answer.content if block.type == "text")
+
+
+async def watch(server: psutil.Process, sizes: list[int]) -> None:
+    while True:
+        sizes.append(server.memory_info().rss)
+        await asyncio.sleep(_LOOKED_AT)
+
+
+async def load(agents: int, minutes: float, directory: str) -> list[str]:
+    counts: Counter[str] = Counter()
+    sizes: list[int] = []
+    wrong: list[str] = []
+    before = set(psutil.Process().children(recursive=True))
+    async with served(directory) as url:
+        server = psutil.Process().children()[0]
+        until = time.monotonic() + minutes * 60
+        watching = asyncio.ensure_future(watch(server, sizes))
+        found = await asyncio.gather(*(Agent(url, n, counts).work(until) for n in range(agents)), return_exceptions=True)
+        watching.cancel()
+        wrong += [repr(one)[:500] for one in found if one is not None]
+        family = server.children(recursive=True)
+    quarter = sizes[len(sizes) // 4 :] or sizes
+    third = max(1, len(quarter) // 3)
+    first, last = (sum(part) / len(part) for part in (quarter[:third], quarter[-third:]))
+    print(f"{agents} agents, {minutes:g} minutes: {sum(counts.values())} turns: {dict(counts.most_common())}")
+    print(f"the server's memory: {first / 2**20:.0f} MiB after a quarter of the time, {last / 2**20:.0f} MiB at the end")
+    if last > first * (1 + _EXTRA_SHARE) and last - first > _EXTRA_BYTES:
+        wrong.append("memory grew")
+    wrong += [f"left behind: {one}" for one in psutil.wait_procs(family, timeout=10)[1]]
+    wrong += [f"left behind: {one}" for one in set(psutil.Process().children(recursive=True)) - before]
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
+    parser.add_argument("--agents", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        (private := Path(directory, "private")).mkdir(mode=0o700)
+        tempfile.tempdir = str(private)
+        wrong = asyncio.run(load(chosen.agents, chosen.minutes, f"{directory}/workspaces"))
+        wrong += [f"left behind: {path}" for path in private.glob("kx*")]
+    print("\n".join(wrong[:20]) or "no wrong answer, nothing left behind")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
