@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MISSING = "MCP needs fastmcp, which is not installed here: pip install 'kernelexec[mcp]'."
 
 
-def serve_mcp(config: Config, tools: str | None, packages_from: str | None) -> int:
+def serve_mcp(config: Config, offered: Mapping[str, Any]) -> int:
     """Serve MCP over stdin and stdout; the exit status: 0 at the end of stdin, 128 and the signal's number after one.
 
     Raises:
@@ -36,7 +36,7 @@ def serve_mcp(config: Config, tools: str | None, packages_from: str | None) -> i
         raise CommandFailed(_MISSING)
     from kernelexec.mcp import Broken, serve  # noqa: PLC0415 - only where MCP is served
 
-    offer = _offer(tools, packages_from)
+    offer = _offer(**offered)
     try:
         signum = anyio.run(partial(serve, offer=offer), config)
     except Broken as exc:
@@ -44,7 +44,7 @@ def serve_mcp(config: Config, tools: str | None, packages_from: str | None) -> i
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
-def serve_mcp_http(config: Config, door: Mapping[str, Any], tools: str | None, packages_from: str | None) -> int:
+def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str, Any]) -> int:
     """Serve MCP over HTTP, with these options of ``Door``; the exit status: 128 and the number of the signal that ended it.
 
     Raises:
@@ -57,7 +57,7 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], tools: str | None, p
     from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
     from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
 
-    chosen, offer = Door(**door), _offer(tools, packages_from)
+    chosen, offer = Door(**door), _offer(**offered)
     chosen.check()
 
     def told(where: str) -> None:
@@ -75,8 +75,9 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], tools: str | None, p
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
-def _offer(tools: str | None, packages_from: str | None) -> Offer:
+def _offer(tools: str | None, packages_from: str | None, max_sessions: int | None, calls_per_minute: int | None) -> Offer:
     from kernelexec.mcp.groups import EVERYTHING, Offer, chosen  # noqa: PLC0415 - only where MCP is served
+    from kernelexec.mcp.quotas import Quotas  # noqa: PLC0415 - as above
 
     source: Source = None
     if packages_from == "network":
@@ -84,7 +85,9 @@ def _offer(tools: str | None, packages_from: str | None) -> Offer:
     elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
         message = f"--packages-from {packages_from!r}: it is no directory of wheels. Give one, or the word network."
         raise InvalidRequest(message)
-    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source)
+    quotas = Quotas(max_sessions, calls_per_minute)
+    quotas.check()
+    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source, quotas)
 
 
 def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:

@@ -82,6 +82,13 @@ def mcp(
             help="Where packages come from: the network, though cells have none, or wheels. Default: what cells reach.",
         ),
     ] = None,
+    max_sessions: Annotated[
+        int | None,
+        typer.Option("--max-sessions", metavar="N", help="Open sessions of each client: who is authenticated, else the agent."),
+    ] = None,
+    calls_per_minute: Annotated[
+        int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls of each client.")
+    ] = None,
     idle: Annotated[
         float | None,
         typer.Option(
@@ -112,7 +119,13 @@ def mcp(
     if http and "idle_seconds" not in config.capacity.model_fields_set:
         capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
         config = config.model_copy(update={"capacity": capacity})
-    return serve_mcp_http(config, over_http, tools, packages_from) if http else serve_mcp(config, tools, packages_from)
+    offered = {
+        "tools": tools,
+        "packages_from": packages_from,
+        "max_sessions": max_sessions,
+        "calls_per_minute": calls_per_minute,
+    }
+    return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
 
 
 @servers_app.command(

@@ -20,7 +20,8 @@ from fastmcp.exceptions import PromptError, ToolError
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 
-from kernelexec.errors import InvalidRequest
+from kernelexec.errors import CapacityReached, InvalidRequest
+from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.scopes import EXECUTE, allows
 from kernelexec.workspace.directory import check_name
 
@@ -68,6 +69,11 @@ class Caller:
             raise InvalidRequest(message)
         return f"{self._owner}{name}"
 
+    @property
+    def client(self) -> str:
+        """Whose quota counts: names that somebody who is authenticated gives to agents make no more of it."""
+        return f"authenticated {self.authenticated}" if self.authenticated else f"agent {self.agent}" * (self.agent is not None)
+
     def owns(self, session: str) -> bool:
         """Whether a session, by the executor's name, is this caller's by its name, and not by a handle."""
         return self.whole or (self.agent is not None and session.startswith(self._owner))
@@ -103,7 +109,8 @@ CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=PROCESS)
 class Callers(Middleware):
     """Finds out whose each request is, before anything answers it, and whether they may make it."""
 
-    def __init__(self) -> None:
+    def __init__(self, allotment: Allotment) -> None:
+        self._allotment = allotment
         self.reading: set[str] = set()
         """The tools that change nothing."""
 
@@ -119,6 +126,10 @@ class Callers(Middleware):
         """See fastmcp's ``Middleware``."""
         if not allows(CALLER.get().scopes, reading=context.message.name in self.reading):
             raise ToolError(f"{context.message.name} needs a token with the scope {EXECUTE}.")
+        try:
+            self._allotment.call(CALLER.get().client)
+        except CapacityReached as exc:
+            raise ToolError(str(exc)) from exc
         return await call_next(context)
 
     async def on_get_prompt(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same

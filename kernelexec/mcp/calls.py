@@ -14,6 +14,7 @@ from kernelexec.config import SHORTEST_TIMEOUT, seconds
 from kernelexec.errors import InvalidRequest, UnknownExecution, UnknownSession, nearest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller
+from kernelexec.mcp.quotas import Allotment
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
@@ -48,10 +49,12 @@ class Calls:
     Args:
         executor: whose sessions; it is open.
         interval: seconds between two tellings of progress.
+        allotment: how many sessions each client may have.
     """
 
-    def __init__(self, executor: AsyncExecutor, *, interval: float) -> None:
+    def __init__(self, executor: AsyncExecutor, *, interval: float, allotment: Allotment) -> None:
         self._executor = executor
+        self._allotment = allotment
         self._interval = seconds(interval, "interval")
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
@@ -62,18 +65,23 @@ class Calls:
 
         Raises:
             UnknownSession: no session has that handle.
+            CapacityReached: the caller may have no more.
             KernelexecError: what ``AsyncExecutor.session`` raises.
         """
         if Caller.is_handle(name):
             return self.open_session(name)
-        return await self._executor.session(CALLER.get().session(name))
+        return await self._made(CALLER.get().session(name))
 
     async def new_session(self) -> tuple[str, AsyncSession]:
         """A new session of the caller's, with the handle by which it is called."""
         handle = Caller.new_handle()
-        session = await self._executor.session(CALLER.get().session(handle))
+        session = await self._made(CALLER.get().session(handle))
         self._handles[session.name] = handle
         return handle, session
+
+    async def _made(self, wanted: str) -> AsyncSession:
+        with self._allotment.session(CALLER.get().client, wanted, lambda one: self._executor.open_session(one) is not None):
+            return await self._executor.session(wanted)
 
     async def close_session(self, name: str) -> None:
         """End an open session of the caller's.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.mcp.quotas import NO_QUOTAS, Quotas
 
 #: What an operator names, and what of it is served: sessions and their cells; the rest stands beside them.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -35,10 +36,11 @@ Source = Path | Literal["network"] | None
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a server has for its clients: groups of tools, and where ``install_packages`` takes packages from."""
+    """What a server has for its clients: groups of tools, where ``install_packages`` takes packages from, and how much."""
 
     groups: frozenset[str] = field(default=frozenset(GROUPS))
     packages_from: Source = None
+    quotas: Quotas = NO_QUOTAS
 
     @property
     def tools(self) -> frozenset[str]:

@@ -29,6 +29,7 @@ from kernelexec.mcp.files import FileTools
 from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
+from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.testing import Testing
 from kernelexec.mcp.tools import Tools
 from kernelexec.text import clean_text
@@ -53,7 +54,8 @@ def make_server(
         auth: who says who is calling, where that is asked over HTTP.
         offer: which tools there are.
     """
-    callers = Callers()
+    allotment = Allotment(offer.quotas)
+    callers = Callers(allotment)
     server = FastMCP(
         "kernelexec",
         instructions=_instructions(executor.config, offer),
@@ -63,7 +65,7 @@ def make_server(
         strict_input_validation=True,
         mask_error_details=False,
     )
-    calls = Calls(executor, interval=interval)
+    calls = Calls(executor, interval=interval, allotment=allotment)
     for function, description, hints in _tools(calls, offer, _idle(executor.config)):
         if function.__name__ in offer.tools:
             server.add_tool(FunctionTool.from_function(function, description=description, annotations=hints))
