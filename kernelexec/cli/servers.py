@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.install import WithInstall
 from kernelexec.cli.options import Place, TimeoutOption, filled, placed
 from kernelexec.cli.status import OURSELVES, CommandFailed
 from kernelexec.config import seconds
@@ -21,7 +22,9 @@ def _path(given: str | None) -> Path | None:
 
 
 @servers_app.command(
-    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve."
+    cls=WithInstall,
+    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve. "
+    "`kernelexec mcp install CLIENT` tells a client of it.",
 )
 @placed
 def mcp(
