@@ -6,7 +6,7 @@ KERNELEXEC_TEST_IMAGE      an image with the data stack that kernels run in: ``k
 KERNELEXEC_TEST_MINIMAL    an image with ipykernel and little else: ``kernelexec/minimal``.
 KERNELEXEC_TEST_SUDO       the same with sudo: ``kernelexec/minimal-sudo``.
 
-``.ci/engine`` starts an engine, makes all four, and installs bubblewrap.
+``.ci/engine`` starts an engine, makes all four and the image of the server, and installs bubblewrap.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from kernelexec.provisioning.engine.recipes import (
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "images"
 SCRIPTS = sorted(IMAGES.glob("setup/*.sh"))
-INSTRUCTION = re.compile(r"(ARG|FROM|USER|COPY|RUN|LABEL|ENV|WORKDIR|CMD) \S.*")
+INSTRUCTION = re.compile(r"(ARG|FROM|USER|COPY|RUN|LABEL|ENV|WORKDIR|CMD|EXPOSE|STOPSIGNAL|ENTRYPOINT|HEALTHCHECK) \S.*")
 
 
 def instructions(name: str) -> list[str]:

@@ -15,7 +15,8 @@ image_app = typer.Typer(
 
 _FAILED = f"{OURSELVES} where kernelexec itself failed."
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="minimal, data-science, web, ml, agent, or a directory that `template` wrote.")
+    str,
+    typer.Argument(metavar="NAME", help="minimal, data-science, web, ml, agent, server, or a directory that `template` wrote."),
 ]
 PlatformOption = Annotated[
     str | None, typer.Option("--platform", metavar="PLATFORM", help="linux/amd64 or linux/arm64. Default: this machine's.")

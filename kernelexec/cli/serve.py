@@ -16,6 +16,7 @@ from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
 from kernelexec.cli.surroundings import here, say, write_any
 from kernelexec.config import Config
 from kernelexec.config.clients import add_server, server_entry
+from kernelexec.config.publication import server_json
 from kernelexec.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -105,4 +106,10 @@ def show_entry(name: str, options: Sequence[str]) -> int:
     servers: dict[str, object] = {}
     add_server(servers, server_entry(options, cwd=here()), name=name)
     write_any(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    return 0
+
+
+def show_publication() -> int:
+    """Print what a registry of MCP servers is told."""
+    write_any(sys.stdout, json.dumps(server_json(), indent=2) + "\n")
     return 0

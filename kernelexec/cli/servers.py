@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.install import WithInstall
 from kernelexec.cli.options import Place, TimeoutOption, filled, placed
 from kernelexec.cli.status import OURSELVES, CommandFailed
 from kernelexec.config import seconds
@@ -21,7 +22,9 @@ def _path(given: str | None) -> Path | None:
 
 
 @servers_app.command(
-    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve."
+    cls=WithInstall,
+    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve. "
+    "`kernelexec mcp install CLIENT` tells a client of it.",
 )
 @placed
 def mcp(
@@ -136,10 +139,17 @@ def mcp(
 def mcp_config(
     context: typer.Context,
     name: Annotated[str, typer.Option("--name", callback=filled, help="What clients call the server.")] = "kernelexec",
+    registry: Annotated[  # noqa: FBT002 - typer's options are booleans
+        bool, typer.Option("--registry", help="Print server.json instead, which a registry of MCP servers takes.")
+    ] = False,
 ) -> int:
     """Print the entry that has MCP clients start this server: all other options are those of `kernelexec mcp`."""
-    from kernelexec.cli.serve import show_entry  # noqa: PLC0415 - see run
+    from kernelexec.cli.serve import show_entry, show_publication  # noqa: PLC0415 - see run
 
+    if registry:
+        if context.args:
+            raise CommandFailed(f"{context.args[0]}: --registry takes no option besides.")
+        return show_publication()
     command: Any = typer.main.get_group(servers_app).commands["mcp"]
     command.make_context("mcp", list(context.args))  # refuses what it would refuse
     return show_entry(name, context.args)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-#: What can be built by name, the smallest first.
-NAMES = ("minimal", "data-science", "web", "ml", "agent")
+#: What can be built by name: what kernels run in, the smallest first, and the server with its kernels.
+NAMES = ("minimal", "data-science", "web", "ml", "agent", "server")
 #: Whose images ours are: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
 OWNER = "kernelexec"
 OURS = f"{OWNER}/"

@@ -14,12 +14,15 @@ from typing import IO
 
 from kernelexec.config.images import NAMES, OWNER, REFERENCE
 from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.provisioning.engine.ourselves import own_wheel
 
 _PURPOSE = re.compile(r"# kernelexec/\S+: (?P<purpose>.+)")
 _BASE = re.compile(r"^ARG BASE_IMAGE=(?P<base>\S+)", re.MULTILINE)
 _BARE = re.compile(r"setup/system\.sh\s*$", re.MULTILINE)
 _SHARED = ("pins.txt", "setup/python.sh", "setup/system.sh", "extra-ca/README.md", "wheels/README.md")
 _OWN = ("Dockerfile", "requirements.txt")
+#: The image that kernelexec itself runs in: its files have how to start it, and the package.
+_SERVER, _COMPOSE = "server", "compose.yaml"
 
 Files = Mapping[str, bytes | Path]
 
@@ -70,7 +73,8 @@ def recipe(name: str) -> Recipe:
     if name in NAMES:
         home = _home()
         own = {file: home / name / file for file in _OWN}
-        return Recipe(f"{OWNER}/{name}", own | {file: home / file for file in _SHARED})
+        files: Files = own | {file: home / file for file in _SHARED}
+        return Recipe(f"{OWNER}/{name}", files if name != _SERVER else {**files, **_server(home)})
     if "/" not in name:
         message = f"There is no image {name!r} to build{nearest(name, NAMES)}: {', '.join(NAMES)}, or a directory as ./{name}."
         raise InvalidRequest(message)
@@ -148,6 +152,11 @@ def unpinned(lines: Iterable[str]) -> list[str]:
     """The lines of a list of packages that do not say one exact version; comments and empty lines aside."""
     said = [line.split("#")[0].strip() for line in lines]
     return [line for line in said if line and not re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][\w.+!-]*", line)]
+
+
+def _server(home: Path) -> Files:
+    package = {f"package/{name}": content for name, content in own_wheel(home).items()}
+    return {**package, _COMPOSE: home / _SERVER / _COMPOSE}
 
 
 def _bytes(content: bytes | Path) -> bytes:

@@ -1,0 +1,51 @@
+"""This very package as a wheel, for images that it runs in: made of its installed files, without an index or a build tool."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+_PACKAGE = "kernelexec"
+_WHEEL = b"Wheel-Version: 1.0\nGenerator: kernelexec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+#: The oldest time that a zip file can hold: the same files make the same bytes, whenever that is.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def own_wheel(images: Path) -> dict[str, bytes]:
+    """The wheel by its file name, the same bytes for the same files.
+
+    Args:
+        images: where the recipes of images are, which belong to the package.
+    """
+    installed = importlib.metadata.distribution(_PACKAGE)
+    about = f"{_PACKAGE}-{installed.version}.dist-info"
+    package = Path(__file__).resolve().parents[2]
+    files = {f"{_PACKAGE}/{name}": path.read_bytes() for name, path in _files(package).items()}
+    files |= {f"{_PACKAGE}/images/{name}": path.read_bytes() for name, path in _files(images).items()}
+    files |= {f"{about}/{name}": (installed.read_text(name) or "").encode() for name in ("METADATA", "entry_points.txt")}
+    files[f"{about}/WHEEL"] = _WHEEL
+    files[f"{about}/RECORD"] = _record(files, f"{about}/RECORD")
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as wheel:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.external_attr = 0o644 << 16
+            wheel.writestr(entry, content)
+    return {f"{_PACKAGE}-{installed.version}-py3-none-any.whl": target.getvalue()}
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    found = {path.relative_to(directory): path for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {name.as_posix(): path for name, path in found.items() if "__pycache__" not in name.parts}
+
+
+def _record(files: Mapping[str, bytes], own: str) -> bytes:
+    """The list of all files with their digests, as wheels have it; its own line has none."""
+    digests = {name: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=") for name, content in files.items()}
+    lines = [f"{name},sha256={digest.decode()},{len(files[name])}" for name, digest in digests.items()]
+    return "\n".join([*lines, f"{own},,", ""]).encode()
