@@ -55,14 +55,16 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     here()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
+    from kernelexec.mcp.authentication import Signed  # noqa: PLC0415 - the same
     from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
     from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
 
-    chosen, offer = Door(**door), _offer(**offered)
+    signed = Signed(**door["signed"]) if "signed" in door else None
+    chosen, offer = Door(**{**door, "signed": signed}), _offer(**offered)
     chosen.check()
 
     def told(where: str) -> None:
-        if chosen.tokens is None and chosen.socket is None:
+        if chosen.open and chosen.socket is None:
             say("without --tokens everybody on this machine can connect and run code as you, whatever agent they say they are.")
         say(f"serving MCP at {where}")
 

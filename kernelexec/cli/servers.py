@@ -59,6 +59,31 @@ def mcp(
             "--tokens", metavar="FILE", callback=filled, help="Who may call: bearer tokens' hashes; see `kernelexec mcp-token`."
         ),
     ] = None,
+    jwt_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--jwt-keys",
+            metavar="URL|FILE",
+            callback=filled,
+            help="Let signed tokens (JWT) in too: their signer's JWKS, or a public key in PEM.",
+        ),
+    ] = None,
+    jwt_issuer: Annotated[str | None, typer.Option("--jwt-issuer", metavar="NAME", help="Who has to have made them.")] = None,
+    jwt_audience: Annotated[
+        str | None, typer.Option("--jwt-audience", metavar="NAME", help="Whom they have to be for: this server.")
+    ] = None,
+    jwt_algorithm: Annotated[
+        str | None, typer.Option("--jwt-algorithm", metavar="NAME", help="How they are signed. Default: RS256.")
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--public-url",
+            metavar="URL",
+            callback=filled,
+            help="This server's address; clients are told that the issuer has tokens.",
+        ),
+    ] = None,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option("--allowed-host", metavar="NAME", help="A name of this server that clients may use. Repeatable."),
@@ -113,6 +138,12 @@ def mcp(
         "origins": tuple(allowed_origin or ()),
     }
     over_http = {name: said for name, said in over_http.items() if said not in (None, ())}
+    signed = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
+    if any(signed.values()) or jwt_algorithm or public_url:
+        if None in signed.values():
+            raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
+        more = {"algorithm": jwt_algorithm, "public_url": public_url}
+        over_http["signed"] = signed | {name: said for name, said in more.items() if said is not None}
     if over_http and not http:
         raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
     options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}

@@ -19,11 +19,11 @@ from starlette.middleware import Middleware
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.authentication import Signed, authentication
 from kernelexec.mcp.gate import Gate, is_loopback
 from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.server import make_server, quiet
 from kernelexec.mcp.serving import INTERVAL, until_over
-from kernelexec.mcp.tokens import Tokens
 
 PATH = "/mcp"
 _BACKLOG = 512
@@ -37,10 +37,11 @@ class Door:
     """Where the server listens, and to whom.
 
     Args:
-        host: an address of this machine; others than loopback need ``tokens``.
+        host: an address of this machine; others than loopback need ``tokens`` or ``signed``.
         port: 0 takes a free one.
         socket: a path for a unix socket, instead of an address; only this user may connect to it.
         tokens: the file of bearer tokens, see ``tokens``; without one everybody who can connect may do everything.
+        signed: which tokens of an authorization server count too.
         hosts, origins: see ``Gate``.
     """
 
@@ -48,8 +49,14 @@ class Door:
     port: int = 8000
     socket: Path | None = None
     tokens: Path | None = None
+    signed: Signed | None = None
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody is asked who they are."""
+        return self.tokens is None and self.signed is None
 
     def check(self) -> None:
         """Refuse what would let strangers in.
@@ -59,10 +66,10 @@ class Door:
         """
         if not 0 <= self.port <= _PORT_MAX:
             raise InvalidConfig(f"port={self.port}: it is 0 to {_PORT_MAX}; 0 takes a free one.")
-        if self.socket is None and self.tokens is None and not is_loopback(self.host):
+        if self.socket is None and self.open and not is_loopback(self.host):
             message = (
                 f"host={self.host!r}: others than this machine could run code here: give --tokens FILE (`kernelexec mcp-token` "
-                "makes one), or listen on 127.0.0.1."
+                "makes one) or --jwt-keys, or listen on 127.0.0.1."
             )
             raise InvalidConfig(message)
 
@@ -83,7 +90,7 @@ async def serve_http(
         Broken: see ``until_over``.
     """
     door.check()
-    auth = None if door.tokens is None else Tokens(door.tokens)
+    auth = authentication(door.tokens, door.signed)
     over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config)
     listener = _listen(door)
 
