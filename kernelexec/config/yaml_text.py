@@ -15,7 +15,7 @@ ALIASED_MAX = 10_000
 _DIGITS_MAX = 100
 _PROBLEM_CHARS = 120
 _INT, _BOOL = "tag:yaml.org,2002:int", "tag:yaml.org,2002:bool"
-_DOUBTFUL = "tag:kernelexec,2026:doubtful"
+_MERGE, _DOUBTFUL = "tag:yaml.org,2002:merge", "tag:kernelexec,2026:doubtful"
 #: What a plain value is, the first that matches: YAML 1.2's core schema, amid what only 1.1 takes for a number or a boolean.
 _FORMS = (
     (_DOUBTFUL, r"[-+]?0[0-9_]+", "-+0"),  # 010 is 8 or 10
@@ -24,7 +24,7 @@ _FORMS = (
     (_INT, r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     ("tag:yaml.org,2002:float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("tag:yaml.org,2002:float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
-    ("tag:yaml.org,2002:merge", r"<<", "<"),
+    (_MERGE, r"<<", "<"),
     (_DOUBTFUL, r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "yYnNoO"),
     (_DOUBTFUL, r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*(:[0-5]?[0-9])*)", "-+0123456789"),  # 1:30 is 90, or text
     (_DOUBTFUL, r"[-+]?([0-9][0-9_]*(:[0-5]?[0-9])*)?\.[0-9_]+([eE][-+][0-9]+)?", "-+.0123456789"),
@@ -93,10 +93,34 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put what ``<<`` names in its place: a mapping's own keys come first, then those that are named first.
+
+        PyYAML's own does so too, but for version 6.0.4, which lets a key that was merged deeper win over one that stands there.
+        """
+        own = [pair for pair in node.value if pair[0].tag != _MERGE]
+        named = [value for key, value in node.value if key.tag == _MERGE]
+        if not named:
+            return
+        found = {_identity(key): (key, value) for key, value in own}
+        for each in [one for value in named for one in (value.value if isinstance(value, yaml.SequenceNode) else [value])]:
+            if not isinstance(each, yaml.MappingNode):
+                problem = f"expected a mapping to merge, but found a {each.id}"
+                raise yaml.constructor.ConstructorError(None, None, problem, each.start_mark)
+            self.flatten_mapping(each)
+            for key, value in each.value:
+                found.setdefault(_identity(key), (key, value))
+        node.value = list(found.values())
+
+
 class _OfMassGen(_Loader):
     """One that takes words for booleans as YAML 1.1 does."""
 
     words_are_booleans = True
+
+
+def _identity(key: yaml.Node) -> Any:  # noqa: ANN401 - anything by which it is known again
+    return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
 
 
 def _check(key: str, node: yaml.Node, *, words: bool) -> None:
