@@ -92,7 +92,6 @@ class _Loader(yaml.SafeLoader):
             _check(key.value, value, words=self.words_are_booleans)
         return node
 
-
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Put what ``<<`` names in its place: a mapping's own keys come first, then those that are named first.
 

@@ -20,6 +20,7 @@ from ipykernel.thread import CONTROL_THREAD_NAME
 from . import offspring
 from .inlet import Children, Inlet
 from .requests import NOBLOCK, send_frames, waiting
+from .sending import Sending
 from .tape import Gap, Tape
 from .words import LastWords
 
@@ -61,6 +62,7 @@ class Publisher(IOPubThread):
         """Whether the next message waits for the one after it, which comes at once: two sent as one wake who reads once."""
         self._held: list[Any] | None = None
         self.words = LastWords(None)
+        self.sending = Sending()
         self.tape: Tape | None = None
         self.text_bytes = 0
         self.streams: dict[str, Stream] = {}

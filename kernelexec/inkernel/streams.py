@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from ipykernel.iostream import OutStream
@@ -18,8 +18,6 @@ _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
 _PENDING_CHARS = 512 * 1024  # with what is just being sent, less than the last words hold
 _DRAIN_SECONDS = 0.25
-#: How long libzmq gets, after a flush, to hand on what nothing else keeps, and how seldom, in seconds.
-_SENDING_SECONDS, _REST_SECONDS = 0.003, 0.05
 _TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
 
 
@@ -29,7 +27,6 @@ class Stream(OutStream):
     flush_timeout = 3600
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
-        self._rested = 0.0
         self._written = 0.0
         self._descriptor: Descriptor | None = None
         self._is_stderr = name == "stderr"
@@ -104,9 +101,8 @@ class Stream(OutStream):
             publisher.flush_text()
         else:
             super().flush()
-            if not publisher.words.lasting and monotonic() - self._rested > _REST_SECONDS:
-                sleep(_SENDING_SECONDS)  # what libzmq has and the system has not would die with this process
-                self._rested = monotonic()
+            if not publisher.words.lasting:
+                publisher.sending.wait()
 
     def _flush(self) -> None:
         if self.pub_thread is not None:

@@ -1,0 +1,50 @@
+"""Until libzmq has handed on what it was given: what it still holds dies with the process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+_TASKS = "/proc/self/task"
+_OWN_NAME = "ZMQbg/IO"
+_AT_REST = b"S"
+_PATIENCE_SECONDS, _LOOK_SECONDS = 0.25, 0.0002
+#: Where the system does not show what threads do: how long one pause is, and how seldom there is one, in seconds.
+_PAUSE_SECONDS, _REST_SECONDS = 0.003, 0.05
+
+
+class Sending:
+    """libzmq's I/O threads. One is woken in the call that gives it something, and rests when the system has it."""
+
+    def __init__(self, tasks: str = _TASKS) -> None:
+        self._tasks = Path(tasks)
+        self._threads: list[str] = []
+        self._paused = 0.0
+
+    def wait(self) -> None:
+        """Wait, for a bounded time, until what was sent so far is the system's."""
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while (states := self._states()) and any(state != _AT_REST for state in states) and monotonic() < deadline:
+            sleep(_LOOK_SECONDS)
+        if not states and monotonic() - self._paused > _REST_SECONDS:
+            sleep(_PAUSE_SECONDS)
+            self._paused = monotonic()
+
+    def _states(self) -> list[bytes]:
+        """What each of the threads does; nothing where the system does not show it."""
+        try:
+            if self._threads:
+                return [_state(path) for path in self._threads]
+        except (OSError, IndexError):  # they were those of the process that forked this one
+            self._threads = []
+        with suppress(OSError, IndexError):
+            found = [str(task) for task in self._tasks.iterdir() if (task / "comm").read_text().startswith(_OWN_NAME)]
+            self._threads = found
+            return [_state(path) for path in found]
+        return []
+
+
+def _state(task: str) -> bytes:
+    with open(f"{task}/stat", "rb") as file:  # noqa: PTH123 - in every flush
+        return file.read().rpartition(b")")[2].split(None, 1)[0]

@@ -1,0 +1,55 @@
+"""What was flushed has left the process, however late the system lets libzmq's own thread run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import zmq
+
+from kernelexec.inkernel.sending import Sending
+
+#: Sends a message and ends at once. libzmq's thread is the last to run on a processor that another process keeps busy.
+SENDS = """
+import os, subprocess, sys, threading
+import zmq
+from kernelexec.inkernel.sending import Sending
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+socket = zmq.Context().socket(zmq.PUSH)
+socket.connect(sys.argv[1])
+sending = Sending()
+socket.send(b"connected")
+sending.wait()
+for task in os.listdir("/proc/self/task"):
+    if open(f"/proc/self/task/{task}/comm").read().startswith("ZMQbg/IO"):
+        os.sched_setscheduler(int(task), os.SCHED_IDLE, os.sched_param(0))
+burning = subprocess.Popen([sys.executable, "-c", "print(flush=True)\\nfor _ in range(10**9): pass"], stdout=subprocess.PIPE)
+burning.stdout.readline()
+socket.send(b"before")
+if sys.argv[2:]:
+    sending.wait()
+burning.kill()
+os._exit(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what threads do")
+def test_what_was_sent_has_left_before_the_process_may_end() -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        for _ in range(5):
+            run = [sys.executable, "-c", textwrap.dedent(SENDS), f"tcp://127.0.0.1:{port}", "wait"]
+            assert subprocess.run(run, timeout=60, check=False).returncode == 3
+            for expected in (b"connected", b"before"):
+                assert pull.poll(5000), expected
+                assert pull.recv() == expected
+
+
+def test_a_system_that_does_not_show_its_threads_gets_a_pause(tmp_path: Path) -> None:
+    sending = Sending(str(tmp_path / "nothing"))
+    sending.wait()
+    assert sending._paused > 0
