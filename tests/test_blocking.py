@@ -34,7 +34,7 @@ PAIRS = [
             "kill_background",
         )
     ),
-    *((Files, AsyncFiles, name) for name in ("list", "read", "write", "delete", "delete_many")),
+    *((Files, AsyncFiles, name) for name in ("list", "read", "read_bytes", "write", "delete", "delete_many")),
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from kernelexec.config import Config, FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, KernelexecError
-from kernelexec.results import FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
+from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.workspace import beneath
 from kernelexec.workspace.access import Access
 from kernelexec.workspace.globs import Globs
@@ -94,6 +94,19 @@ def test_a_piece_begins_with_a_whole_character(
     (work / "file").write_text("a\u65e5bcd")
     found = files.read("file", offset=offset, limit=4)
     assert (found.text, found.offset, found.next_offset) == (text, begins, following)
+
+
+def test_bytes_are_read_as_they_are(files: FileOperations, work: Path) -> None:
+    (work / "file").write_bytes(bytes(range(256)))
+    first = files.read_bytes("file", limit=200)
+    assert (first.content, first.next_offset, first.total_bytes) == (bytes(range(200)), 200, 256)
+    rest = files.read_bytes(work / "file", offset=200)
+    assert (rest.content, rest.offset, rest.next_offset) == (bytes(range(200, 256)), 200, None)
+    assert files.read_bytes("file", offset=300) == FileBytes("file", b"", 300, None, 256)
+    assert files.delete("file").deleted == ("file",)  # it counts as read
+    for wrong in ({"offset": -1}, {"limit": 0}, {"limit": files.bounds.read_bytes + 1}):
+        with pytest.raises(InvalidRequest, match="it is a number of bytes"):
+            files.read_bytes("file", **wrong)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])

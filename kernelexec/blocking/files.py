@@ -8,7 +8,7 @@ from functools import partial
 
 from kernelexec.blocking.portal import Portal
 from kernelexec.config import FileBounds
-from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
+from kernelexec.results import FileBytes, FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.session import AsyncFiles
 from kernelexec.workspace import ReadTracker
 
@@ -29,6 +29,10 @@ class Files:
     def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
         """See ``AsyncFiles.read``."""
         return self._portal.call(partial(self._files.read, path, offset=offset, limit=limit))
+
+    def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
+        """See ``AsyncFiles.read_bytes``."""
+        return self._portal.call(partial(self._files.read_bytes, path, offset=offset, limit=limit))
 
     def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
         """See ``AsyncFiles.write``."""

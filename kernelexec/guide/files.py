@@ -14,6 +14,7 @@ with Executor(isolation="local") as executor:
     session.execute("open('notes/found.md', 'w').write('by a cell')")
     print(session.files.list("notes").paths)  # ('notes/found.md', 'notes/plan.md')
     print(session.files.read("notes/plan.md", limit=6).next_offset)  # 6
+    print(len(session.files.read_bytes("notes/plan.md", limit=6).content))  # 6
     try:
         session.files.delete("notes", recursive=True)
     except FileRefused as refused:

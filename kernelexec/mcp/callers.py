@@ -16,13 +16,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fastmcp.exceptions import PromptError, ToolError
+from fastmcp.exceptions import PromptError, ResourceError, ToolError
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.quotas import Allotment
-from kernelexec.mcp.scopes import EXECUTE, allows
+from kernelexec.mcp.scopes import EXECUTE, READ, allows
 from kernelexec.workspace.directory import check_name
 
 #: How a request names its agent: in its ``_meta``, or as a header; and for a process, in its environment.
@@ -130,6 +130,16 @@ class Callers(Middleware):
             self._allotment.call(CALLER.get().client)
         except CapacityReached as exc:
             raise ToolError(str(exc)) from exc
+        return await call_next(context)
+
+    async def on_read_resource(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
+        """See fastmcp's ``Middleware``."""
+        if not allows(CALLER.get().scopes, reading=True):
+            raise ResourceError(f"{context.message.uri} needs a token with the scope {READ}.")
+        try:
+            self._allotment.call(CALLER.get().client)
+        except CapacityReached as exc:
+            raise ResourceError(str(exc)) from exc
         return await call_next(context)
 
     async def on_get_prompt(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same

@@ -11,6 +11,7 @@ import fastmcp
 from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError, ValidationError
 from fastmcp.prompts import Prompt
+from fastmcp.resources import ResourceTemplate
 from fastmcp.server.auth import AuthProvider
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import FunctionTool, ToolResult
@@ -30,6 +31,7 @@ from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
 from kernelexec.mcp.quotas import Allotment
+from kernelexec.mcp.resources import Resources, templates
 from kernelexec.mcp.testing import Testing
 from kernelexec.mcp.tools import Tools
 from kernelexec.text import clean_text
@@ -74,6 +76,8 @@ def make_server(
     prompts = Prompts(calls)
     for prompt in (prompts.guidance, prompts.debug):
         server.add_prompt(Prompt.from_function(prompt))
+    for address, function, kind in templates(Resources(calls), offer):
+        server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
     return server
 
 

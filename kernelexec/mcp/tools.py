@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastmcp import Context
-from fastmcp.exceptions import ToolError
+from fastmcp.exceptions import FastMCPError, ToolError
 from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 
@@ -93,12 +93,12 @@ class VariableList:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Our own errors reach the model word for word."""
+def refusing(kind: type[FastMCPError] = ToolError) -> Iterator[None]:
+    """Our own errors reach the model, or the client, word for word."""
     try:
         yield
     except KernelexecError as exc:
-        raise ToolError(clean_text(str(exc))) from exc
+        raise kind(clean_text(str(exc))) from exc
 
 
 def reporting(context: Context) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelexec.results.attempts import Attempt, Attempts
 from kernelexec.results.background import BackgroundCommand, BackgroundOutput, BackgroundStatus
 from kernelexec.results.environments import Installation, Package, PythonEnvironment, Served
-from kernelexec.results.files import FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
+from kernelexec.results.files import FileBytes, FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -60,6 +60,7 @@ __all__ = [
     "ExecuteResult",
     "ExecutionFailed",
     "ExecutionResult",
+    "FileBytes",
     "FileEntry",
     "FileKind",
     "FileList",

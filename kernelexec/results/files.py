@@ -83,6 +83,17 @@ class FileText(_Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class FileBytes:
+    """A piece of a file as it is; offsets and sizes in bytes. ``next_offset`` is where to read on, None at the file's end."""
+
+    path: str
+    content: bytes
+    offset: int
+    next_offset: int | None
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileWritten(_Plain):
     """A file as it is after writing; ``created`` says that there was none before."""
 

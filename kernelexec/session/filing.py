@@ -16,7 +16,7 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import Event, FilesTouched
 from kernelexec.provisioning import file_roots
-from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
+from kernelexec.results import FileBytes, FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.session.behind import Behind
 from kernelexec.session.life import Life
 from kernelexec.session.secrecy import Secrecy
@@ -24,7 +24,7 @@ from kernelexec.text import clean_text
 from kernelexec.workspace import FileOperations
 from kernelexec.workspace.access import Access
 
-_T = TypeVar("_T", FileList, FileText, FileWritten, FilesDeleted)
+_T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesDeleted)
 _PATH_CHARS = 200
 _making = threading.Lock()
 
@@ -92,6 +92,18 @@ class AsyncFiles:
             FileRefused: it is no plain file, a link, has a second name, or cannot be read.
         """
         call = partial(self._operations.read, path, offset=offset, limit=limit)
+        return await self._done("read", path, call, lambda read: ((read.path,), ()))
+
+    async def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
+        """A piece of a file as it is, pictures too: ``limit`` bytes at most, from the byte ``offset`` on.
+
+        ``next_offset`` of what comes back is where to read on. The file counts as read; see ``tracker``.
+
+        Raises:
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument makes no sense, or nothing is there.
+            FileRefused: it is no plain file, a link, has a second name, or cannot be read.
+        """
+        call = partial(self._operations.read_bytes, path, offset=offset, limit=limit)
         return await self._done("read", path, call, lambda read: ((read.path,), ()))
 
     async def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:

@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.results import FileEntry, FileList, FileText, FileWritten
+from kernelexec.results import FileBytes, FileEntry, FileList, FileText, FileWritten
 from kernelexec.workspace.access import Target, check_plain
 from kernelexec.workspace.beneath import open_beneath
 from kernelexec.workspace.changes import IGNORED
@@ -69,6 +69,18 @@ class FileOperations(Deletions):
             raw = os.pread(fd, before + room + PIECE_BYTES, begin - before)
         self.tracker.note([spot])
         return _page(spot.shown, raw, (begin, before, room), seen.st_size)
+
+    def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
+        """A piece of a file as it is: ``limit`` bytes at most, from ``offset`` on. It raises what ``read`` does."""
+        most = self.bounds.read_bytes
+        room = most if limit is None else _number(limit, "limit", 1, most)
+        begin = _number(offset, "offset", 0, _FURTHEST)
+        spot = self._access.spot(path)
+        with self._access.file(spot) as (fd, seen):
+            content = os.pread(fd, room, begin)
+        self.tracker.note([spot])
+        following = begin + len(content)
+        return FileBytes(spot.shown, content, begin, following if content and following < seen.st_size else None, seen.st_size)
 
     def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
         """Write a file as a whole, at once: a reader sees the old one or the new one. With ``append`` add to what is there.

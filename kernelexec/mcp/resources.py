@@ -1,0 +1,91 @@
+"""What clients read of a session by an address, without a tool: its notebook, the files of its workspace, a cell's output."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastmcp.exceptions import ResourceError
+from fastmcp.resources import ResourceContent, ResourceResult
+
+from kernelexec.errors import InvalidRequest
+from kernelexec.mcp.calls import Calls
+from kernelexec.mcp.groups import Offer
+from kernelexec.mcp.tools import refusing
+from kernelexec.session import AsyncSession
+from kernelexec.text import clean_text
+
+#: The addresses. A session is called by its name or its handle, as by tools.
+NOTEBOOK = "kernelexec://sessions/{session}/notebook"
+FILE = "kernelexec://sessions/{session}/files/{path*}"
+OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
+#: What clients take of an answer; of bytes less, since they travel as base64.
+TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
+_NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
+_raising = partial(refusing, ResourceError)
+
+
+class Resources:
+    """What can be read, one method each, for one executor's sessions; none of them makes a session."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def notebook(self, session: str) -> ResourceResult:
+        """Read a session's notebook as it is now: its cells and what came of them, in Jupyter's format."""
+        with _raising():
+            opened = self._calls.open_session(session)
+            if opened.notebook is None:
+                raise InvalidRequest(f"Session {session} keeps no notebook.")
+            await opened.save_notebook()
+            return await self._file(opened, opened.notebook, _NOTEBOOK_TYPE)
+
+    async def file(self, session: str, path: str) -> ResourceResult:
+        """Read a file of a session's workspace: text as text, anything else as bytes."""
+        with _raising():
+            return await self._file(self._calls.open_session(session), path, mimetypes.guess_type(path)[0])
+
+    async def output(self, session: str, execution_id: str) -> ResourceResult:
+        """Read the text that a cell has printed so far, from its beginning."""
+        with _raising():
+            opened = self._calls.session_of(execution_id, session)
+            page = await opened.read_output(execution_id, offset=0, limit=TEXT_BYTES)
+        more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} reads on]"
+        return _content(f"{clean_text(page.text)}{more}", _PLAIN)
+
+    async def _file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
+        raw = bytearray()
+        following: int | None = 0
+        while following is not None:
+            read = await opened.files.read_bytes(path, offset=following)
+            if (size := read.total_bytes) > TEXT_BYTES or len(raw) > TEXT_BYTES:
+                message = f"{read.path} has {size} bytes, {TEXT_BYTES} are the most here: read_file reads it in pieces."
+                raise InvalidRequest(message)
+            raw += read.content
+            following = read.next_offset
+        text = opened.mask(raw.decode("utf-8", "replace"))
+        try:
+            return _content(opened.mask(raw.decode()), kind or _PLAIN)
+        except UnicodeDecodeError:
+            pass
+        if len(raw) > BLOB_BYTES:
+            raise InvalidRequest(f"{read.path} has {size} bytes that are no text, {BLOB_BYTES} are the most here.")
+        if text != raw.decode("utf-8", "replace"):
+            raise InvalidRequest(f"{read.path} is no text, and a secret is in it: it is not shown as it is.")
+        return _content(bytes(raw), kind or _UNKNOWN)
+
+
+def templates(resources: Resources, offer: Offer) -> list[tuple[str, Callable[..., Any], str]]:
+    """The addresses of what an operator offers, with what reads it and its media type."""
+    found: list[tuple[str, Callable[..., Any], str]] = [
+        (NOTEBOOK, resources.notebook, _NOTEBOOK_TYPE),
+        (OUTPUT, resources.output, _PLAIN),
+    ]
+    return [*found, (FILE, resources.file, _UNKNOWN)] if "files" in offer.groups else found
+
+
+def _content(content: str | bytes, kind: str) -> ResourceResult:
+    return ResourceResult(contents=[ResourceContent(content, mime_type=kind)])
