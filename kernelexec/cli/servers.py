@@ -192,7 +192,7 @@ def mcp_token(
     tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=filled, help="The file of tokens' hashes.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="read|execute", help="What it is good for. Repeatable. Default: execute."),
+        typer.Option("--scope", metavar="read|execute|admin", help="What it is good for. Repeatable. Default: execute."),
     ] = None,
 ) -> int:
     """Make a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""

@@ -9,6 +9,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.authentication import Signed, authentication
 from kernelexec.mcp.gate import Gate, is_loopback
 from kernelexec.mcp.groups import EVERYTHING, Offer
+from kernelexec.mcp.metrics import PATH as METRICS_PATH
+from kernelexec.mcp.metrics import Metrics
 from kernelexec.mcp.server import make_server, quiet
 from kernelexec.mcp.serving import INTERVAL, until_over
 
@@ -91,12 +94,15 @@ async def serve_http(
     """
     door.check()
     auth = authentication(door.tokens, door.signed)
-    over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config)
+    metrics = Metrics()
+    over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config, hooks=[metrics.observe])
     listener = _listen(door)
 
     async def speak(executor: AsyncExecutor) -> None:
         quiet()
         served = make_server(executor, interval=interval, auth=auth, offer=offer)
+        served.middleware.insert(0, metrics)
+        served.custom_route(METRICS_PATH, ["GET"])(partial(metrics.answer, auth=auth))
         # Who is not meant is sent away by the gate. The answers are streams: else nobody would hear that a client has gone.
         app = served.http_app(PATH, host_origin_protection=False, json_response=False)
         gate = Middleware(Gate, hosts=(door.host, *door.hosts), origins=door.origins, ready=lambda: not over.is_set())

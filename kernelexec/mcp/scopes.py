@@ -1,10 +1,11 @@
-"""What who is authenticated may do: look, or run code."""
+"""What who is authenticated may do: look, run code, or see what the whole server does."""
 
 from __future__ import annotations
 
-#: ``read``: what changes nothing; ``execute``: that, and all that runs code or changes files.
-READ, EXECUTE = "read", "execute"
-SCOPES = (READ, EXECUTE)
+#: ``read``: what changes nothing; ``execute``: that, and all that runs code or changes files; ``admin``: the server's figures,
+#: and none of the sessions.
+READ, EXECUTE, ADMIN = "read", "execute", "admin"
+SCOPES = (READ, EXECUTE, ADMIN)
 
 
 def allows(scopes: frozenset[str] | None, *, reading: bool) -> bool:
