@@ -155,7 +155,7 @@ def test_clients_are_told_where_tokens_are_had(server: tuple[Server, str]) -> No
     assert found == 200
     assert said["resource"] == "https://mcp.example/mcp"
     assert [one.rstrip("/") for one in said["authorization_servers"]] == [ISSUER]
-    assert said["scopes_supported"] == ["read", "execute"]
+    assert said["scopes_supported"] == ["read", "execute", "admin"]
 
 
 def test_a_new_key_is_found_where_keys_are_published(tmp_path: Path) -> None:
