@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import signal
 import sys
@@ -177,6 +178,8 @@ async def load(agents: int, minutes: float, directory: str) -> list[str]:
     third = max(1, len(quarter) // 3)
     first, last = (sum(part) / len(part) for part in (quarter[:third], quarter[-third:]))
     print(f"{agents} agents, {minutes:g} minutes: {sum(counts.values())} turns: {dict(counts.most_common())}")
+    tenths = [sizes[len(sizes) * n // 10] // 2**20 for n in range(10)] + [sizes[-1] // 2**20]
+    print(f"the server's memory, MiB, by tenths of the time: {' '.join(map(str, tenths))}")
     print(f"the server's memory: {first / 2**20:.0f} MiB after a quarter of the time, {last / 2**20:.0f} MiB at the end")
     if last > first * (1 + _EXTRA_SHARE) and last - first > _EXTRA_BYTES:
         wrong.append("memory grew")
@@ -190,6 +193,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=10.0)
     chosen = parser.parse_args()
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # clients that are dropped say much
     with tempfile.TemporaryDirectory() as directory:
         (private := Path(directory, "private")).mkdir(mode=0o700)
         tempfile.tempdir = str(private)
