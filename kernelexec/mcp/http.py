@@ -25,6 +25,7 @@ from kernelexec.mcp.gate import Gate, is_loopback
 from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.metrics import Metrics
+from kernelexec.mcp.observing import observers
 from kernelexec.mcp.server import make_server, quiet
 from kernelexec.mcp.serving import INTERVAL, until_over
 
@@ -95,7 +96,7 @@ async def serve_http(
     door.check()
     auth = authentication(door.tokens, door.signed)
     metrics = Metrics()
-    over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config, hooks=[metrics.observe])
+    over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config, hooks=[metrics.observe, *observers()])
     listener = _listen(door)
 
     async def speak(executor: AsyncExecutor) -> None:

@@ -10,6 +10,7 @@ import anyio
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.groups import EVERYTHING, Offer
+from kernelexec.mcp.observing import observers
 from kernelexec.mcp.serving import INTERVAL, until_over
 from kernelexec.mcp.wire import Wire
 
@@ -26,7 +27,7 @@ async def serve(config: Config, *, interval: float = INTERVAL, offer: Offer = EV
         IsolationUnavailable: containers cannot be had; nothing was served.
         Broken: see ``until_over``.
     """
-    over, opening = anyio.Event(), AsyncExecutor(config=config)
+    over, opening = anyio.Event(), AsyncExecutor(config=config, hooks=observers())
     wire = Wire(on_end=over.set)
 
     async def speak(executor: AsyncExecutor) -> None:

@@ -1,0 +1,93 @@
+"""A span of OpenTelemetry for each cell, under whatever span its caller was in: ``Executor(hooks=[Tracing()])``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kernelexec.cells import Cell, ShellCell
+from kernelexec.hooks import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh
+
+NAME = "kernelexec.cell"
+_OPEN_MAX = 10_000
+
+
+class Tracing:
+    """A hook that makes spans of kind ``INTERNAL``, called ``kernelexec.cell``. Code and output are in none of them.
+
+    Their attributes begin with ``kernelexec.``: ``session``, ``execution_id``, ``kernel_epoch``, ``kind`` (code, command),
+    ``language``, and at the end ``status``, ``state``, ``exit_code``, ``interrupted``, ``cause``, ``output_bytes``,
+    ``isolation``, and seconds: ``queue_seconds``, ``start_seconds``, ``cpu_seconds``. A cell that did not end well has the
+    span's status ERROR, with the name of its exception. What becomes of the kernel meanwhile is an event of the span.
+
+    Args:
+        provider: makes the spans; None is OpenTelemetry's own, which makes none until one is set.
+        attributes: what else every span says, asked for when it begins, where the cell was sent.
+    """
+
+    def __init__(self, provider: Any = None, attributes: Callable[[], Mapping[str, str]] = dict) -> None:  # noqa: ANN401 - TracerProvider
+        from opentelemetry import trace  # noqa: PLC0415 - only where spans are made
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("kernelexec", tracer_provider=provider)
+        self._attributes = attributes
+        self._spans: dict[str, tuple[str, Any]] = {}
+
+    def __call__(self, event: Event, /) -> None:
+        """Take notice of one event."""
+        match event:
+            case CellStarted():
+                self._begin(event)
+            case CellExecuted():
+                self._end(event)
+            case KernelChanged():
+                self._note(event.session, f"kernel {event.change}", {"kernelexec.cause": event.cause or ""})
+            case MemoryHigh():
+                self._note(event.session, "memory high", {"kernelexec.used_bytes": event.used_bytes})
+            case _:
+                pass
+
+    def _begin(self, event: CellStarted) -> None:
+        about: dict[str, str | int] = {
+            "kernelexec.session": event.session,
+            "kernelexec.execution_id": event.execution_id,
+            "kernelexec.kernel_epoch": event.kernel_epoch,
+            **_kind(event.cell),
+        }
+        span = self._tracer.start_span(NAME, attributes={**self._attributes(), **about})
+        self._spans[event.execution_id] = event.session, span
+        while len(self._spans) > _OPEN_MAX:
+            self._spans.pop(next(iter(self._spans)))[1].end()
+
+    def _end(self, event: CellExecuted) -> None:
+        result = event.result
+        _, span = self._spans.pop(result.execution_id, (None, None))
+        if span is None:
+            return  # another owner sent it
+        found = {
+            "status": result.status,
+            "state": result.state,
+            "exit_code": result.exit_code,
+            "interrupted": result.interrupted,
+            "cause": result.cause,
+            "output_bytes": result.total_bytes,
+            "isolation": result.isolation,
+            "queue_seconds": result.timing.queue,
+            "start_seconds": result.timing.start,
+            "cpu_seconds": result.timing.cpu_seconds,
+        }
+        span.set_attributes({f"kernelexec.{name}": value for name, value in found.items() if value is not None})
+        if result.status != "ok":
+            why = result.error.ename if result.error is not None else result.interrupted or result.status
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, why))
+        span.end()
+
+    def _note(self, session: str, what: str, attributes: Mapping[str, str | int]) -> None:
+        for of_session, span in self._spans.values():
+            if of_session == session:
+                span.add_event(what, attributes)
+
+
+def _kind(cell: Cell) -> dict[str, str]:
+    kind = "command" if isinstance(cell, ShellCell) else "code"
+    return {"kernelexec.kind": kind, "kernelexec.language": "bash" if isinstance(cell, ShellCell) else cell.language}

@@ -1,0 +1,102 @@
+"""A span for each cell, under that of whoever sent it: by the facades, and over MCP under the client's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastmcp import Client
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from kernelexec import AsyncExecutor, Executor
+from kernelexec.adapters.tracing import NAME, Tracing
+from kernelexec.config import Config
+from kernelexec.mcp.callers import CALLER
+from kernelexec.mcp.observing import observers
+from kernelexec.mcp.server import make_server
+
+
+class Traces:
+    """Spans as they are exported, and what makes more."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = self.provider.get_tracer("tests")
+
+    def cells(self) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == NAME]
+
+    def named(self, name: str) -> ReadableSpan:
+        (found,) = [span for span in self._exporter.get_finished_spans() if span.name == name]
+        return found
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    found = Traces()
+    yield found
+    found.provider.shutdown()
+
+
+def test_a_cell_is_a_span_under_that_of_its_caller(traces: Traces, tmp_path: Path) -> None:
+    tracing = Tracing(traces.provider, attributes=lambda: {"of": "tests"})
+    with Executor("local", workspace=tmp_path, hooks=[tracing]) as executor:
+        session = executor.session("a")
+        with traces.tracer.start_as_current_span("caller"):
+            session.execute("password = 'hunter2'; print(password)")
+        result = session.execute("1 / 0")
+        session.execute_command("exit 7")
+        session.execute("import os; os._exit(3)")
+        session.execute("while True: pass", timeout=0.3)
+    first, failed, command, died, late = traces.cells()
+    caller = traces.named("caller")
+    assert first.parent is not None
+    assert (first.parent.span_id, first.context.trace_id) == (caller.context.span_id, caller.context.trace_id)
+    said = dict(first.attributes or {})
+    assert (said["kernelexec.session"], said["kernelexec.kind"], said["kernelexec.language"]) == ("a", "code", "python")
+    assert (said["kernelexec.status"], said["kernelexec.state"], said["kernelexec.output_bytes"]) == ("ok", "kept", 8)
+    assert said["of"] == "tests"
+    assert first.status.is_unset
+    assert "hunter2" not in first.to_json()
+    assert failed.parent is None
+    assert (failed.attributes or {})["kernelexec.execution_id"] == result.execution_id
+    assert (failed.status.is_ok, failed.status.description) == (False, "ZeroDivisionError")
+    assert ((command.attributes or {})["kernelexec.kind"], (command.attributes or {})["kernelexec.exit_code"]) == ("command", 7)
+    assert ((died.attributes or {})["kernelexec.cause"], [event.name for event in died.events]) == ("exited", ["kernel died"])
+    assert (late.attributes or {})["kernelexec.interrupted"] == "timeout"
+    assert late.end_time is not None
+    assert late.start_time is not None
+    assert 0.3e9 < late.end_time - late.start_time < 30e9
+
+
+def test_over_mcp_a_cell_is_under_the_clients_span_and_says_whose_it_is(
+    traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: traces.provider)  # it can be set once in a process
+
+    async def work() -> None:
+        executor = AsyncExecutor(config=Config(isolation="local", workspace=tmp_path), hooks=observers())
+        async with executor, Client(make_server(executor, interval=5.0)) as client:
+            with traces.tracer.start_as_current_span("agent's turn"):
+                await client.call_tool("execute_code", {"code": "1"})
+            with traces.tracer.start_as_current_span("detached"):
+                begun = await client.call_tool("execute_code", {"code": "import time; time.sleep(1)", "wait": 0})
+            await client.call_tool("wait_execution", {"execution_id": begun.meta["kernelexec/result"]["execution_id"]})
+
+    asyncio.run(work())
+    for cell, name in zip(traces.cells(), ("agent's turn", "detached"), strict=True):
+        client = traces.named(name)
+        assert cell.context.trace_id == client.context.trace_id
+        assert cell.parent is not None
+        assert cell.start_time is not None
+        assert client.start_time is not None
+        assert cell.start_time > client.start_time
+    assert traces.cells()[1].end_time > traces.named("detached").end_time  # type: ignore[operator] # the cell outlives its call
+    assert CALLER.get().whole
