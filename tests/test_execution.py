@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -294,3 +296,20 @@ def test_settling_before_the_end_ends_nothing(case: Case) -> None:
     case.execution.settle()
     case.run(output)
     assert (case.end(), case.collector.outputs()) == (None, (Stream("stdout", "x"),))
+
+
+@pytest.mark.parametrize("lingers", [False, True])
+def test_what_came_in_time_is_held_by_its_cell_only(case: Case, *, lingers: bool) -> None:
+    case.execution.lingers = lingers
+    case.run(lambda c: c.execution.saw_output("stream", {"name": "stdout", "text": "in time"}, 0))
+    case.run(lambda c: c.execution.saw_reply(REPLY, {}), lambda c: c.execution.saw_idle())
+    if lingers:
+        case.run(lambda c: c.execution.settle())
+    assert case.end() == "complete"
+    found = weakref.ref(case.collector)
+    assert [output.text for output in case.collector.since(0)[0] if isinstance(output, Stream)] == ["in time"]
+    del case.collector
+    gc.collect()
+    assert found() is None
+    case.run(lambda c: c.execution.settle(), lambda c: c.execution.saw_output("stream", {"name": "stdout", "text": "late"}, 0))
+    assert [output.text for output in case.late.since(0)[0] if isinstance(output, Stream)] == ["late"]

@@ -13,7 +13,7 @@
 - `kernelexec.guide.looking`: Looking into a live session, from this process or another.
 - `kernelexec.guide.memory`: What a session remembers, and how it is taken up again.
 - `kernelexec.guide.files`: Files of a workspace without a cell.
-- `kernelexec.guide.frameworks`: Adapters for AG2, AutoGen, smolagents, LangChain, Pydantic-AI and fastmcp.
+- `kernelexec.guide.frameworks`: Adapters for AG2, AutoGen, smolagents, LangChain, Pydantic-AI, fastmcp and OpenTelemetry.
 - `kernelexec.guide.configuration`: Configuration files in YAML.
 - `kernelexec.guide.systems`: Other systems than Linux.
 """

@@ -1,4 +1,4 @@
-r"""Adapters for AG2, AutoGen, smolagents, LangChain, Pydantic-AI and fastmcp.
+r"""Adapters for AG2, AutoGen, smolagents, LangChain, Pydantic-AI, fastmcp and OpenTelemetry.
 
 ## AG2 and AutoGen
 
@@ -43,4 +43,6 @@ with Executor(isolation="local") as executor:
 - `kernelexec.adapters.code_mode.SandboxProvider`: a code mode with state for any fastmcp server,
   `CodeMode(sandbox_provider=SandboxProvider(session))`: code awaits the server's tools, also where it has no network. It is
   an ordinary cell that may `return` too. What it returns is JSON: DataFrames come as rows; what JSON cannot hold is an error.
+- `kernelexec.adapters.tracing.Tracing` (`pip install '.[otel]'`): `Executor(hooks=[Tracing()])`, a span of OpenTelemetry for each
+  cell, under the span of whoever sent it; what it took and what became of the state, and no code.
 """

@@ -120,8 +120,7 @@ class Execution:
             return
         self.end = end
         if not self.lingers:
-            self._own.settle()
-            self._collector = self.late
+            self._part()
         if self._patience is not None:
             self._patience.cancel()
         self.ended.set()
@@ -131,8 +130,16 @@ class Execution:
         """Linger no longer: whatever comes now is late."""
         self.lingers = False
         if self.end is not None:
-            self._own.settle()
-            self._collector = self.late
+            self._part()
+
+    def _part(self) -> None:
+        """Part from what came in time: it is its cell's, and held no longer than that is remembered."""
+        if self._collector is self.late:
+            return
+        self._own.settle()
+        self._collector = self.late
+        if self.end != "disconnected":  # else the last words of a dead kernel may still belong to it
+            self._own = self.late
 
     def _half_ended(self) -> None:
         if self._idle and self.reply is not None:
