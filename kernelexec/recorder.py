@@ -19,6 +19,7 @@ from kernelexec.notebooks import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import json_encoder
 from kernelexec.workspace.files import create, holds, write_atomically
+from kernelexec.workspace.spool import Kept, Spool
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -41,17 +42,16 @@ _encode = json_encoder()
 class _Recorded:
     """A cell as it stands in the file: in one piece, or with each output in a piece of its own where they may change."""
 
-    pieces: list[bytes]
+    pieces: list[bytes | Kept]
+    """The first is what comes before the outputs."""
     size: int
-    head_bytes: int
-    """How much of the first piece comes before the outputs."""
 
 
 class Recorder:
     """A hook that keeps the notebook. It only takes note of what happens; ``write``, for a thread, does the work.
 
-    Cells are kept as the JSON that they are in the file, so that only what changes is made anew. A failed write is tried
-    again with the next one: the file is always whole.
+    Cells are kept as the JSON that they are in the file, so that only what changes is made anew; long ones not in memory, nor
+    where cells could change them. A failed write is tried again with the next one: the file is always whole.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
@@ -63,6 +63,7 @@ class Recorder:
         self._writing = threading.Lock()
         self._changed = False
         self._cells: list[_Recorded] = []
+        self._spool = Spool()
         self._bytes = 0
         self._thinned = 0
         self._shown: dict[str, deque[tuple[int, int, dict[str, Any]]]] = {}
@@ -109,7 +110,8 @@ class Recorder:
             while self._noted:
                 self._take(self._next_noted())
             if self._changed:
-                write_atomically(self.path, _file(self._cells))
+                self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, Kept))
+                write_atomically(self.path, _file(map(self._spool.read, self._pieces())))
                 self._changed = False
         finally:
             self._writing.release()
@@ -119,6 +121,7 @@ class Recorder:
         self.write()
         if not self._cells and holds(self.path, b"".join(_file(()))):
             self.path.unlink()
+        self._spool.close()
 
     def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated, weight: int) -> None:
         with self._noting:
@@ -153,9 +156,10 @@ class Recorder:
     def _append(self, cell: dict[str, Any]) -> None:
         number, outputs = len(self._cells), cell.pop("outputs")
         head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
-        pieces = [head, *(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
-        size = sum(map(len, pieces))
-        self._cells.append(_Recorded(pieces if number in self._shown_by else [b"".join(pieces)], size, len(head)))
+        body = [*(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
+        size = len(head) + sum(map(len, body))
+        kept = map(self._spool.keep, body if number in self._shown_by else [b"".join(body)])
+        self._cells.append(_Recorded([head, *kept], size))
         self._bytes += size
         self._changed = True
         self._make_room()
@@ -170,11 +174,15 @@ class Recorder:
             grown = len(piece) - len(cell.pieces[index + 1])
             if grown > 0 and number == len(self._cells) - 1 and cell.size + grown > self._limit:
                 continue
-            cell.pieces[index + 1] = piece
+            self._spool.drop(cell.pieces[index + 1])
+            cell.pieces[index + 1] = self._spool.keep(piece)
             cell.size += grown
             self._bytes += grown
             self._changed = True
             self._make_room()
+
+    def _pieces(self) -> Iterator[bytes | Kept]:
+        return chain.from_iterable(cell.pieces for cell in self._cells)
 
     def _make_room(self) -> None:
         while self._bytes > self._limit and self._thinned < len(self._cells) - 1:
@@ -184,10 +192,13 @@ class Recorder:
     def _thin(self, number: int) -> None:
         """Leave the outputs of a cell out, and forget its displays."""
         cell = self._cells[number]
-        if cell.size > cell.head_bytes + len(_END):
-            piece = cell.pieces[0][: cell.head_bytes] + _SEPARATORS[0] + _dump(_LEFT_OUT) + _END
-            self._bytes += len(piece) - cell.size
-            cell.pieces, cell.size = [piece], len(piece)
+        head, *body = cell.pieces
+        if cell.size > len(head) + len(_END):
+            for piece in body:
+                self._spool.drop(piece)
+            short = _SEPARATORS[0] + _dump(_LEFT_OUT) + _END
+            self._bytes += len(head) + len(short) - cell.size
+            cell.pieces, cell.size = [head, short], len(head) + len(short)
         for display_id in self._shown_by.pop(number, ()):
             shown = self._shown.get(display_id, deque())
             while shown and shown[0][0] <= number:
@@ -196,9 +207,9 @@ class Recorder:
                 self._shown.pop(display_id, None)
 
 
-def _file(cells: Iterable[_Recorded]) -> Iterator[bytes]:
+def _file(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield b'{"cells": ['
-    yield from chain.from_iterable(cell.pieces for cell in cells)
+    yield from pieces
     yield b'],\n"metadata": ' + _json(_METADATA) + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n'
 
 
