@@ -117,6 +117,15 @@ def mcp(
     calls_per_minute: Annotated[
         int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls of each client.")
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log-file",
+            metavar="FILE",
+            callback=filled,
+            help="Log what happens to a file, a line of JSON each, without code.",
+        ),
+    ] = None,
     idle: Annotated[
         float | None,
         typer.Option(
@@ -128,6 +137,7 @@ def mcp(
 ) -> int:
     """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
     from kernelexec.cli.serve import serve_mcp, serve_mcp_http  # noqa: PLC0415 - see run
+    from kernelexec.mcp.logs import logged_to  # noqa: PLC0415 - as above
 
     over_http: dict[str, Any] = {
         "host": host,
@@ -159,7 +169,8 @@ def mcp(
         "max_sessions": max_sessions,
         "calls_per_minute": calls_per_minute,
     }
-    return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
+    with logged_to(_path(log)):
+        return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
 
 
 @servers_app.command(

@@ -1,4 +1,4 @@
-"""What is told of a server's cells elsewhere: spans of OpenTelemetry, under those of the clients that sent them."""
+"""What a server tells of its cells elsewhere: lines of its log, and spans of OpenTelemetry under its clients'."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import importlib.util
 
 from kernelexec.adapters.tracing import Tracing
 from kernelexec.hooks import Hook
+from kernelexec.mcp.logs import log_event
+from kernelexec.mcp.who import client
 
 
 def observers() -> list[Hook]:
-    """The hooks that a server has besides those that it is given."""
-    return [] if importlib.util.find_spec("opentelemetry") is None else [Tracing(attributes=_agent)]
+    """The hooks that every server has."""
+    return [log_event] if importlib.util.find_spec("opentelemetry") is None else [log_event, Tracing(attributes=_client)]
 
 
-def _agent() -> dict[str, str]:
-    from kernelexec.mcp.callers import CALLER  # noqa: PLC0415 - a second of imports, which whoever sends a cell has made
-
-    client = CALLER.get().client
-    return {"kernelexec.client": client} if client else {}
+def _client() -> dict[str, str]:
+    return {f"kernelexec.{name}": said for name, said in client().items()}

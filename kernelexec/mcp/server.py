@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.commands import Commands
 from kernelexec.mcp.files import FileTools
 from kernelexec.mcp.groups import EVERYTHING, Offer
+from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
 from kernelexec.mcp.quotas import Allotment
@@ -62,7 +64,7 @@ def make_server(
         "kernelexec",
         instructions=_instructions(executor.config, offer),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[Refusals(), callers],
+        middleware=[Refusals(), callers, Logged()],
         auth=auth,
         strict_input_validation=True,
         mask_error_details=False,
@@ -131,6 +133,26 @@ def quiet() -> None:
     fastmcp.settings.show_server_banner = False
     for name in ("fastmcp", "mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class Logged(Middleware):
+    """Has each call of a tool, a prompt or a resource logged, with how it ended."""
+
+    async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
+        """See fastmcp's ``Middleware``."""
+        target = getattr(context.message, "name", None) or getattr(context.message, "uri", None)
+        if target is None:
+            return await call_next(context)
+        began, outcome = time.monotonic(), "cancelled"
+        try:
+            answer = await call_next(context)
+            outcome = "error" if getattr(answer, "is_error", False) else "ok"
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            log_call(context.method or "", str(target), outcome, time.monotonic() - began)
+        return answer
 
 
 class Refusals(Middleware):
