@@ -86,6 +86,7 @@ import os
 token = os.environ['TOKEN']
 open('t.txt', 'w').write(token)
 open('t.bin', 'wb').write(bytes([255]) + token.encode())
+open(token, 'wb').write(bytes([255]) * 700_000)
 print(token)
 """
     execution = record_of(agent.call("execute_code", code=code, session="secret"))["execution_id"]
@@ -95,6 +96,9 @@ print(token)
         assert "TOKEN" in said, address
         assert "s3cr3t-value" not in said, address
     assert "a secret is in it" in refused(agent, "secret/files/t.bin")
+    too_large = refused(agent, "secret/files/s3cr3t-value")
+    assert "are the most here" in too_large
+    assert "s3cr3t-value has" not in too_large
 
 
 def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None:

@@ -61,20 +61,20 @@ class Resources:
         following: int | None = 0
         while following is not None:
             read = await opened.files.read_bytes(path, offset=following)
-            if (size := read.total_bytes) > TEXT_BYTES or len(raw) > TEXT_BYTES:
-                message = f"{read.path} has {size} bytes, {TEXT_BYTES} are the most here: read_file reads it in pieces."
+            name, size = opened.mask(read.path), read.total_bytes
+            if max(size, len(raw)) > TEXT_BYTES:
+                message = f"{name} has {size} bytes, {TEXT_BYTES} are the most here: read_file reads it in pieces."
                 raise InvalidRequest(message)
             raw += read.content
             following = read.next_offset
-        text = opened.mask(raw.decode("utf-8", "replace"))
         try:
             return _content(opened.mask(raw.decode()), kind or _PLAIN)
         except UnicodeDecodeError:
-            pass
+            readable = raw.decode("utf-8", "replace")
         if len(raw) > BLOB_BYTES:
-            raise InvalidRequest(f"{read.path} has {size} bytes that are no text, {BLOB_BYTES} are the most here.")
-        if text != raw.decode("utf-8", "replace"):
-            raise InvalidRequest(f"{read.path} is no text, and a secret is in it: it is not shown as it is.")
+            raise InvalidRequest(f"{name} has {size} bytes that are no text, {BLOB_BYTES} are the most here.")
+        if opened.mask(readable) != readable:
+            raise InvalidRequest(f"{name} is no text, and a secret is in it: it is not shown as it is.")
         return _content(bytes(raw), kind or _UNKNOWN)
 
 
