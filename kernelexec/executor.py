@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
@@ -184,6 +185,16 @@ class AsyncExecutor:
     def sessions(self) -> tuple[str, ...]:
         """The names of the open sessions."""
         return tuple(name for name, session in list(self._roster.sessions.items()) if not session.life.ending)
+
+    @property
+    def directory(self) -> Path:
+        """Its private directory, this user's alone, in which its sessions have theirs; it is there while it is open.
+
+        Raises:
+            Closed: it is not.
+        """
+        self._check_open()
+        return self._estates.own
 
     def open_session(self, name: str) -> AsyncSession | None:
         """The open session of that name, one that was adopted too; None where there is none, and none is made."""

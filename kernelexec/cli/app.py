@@ -13,6 +13,7 @@ from kernelexec.cli.configs import commands as config_app
 from kernelexec.cli.files import files_app
 from kernelexec.cli.image import image_app
 from kernelexec.cli.kernelspec import commands as kernelspec
+from kernelexec.cli.living_commands import living_app
 from kernelexec.cli.options import (
     BRIEF,
     ImageOption,
@@ -43,6 +44,7 @@ app.add_typer(image_app)
 app.add_typer(files_app)
 app.add_typer(kernelspec)
 app.add_typer(config_app)
+app.add_typer(living_app)
 app.add_typer(servers_app)
 
 

@@ -40,7 +40,7 @@ def list_variables(name: str | None, *, as_json: bool) -> int:
         UnknownSession, InvalidRequest: no such session, or more than one.
         KernelNotAnswering: it has no living kernel, or the kernel does not answer in time.
     """
-    session = _choose(name, live_sessions(bases()))
+    session = choose(name, live_sessions(bases()))
     if session.kernel is None:
         message = f"Session {session.name!r} has no living kernel: its next cell starts one."
         raise KernelNotAnswering(message)
@@ -61,7 +61,7 @@ async def _variables_of(session: LiveSession) -> dict[str, object]:
     return await ask_kernel(session.kernel, "kernelexec_variables_request", content, patience=_ANSWER_SECONDS)
 
 
-def _choose(name: str | None, sessions: list[LiveSession]) -> LiveSession:
+def choose(name: str | None, sessions: list[LiveSession]) -> LiveSession:
     """The session of that name, given as NAME or NAME@PROCESS; the only one there is where no name is given."""
     if not sessions:
         raise UnknownSession("No session of yours lives on this machine: they end with the process that opened them.")

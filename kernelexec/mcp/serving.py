@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.control import Control
 
 #: Seconds between two tellings of progress of a call that blocks.
 INTERVAL = 5.0
@@ -57,6 +58,7 @@ async def until_over(
     async with anyio.create_task_group() as tasks:
         async with opening as executor:
             tasks.start_soon(speaking, executor)
+            tasks.start_soon(Control(executor, over).serve)
             await over.wait()
         if closed is not None:
             closed.set()

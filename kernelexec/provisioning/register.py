@@ -25,6 +25,8 @@ _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
 #: What tells of the cells that a kernel has to run yet.
 POSTPONED = "postponed.json"
+#: Where the server that has an executor takes commands from its user, and the key that these need, in its private directory.
+CONTROL, CONTROL_KEY = "control", "control.key"
 #: What is a session's own in its private directory, beside the directories of its kernels.
 KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, POSTPONED, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
@@ -39,6 +41,8 @@ class LiveSession:
     pid: int
     epoch: int
     kernel: RuntimeDirectory | None
+    root: Path
+    journal: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,11 @@ def live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
     return sorted(islice(found, _SESSIONS_MAX), key=lambda session: (session.name, session.pid))
 
 
+def live_roots(bases: Iterable[Path]) -> list[tuple[Path, int]]:
+    """The private directories of this user's living executors in these directories, each with its process."""
+    return [root for base in dict.fromkeys(bases) for root in islice(_live_roots(base), _ROOTS_MAX)]
+
+
 def _live_roots(base: Path) -> Iterator[tuple[Path, int]]:
     """The private directories that are this user's and that a living process holds, each with its process."""
     with suppress(OSError), os.scandir(base) as entries:
@@ -131,7 +140,8 @@ def _sessions_in(root: Path, pid: int) -> Iterator[LiveSession]:
             if not entry.is_dir(follow_symlinks=False):
                 continue
             if (said := _noted(Path(entry.path))) is not None:
-                yield LiveSession(said["name"], said["workspace"], pid, *_newest_kernel(Path(entry.path)))
+                journal = Path(path) if isinstance(path := said.get("journal"), str) else None
+                yield LiveSession(said["name"], said["workspace"], pid, *_newest_kernel(Path(entry.path)), root, journal)
 
 
 def _noted(directory: Path) -> dict[str, Any] | None:
