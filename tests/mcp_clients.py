@@ -20,7 +20,8 @@ from tests.test_cli import BOUND, COMMAND, LOCAL, environment
 
 #: How a client begins, as fastmcp names it: the newest protocol, or the handshake of all before it.
 ERAS = ["auto", "legacy"]
-_ENVELOPE = {
+#: What each request of the newest protocol says of its client.
+ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -102,7 +103,7 @@ class Raw:
 
     def ask(self, method: str, /, **params: Any) -> int:
         self._number += 1
-        meta = (_ENVELOPE if self.era == "auto" else {}) | ({"progressToken": self.progress} if self.progress else {})
+        meta = (ENVELOPE if self.era == "auto" else {}) | ({"progressToken": self.progress} if self.progress else {})
         more = {"_meta": meta} if meta else {}
         self.send({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params | more})
         return self._number

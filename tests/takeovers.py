@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from kernelexec import AsyncSession
+from kernelexec import AsyncSession, InputRequest
 from kernelexec.belongings import Belongings
 from kernelexec.collector import Collector
 from kernelexec.config import Config, load
@@ -169,9 +170,18 @@ async def session_owned(workspace: Path, codes: list[str]) -> None:
         print(root.path, flush=True)
         for code in codes[:-1]:
             await session.execute(code, request_id=code)
-        await session.execute(codes[-1], request_id="last", on_output=lambda output: print(repr(output)[:100], flush=True))
+        say = partial(print, flush=True)
+        await session.execute(
+            codes[-1], request_id="last", on_output=lambda output: say(repr(output)[:100]), on_input=unanswered
+        )
         print("ended", flush=True)
         await anyio.sleep_forever()
+
+
+async def unanswered(request: InputRequest) -> None:
+    """Say what a cell asks, and nothing else any more."""
+    print("asked", request.prompt, flush=True)
+    await anyio.sleep_forever()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from kernelexec.results import (
     ExecutionResult,
     Installation,
     LimitsSet,
+    OnInput,
     OutputPage,
     Progress,
     PythonEnvironment,
@@ -94,9 +95,10 @@ class Session:
         request_id: str | None = None,
         on_output: OnOutput | None = None,
         approver: Approver | None = None,
+        on_input: OnInput | None = None,
     ) -> ExecutionResult:
         """See ``AsyncSession.execute``."""
-        call = partial(self._session.execute, code, language=language, stdin=stdin, timeout=timeout)
+        call = partial(self._session.execute, code, language=language, stdin=stdin, timeout=timeout, on_input=on_input)
         return self._portal.call(partial(call, wait=wait, request_id=request_id, on_output=on_output, approver=approver))
 
     def execute_command(

@@ -78,7 +78,14 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
-def _offer(tools: str | None, packages_from: str | None, max_sessions: int | None, calls_per_minute: int | None) -> Offer:
+def _offer(
+    tools: str | None,
+    packages_from: str | None,
+    max_sessions: int | None,
+    calls_per_minute: int | None,
+    *,
+    allow_input: bool,
+) -> Offer:
     from kernelexec.mcp.groups import EVERYTHING, Offer, chosen  # noqa: PLC0415 - only where MCP is served
     from kernelexec.mcp.quotas import Quotas  # noqa: PLC0415 - as above
 
@@ -90,7 +97,7 @@ def _offer(tools: str | None, packages_from: str | None, max_sessions: int | Non
         raise InvalidRequest(message)
     quotas = Quotas(max_sessions, calls_per_minute)
     quotas.check()
-    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source, quotas)
+    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source, quotas, allow_input)
 
 
 def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:

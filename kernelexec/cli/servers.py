@@ -117,6 +117,9 @@ def mcp(
     calls_per_minute: Annotated[
         int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls of each client.")
     ] = None,
+    allow_input: Annotated[  # noqa: FBT002 - typer's options are booleans
+        bool, typer.Option("--allow-input", help="Let cells ask by input(): the client is asked (elicitation).")
+    ] = False,
     log: Annotated[
         str | None,
         typer.Option(
@@ -168,6 +171,7 @@ def mcp(
         "packages_from": packages_from,
         "max_sessions": max_sessions,
         "calls_per_minute": calls_per_minute,
+        "allow_input": allow_input,
     }
     with logged_to(_path(log)):
         return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)

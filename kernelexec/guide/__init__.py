@@ -15,5 +15,6 @@
 - `kernelexec.guide.files`: Files of a workspace without a cell.
 - `kernelexec.guide.frameworks`: Adapters for AG2, AutoGen, smolagents, LangChain, Pydantic-AI, fastmcp and OpenTelemetry.
 - `kernelexec.guide.configuration`: Configuration files in YAML.
+- `kernelexec.guide.serving`: The server of MCP: who is served, over what, for how long.
 - `kernelexec.guide.systems`: Other systems than Linux.
 """

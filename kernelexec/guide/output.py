@@ -14,6 +14,22 @@ A cell over its timeout is ended by a ladder whose rungs, but the last, keep the
 `wait_for(execution_id, cursor=..., wait=...)` takes a running cell up again, `executions()` lists what can be taken up,
 and a cell that still waits for its turn is cancelled by `interrupt(execution_id)` at once.
 
+## Input
+
+`input()` is an error at once unless the call says who answers; the time until the answer is not the cell's, and none
+within `budgets.approval` (300 s) is an `EOFError`:
+
+```python
+from kernelexec import Executor, InputRequest
+
+def answer(request: InputRequest) -> str:
+    return "Ada" if request.prompt == "Name? " else ""
+
+with Executor(isolation="local") as executor:
+    result = executor.session("form").execute("print('Hello', input('Name? '))", on_input=answer)
+    print(result.text.splitlines()[-1])  # Hello Ada
+```
+
 ## Output
 
 Each of stdout and stderr keeps 1 MiB in the result, head and tail; what is over goes to a private spill file, up to 256

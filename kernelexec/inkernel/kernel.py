@@ -22,6 +22,7 @@ from .lifeline import Lease, Order, say_ready
 from .names import Names
 from .packing import pack
 from .publisher import Publisher
+from .questions import Questions
 from .requests import Requests
 from .serving import NAMES, SERVED, VARIABLES_MAX, Served
 from .shell import Shell
@@ -54,6 +55,7 @@ class Kernel(Served, IPythonKernel):
             super().__init__(**kwargs)
         self.control_handlers |= {f"kernelexec_{name}_request": getattr(self, f"{name}_request") for name in SERVED}
         self._jobs, self._watch = Jobs(), Watch(self._ask_about)
+        self._questions = Questions(self._tell_question)
         self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
         self._look_for_names = Names()
         self._known_names: set[str] = self._names()
@@ -199,6 +201,18 @@ class Kernel(Served, IPythonKernel):
         if header and header.get("username") == _OWNER:
             content = {**told, "token": self.order.token}
             self.session.send(self.iopub_socket, "kernelexec_memory", content, {"header": header})
+
+    def _input_request(self, prompt: str, ident: Any, parent: Any, password: bool = False) -> str:  # noqa: FBT001, FBT002 - ipykernel's
+        """Ask the owner, and have the cell's output read like the dialogue it was; another client is asked as Jupyter does."""
+        __tracebackhide__ = True
+        if parent.get("header", {}).get("username") != _OWNER:
+            return str(super()._input_request(prompt, ident, parent, password))
+        stdout = self._own_streams[0]
+        stdout.write(prompt)
+        stdout.flush()
+        answered = self._questions.ask(prompt, password=password)
+        stdout.write("\n" if password else f"{answered}\n")
+        return answered
 
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
         """Complete a name; what the user's own classes do about it is ended after a while, or by an interrupt."""

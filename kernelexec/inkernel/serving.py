@@ -11,12 +11,13 @@ from .entering import enter
 from .jobs import Jobs
 from .judged import Watch
 from .lifeline import Lease, Order
+from .questions import Questions
 from .words import LastWords
 
 NAMES, _NAMES_IN_ALL = 1000, 10_000
 VARIABLES_MAX = 1000
 #: The requests, by the middle of their names.
-SERVED = ("cancel", "enter", "environment", "jobs", "kill", "lease", "resume", "variables", "verdict")
+SERVED = ("cancel", "enter", "environment", "input", "jobs", "kill", "lease", "resume", "variables", "verdict")
 
 
 class Served:
@@ -32,6 +33,7 @@ class Served:
     _cell_task: asyncio.Future[Any] | None
     _jobs: Jobs
     _known_names: set[str]
+    _questions: Questions
     _watch: Watch
     _words: LastWords
     get_parent: Any
@@ -63,6 +65,15 @@ class Served:
     def verdict_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
         """Hear whether a program may start. There is no reply."""
         self._watch.answer(parent["content"].get("name"), parent["content"].get("refused"))
+
+    def _tell_question(self, said: dict[str, Any]) -> None:
+        header = self._words.header
+        self.session.send(self.iopub_socket, "kernelexec_input", said | {"token": self.order.token}, {"header": header})
+
+    def input_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
+        """Hear what was answered to a cell that asked. There is no reply."""
+        said = parent["content"]
+        self._questions.answer(said.get("name"), said.get("text"), said.get("why"))
 
     def enter_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Be at home in another directory, with another environment, before the first cell. Served by the control thread."""

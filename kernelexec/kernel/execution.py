@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from kernelexec.collector import Collector
 from kernelexec.kernel.lastwords import unsent
+from kernelexec.kernel.questions import OnQuestion
 
 #: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
 End = Literal["complete", "incomplete", "died", "disconnected"]
@@ -45,18 +47,41 @@ class Execution:
         self.heard = 0
         self.lingers = False
         self._left_out_bytes = 0
+        self.on_question: OnQuestion | None = None
+        """Who is told of what the cell asks by `input()`, if anybody is."""
         self._turning = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pauses = 0
+        self._left = 0.0
         self._idle = False
         self._half_at = 0.0
         self._patience: asyncio.TimerHandle | None = None
 
     async def wait_for_turn(self, seconds: float) -> None:
-        """Wait until the execution ended or somebody asked for its interruption, so many seconds at most, for all who wait."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._turning.set)
+        """Wait until the execution ended or somebody asked for its interruption, so many seconds at most, for all who wait.
+
+        What is ``paused`` does not count.
+        """
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._turning.set)
         try:
             await self._turning.wait()
         finally:
-            timer.cancel()
+            self._timer.cancel()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time within is not the cell's: it waits for somebody's answer."""
+        loop = asyncio.get_running_loop()
+        if not self._pauses and self._timer is not None:
+            self._left = self._timer.when() - loop.time()
+            self._timer.cancel()
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses and self._timer is not None and not self._turning.is_set():
+                self._timer = loop.call_later(self._left, self._turning.set)
 
     @property
     def asks_exit(self) -> bool:

@@ -27,6 +27,8 @@ from kernelexec.kernel.link import Link
 from kernelexec.kernel.masked import MaskedWire
 from kernelexec.kernel.names import Names
 from kernelexec.kernel.programs import Programs
+from kernelexec.kernel.questions import Question
+from kernelexec.kernel.settling import settled
 from kernelexec.kernel.usage import Usage
 from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import (
@@ -116,10 +118,12 @@ class Kernel(Beginning):
         counted: bool = True,
         overruled: bool = False,
         msg_id: str | None = None,
+        asks: bool = False,
     ) -> Execution:
         """Send a cell, under a ``msg_id`` of choice; what is not ``counted`` takes no execution count.
 
-        With ``overruled`` the rules hold for no program that is started before the next cell.
+        With ``overruled`` the rules hold for no program that is started before the next cell. Only what ``asks`` may call
+        `input()`: the execution's ``on_question`` is told, and ``answer`` is the way back. Kernels of others cannot ask.
 
         Raises:
             KernelConnectionFailed: the kernel is gone; nothing was sent.
@@ -127,7 +131,8 @@ class Kernel(Beginning):
         assert self._link is not None
         self.usage.begin_cell()
         self._overruled = overruled
-        execution = self._link.submit(code, collector, late, counted=counted, msg_id=msg_id)
+        asks = asks and self._installed is None
+        execution = self._link.submit(code, collector, late, counted=counted, msg_id=msg_id, asks=asks)
         execution.lingers = self._installed is not None
         return execution
 
@@ -188,8 +193,8 @@ class Kernel(Beginning):
             await self.ask("shell", "execute_request", content, patience=patience)
 
     async def settle(self, execution: Execution, patience: float) -> bool:
-        """Whether the kernel answers after a cell; see ``Link.settle``."""
-        return self.alive and self._link is not None and await self._link.settle(execution, patience)
+        """Whether the kernel answers after a cell; see ``settled``."""
+        return self.alive and self._link is not None and await settled(self._link, execution, patience)
 
     def _learn(self, metadata: dict[str, Any]) -> None:
         """Follow the user's names, and the kernel's memory, as the launcher says them."""
@@ -219,6 +224,11 @@ class Kernel(Beginning):
         self._link.tell("kernelexec_verdict_request", name=program.get("name"), refused=why)
         if why is not None and len(self._refused) < _REFUSED_MAX:
             self._refused.append(f"A program that the cell was to start was refused: {why}")
+
+    def answer(self, question: Question, text: str | None, why: str = "") -> None:
+        """Answer what a cell asked; None is no answer, and why."""
+        if self._link is not None:
+            self._link.tell("kernelexec_input_request", **question.answered(text, why))
 
     def take_refused(self) -> list[str]:
         """What was refused to user code since the last call, in sentences."""

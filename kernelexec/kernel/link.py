@@ -18,7 +18,8 @@ from kernelexec.kernel.channels import Channel
 from kernelexec.kernel.dialing import Dialing
 from kernelexec.kernel.execution import End, Execution
 from kernelexec.kernel.masked import MaskedWire
-from kernelexec.kernel.messages import Message, Wire
+from kernelexec.kernel.messages import Message, Wire, cell
+from kernelexec.kernel.questions import Question
 from kernelexec.kernel.zmtp import Multipart
 
 _SUBSCRIBE_ALL = [b"\x01"]
@@ -27,17 +28,15 @@ _REMEMBERED = 200  # so many executions, for what comes late
 _SAID = {"kernelexec_memory": "memory", "kernelexec_program": "program"}
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
 _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
-#: How long after a reply what was published before it may take to come on the other channel.
-_QUIET_SECONDS = 0.2
-#: So many answers without output between them mean that a cell has said all; how long that may take at most.
-_SILENT_ROUNDS, _SETTLE_SECONDS = 2, 10.0
 
 
 class Link:
-    """Speaks with one kernel. There is no stdin channel: nobody answers ``input()``, and a forged request reaches nobody."""
+    """Speaks with one kernel. There is no stdin channel: what a cell asks comes on iopub, with the cell that it belongs to."""
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.control_answered = asyncio.Event()
+        self.quiet = asyncio.Event()
+        """Set when the kernel has said that it is idle after a request that is no cell."""
         self.wire: Wire | MaskedWire = Wire(key)
         self._identity = identity
         self._limit = limit_bytes
@@ -49,7 +48,6 @@ class Link:
         self._resumed: dict[str, Execution] = {}
         self._without_tape: dict[str, asyncio.Event] = {}
         self._answers: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
-        self._quiet = asyncio.Event()
         self._closing = False
 
     async def connect(self, dialing: Dialing, *, only: str | None = None) -> None:
@@ -82,24 +80,23 @@ class Link:
             patience = min(1.0, patience * 2)
 
     def submit(
-        self, code: str, collector: Collector, late: Collector, *, counted: bool = True, msg_id: str | None = None
+        self,
+        code: str,
+        collector: Collector,
+        late: Collector,
+        *,
+        counted: bool = True,
+        msg_id: str | None = None,
+        asks: bool = False,
     ) -> Execution:
         """Send a cell. It is registered before it is sent, so that nothing of it can be missed.
 
-        What is not ``counted`` takes no execution count, and the kernel's history does not have it. ``msg_id`` is how the
-        kernel knows it; nothing else may have been sent under it.
+        ``msg_id`` is how the kernel knows it; nothing else may have been sent under it. See ``messages.cell``.
 
         Raises:
             KernelConnectionFailed: the connection is gone; nothing was sent.
         """
-        content = {
-            "code": code,
-            "silent": False,
-            "store_history": counted,
-            "user_expressions": {},
-            "allow_stdin": False,
-            "stop_on_error": False,
-        }
+        content = cell(code, counted=counted, asks=asks)
         msg_id, frames = self.wire.pack("execute_request", content, msg_id=msg_id)
         execution = self._begun(msg_id, collector, late)
         self._channels["shell"].send(frames)
@@ -173,27 +170,6 @@ class Link:
         """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
         return await self.ask("shell", "kernel_info_request", {}, patience=patience) is not None
 
-    async def settle(self, execution: Execution, patience: float) -> bool:
-        """Whether the kernel answers after a cell. One without our launcher is asked until nothing of the cell comes meanwhile.
-
-        Some kernels (deno 2.9) say that a cell has ended before they have published all of it.
-        """
-        if not execution.lingers:
-            return await self.answers(patience)
-        answered = False
-        with anyio.move_on_after(_SETTLE_SECONDS):
-            heard, silent = execution.heard, 0
-            while silent < _SILENT_ROUNDS:
-                self._quiet = asyncio.Event()
-                if not await self.answers(patience):
-                    break
-                answered = True
-                with anyio.move_on_after(_QUIET_SECONDS):
-                    await self._quiet.wait()
-                silent = silent + 1 if heard == execution.heard else 0
-                heard = execution.heard
-        return answered
-
     def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
         self.control_answered.clear()
@@ -241,19 +217,29 @@ class Link:
         if (said := _SAID.get(message.msg_type)) is not None:  # by whichever cell, another client's too
             self._on_metadata({"kernelexec": {"token": message.content.get("token"), said: message.content}})
             return
+        execution = self._executions.get(message.parent_id)
+        if message.msg_type == "kernelexec_input":
+            self._on_question(Question.of(message.content), execution)
+            return
         if (resumed := self._resumed.get(message.parent_id)) is not None:
             self._on_tape(resumed, message)
             return
-        execution = self._executions.get(message.parent_id)
         if message.parent_id in self._without_tape:
             return
         if message.msg_type == "status" or execution is None:
             if message.content.get("execution_state") == "idle":
-                self._quiet.set() if execution is None else execution.saw_idle()
+                self.quiet.set() if execution is None else execution.saw_idle()
         else:
             if execution.end is not None and not execution.lingers:
                 self._late[execution.msg_id] = execution
             execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
+
+    def _on_question(self, question: Question, execution: Execution | None) -> None:
+        """Tell who answers what a cell asks; where nobody does, it hears so."""
+        if execution is not None and execution.on_question is not None and execution.end is None:
+            execution.on_question(question)
+        else:
+            self.tell("kernelexec_input_request", **question.answered(None, "nobody is there to answer"))
 
     def _on_tape(self, execution: Execution, message: Message) -> None:
         """What the launcher says of an execution that it publishes anew: that it begins, how it ended, what is missing."""

@@ -42,6 +42,21 @@ class Message:
     dropped_bytes: int = 0
 
 
+def cell(code: str, *, counted: bool, asks: bool) -> dict[str, Any]:
+    """The content of an `execute_request`. What is not ``counted`` takes no execution count, and the history has it not.
+
+    Where it ``asks``, `input()` is no error.
+    """
+    return {
+        "code": code,
+        "silent": False,
+        "store_history": counted,
+        "user_expressions": {},
+        "allow_stdin": asks,
+        "stop_on_error": False,
+    }
+
+
 class Malformed(Exception):
     """What came is no message of this kernel: not JSON objects, not signed with the key, or cut short."""
 

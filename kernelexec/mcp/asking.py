@@ -1,73 +1,131 @@
-"""A call's client as the approver: it asks whoever sits there, in both eras of the protocol.
+"""A call's client as who is asked, in both eras of the protocol: whether a cell may run, and what it asks by `input()`.
 
 Until 2025 a server asked its client while a call ran. Since 2026 a call answers that it needs input, and is sent again with
-that: so the cell is refused the first time, and the answer counts for that very cell only.
+that: so a cell that waits for approval is refused the first time, and the answer counts for that very cell only; one that runs
+and asks goes on waiting, and the call that comes again is known by the question, whatever else it says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
+from kernelexec.mcp.inputs import Pending
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.text import clean_text
 
-_KEY, _FIELD = "approval", "approve"
+_APPROVAL, _APPROVE = "approval", "approve"
+_INPUT, _TEXT = "input", "text"
 _SHOWN_CHARS = 20_000
-_SCHEMA = {
+_APPROVAL_SCHEMA = {
     "type": "object",
-    "properties": {_FIELD: {"type": "boolean", "title": "Run it?", "default": False}},
-    "required": [_FIELD],
+    "properties": {_APPROVE: {"type": "boolean", "title": "Run it?", "default": False}},
+    "required": [_APPROVE],
 }
+_INPUT_SCHEMA = {"type": "object", "properties": {_TEXT: {"type": "string", "title": "Answer"}}, "required": [_TEXT]}
 #: From this revision on a server asks by an answer: revisions are dates.
 _MODERN = "2026-07-28"
 
 
-class Asking:
-    """The approver of one call. ``needed`` is what the call is to answer where the client has to be asked first."""
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the client answers with this call: a question of an execution, by its name; None for a text is none, and why."""
 
-    def __init__(self, context: Context) -> None:
+    execution_id: str
+    question: str
+    text: str | None
+    why: str
+
+
+class Asking:
+    """Whom one call can ask. ``needed`` is what the call is to answer where the client has to be asked by that.
+
+    Args:
+        context: the call's.
+        shown: what its caller calls a session.
+    """
+
+    def __init__(self, context: Context, shown: Callable[[str], str]) -> None:
         self.needed: InputRequiredResult | None = None
         self._context = context
+        self._shown = shown
 
-    async def __call__(self, request: ApprovalRequest, /) -> Approval:
-        """See ``Approver``."""
-        if not self._can_ask():
-            return Approval(approved=False, reason="this client cannot be asked: it has no elicitation")
-        if self._context.session.protocol_version >= _MODERN:
-            return self._modern(request)
-        said = await self._context.elicit(_question(request), bool, response_title="Run it?")
-        return _approval(approved=isinstance(said, AcceptedElicitation) and said.data is True, action=said.action)
-
-    def _can_ask(self) -> bool:
+    @property
+    def possible(self) -> bool:
+        """Whether the client can be asked at all."""
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
 
-    def _modern(self, request: ApprovalRequest) -> Approval:
+    async def __call__(self, request: ApprovalRequest, /) -> Approval:
+        """See ``Approver``."""
+        if not self.possible:
+            return Approval(approved=False, reason="this client cannot be asked: it has no elicitation")
+        question = self._question(request)
+        if self._modern:
+            return self._approved(request, question)
+        said = await self._context.elicit(question, bool, response_title="Run it?")
+        return _approval(approved=isinstance(said, AcceptedElicitation) and said.data is True, action=said.action)
+
+    async def answer(self, pending: Pending) -> bool:
+        """Have the client asked what a cell asks; whether it was, or the call has to answer ``needed`` for that."""
+        request = pending.request
+        message = clean_text(
+            f"The cell that runs in session {self._shown(request.session)} asks: {request.prompt or 'input()'}"
+        )
+        if self._modern:
+            self._need(_INPUT, message, _INPUT_SCHEMA, f"{_INPUT}:{request.execution_id}:{pending.name}")
+            return False
+        said = await self._context.elicit(message, str, response_title="Answer")
+        pending.answer(said.data if isinstance(said, AcceptedElicitation) else None, f"the client's answer was {said.action}")
+        return True
+
+    @property
+    def answered(self) -> Answered | None:
+        """The answer that this call brings, where it is one that was sent before and answered by a question."""
+        kind, _, named = (self._context.request_state or "").partition(":")
+        execution_id, _, question = named.partition(":")
+        said = (self._context.input_responses or {}).get(_INPUT)
+        if kind != _INPUT or not isinstance(said, ElicitResult):
+            return None
+        text = (said.content or {}).get(_TEXT) if said.action == "accept" else None
+        why = f"the client's answer was {said.action}"
+        return Answered(execution_id, question, text if isinstance(text, str) else None, why)
+
+    @property
+    def _modern(self) -> bool:
+        return self._context.session.protocol_version >= _MODERN
+
+    def _approved(self, request: ApprovalRequest, question: str) -> Approval:
         mark = _mark(request)
-        said = (self._context.input_responses or {}).get(_KEY)
+        said = (self._context.input_responses or {}).get(_APPROVAL)
         if isinstance(said, ElicitResult) and self._context.request_state == mark:
-            yes = said.action == "accept" and (said.content or {}).get(_FIELD) is True
+            yes = said.action == "accept" and (said.content or {}).get(_APPROVE) is True
             return _approval(approved=yes, action=said.action)
-        params = ElicitRequestFormParams(message=_question(request), requested_schema=_SCHEMA)
-        self.needed = InputRequiredResult(input_requests={_KEY: ElicitRequest(params=params)}, request_state=mark)
+        self._need(_APPROVAL, question, _APPROVAL_SCHEMA, mark)
         return Approval(approved=False, reason="the client is asked first")
+
+    def _need(self, key: str, message: str, schema: dict[str, Any], state: str) -> None:
+        params = ElicitRequestFormParams(message=message, requested_schema=schema)
+        self.needed = InputRequiredResult(input_requests={key: ElicitRequest(params=params)}, request_state=state)
+
+    def _question(self, request: ApprovalRequest) -> str:
+        proposal = request.proposal
+        what = "command" if proposal.kind == "command" else f"{proposal.language} cell"
+        shown, more = proposal.source[:_SHOWN_CHARS], len(proposal.source) - _SHOWN_CHARS
+        shown += f"\n[... {more} characters more]" if more > 0 else ""
+        session, reasons = self._shown(proposal.session), " ".join(request.reasons)
+        return clean_text(f"Run this {what} in session {session}? {reasons}\n\n{shown}")
 
 
 def _approval(*, approved: bool, action: str) -> Approval:
     return Approval(approved, "" if approved else f"the client's answer was {'no' if action == 'accept' else action}")
-
-
-def _question(request: ApprovalRequest) -> str:
-    proposal = request.proposal
-    what = "command" if proposal.kind == "command" else f"{proposal.language} cell"
-    shown, more = proposal.source[:_SHOWN_CHARS], len(proposal.source) - _SHOWN_CHARS
-    shown += f"\n[... {more} characters more]" if more > 0 else ""
-    return clean_text(f"Run this {what} in session {proposal.session}? {' '.join(request.reasons)}\n\n{shown}")
 
 
 def _mark(request: ApprovalRequest) -> str:

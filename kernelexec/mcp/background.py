@@ -51,7 +51,7 @@ class Background:
         session: SessionName = "default",
     ) -> BackgroundAnswer:
         """Start one."""
-        asking = Asking(context)
+        asking = Asking(context, self._calls.shown)
         with refusing():
             opened = await self._calls.session(session)
             try:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import anyio
 
 from kernelexec.config import SHORTEST_TIMEOUT, seconds
-from kernelexec.errors import InvalidRequest, UnknownExecution, UnknownSession, nearest
+from kernelexec.errors import UnknownExecution, UnknownSession, nearest
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.callers import CALLER, Caller
+from kernelexec.mcp.inputs import Inputs
 from kernelexec.mcp.quotas import Allotment
-from kernelexec.results import ExecutionResult, Output, output_text
+from kernelexec.mcp.waiting import check_wait, newest_line
+from kernelexec.results import ExecutionResult, OnInput, Output, Progress
 from kernelexec.session import AsyncSession
-from kernelexec.text import clean_text
 
 #: How a call tells of its progress: seconds so far, and a line.
 Report = Callable[[float, str], Awaitable[None]]
 #: What sends a cell and waits so many seconds for it.
 Send = Callable[[float], Awaitable[ExecutionResult]]
 
+_WAITS = "It waits for an answer to its input(): a call of a client that can be asked (elicitation) takes the question to it."
 _LINE_CHARS = 200
 _LOOKED_AT = 20
 _TITLES = 1000
@@ -50,11 +53,13 @@ class Calls:
         executor: whose sessions; it is open.
         interval: seconds between two tellings of progress.
         allotment: how many sessions each client may have.
+        inputs: what cells ask, where they may.
     """
 
-    def __init__(self, executor: AsyncExecutor, *, interval: float, allotment: Allotment) -> None:
+    def __init__(self, executor: AsyncExecutor, *, interval: float, allotment: Allotment, inputs: Inputs | None = None) -> None:
         self._executor = executor
         self._allotment = allotment
+        self._inputs = inputs
         self._interval = seconds(interval, "interval")
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
@@ -141,7 +146,25 @@ class Calls:
         """A result that names its session as the caller does."""
         return replace(result, session=self.shown(result.session))
 
-    async def run(self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report) -> Seen:
+    def on_input(self, asking: Asking) -> OnInput | None:
+        """Who answers the `input()` of a cell that a call sends; nobody where cells may not ask, or its client cannot be."""
+        return self._inputs.ask if self._inputs is not None and asking.possible else None
+
+    async def resumed(self, name: str | None, asking: Asking, *, cursor: int, wait: float, report: Report) -> Seen | None:
+        """What a call sees whose client was asked and answers now; None where it was not. The call sends nothing, then.
+
+        Raises:
+            UnknownSession, UnknownExecution: the cell that asked is nowhere.
+        """
+        if self._inputs is None or (said := asking.answered) is None:
+            return None
+        session = self.session_of(said.execution_id, name)
+        self._inputs.answer(said.execution_id, said.question, said.text, said.why)
+        return await self.follow(session, said.execution_id, cursor=cursor, wait=wait, report=report, asking=asking)
+
+    async def run(
+        self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report, asking: Asking | None = None
+    ) -> Seen:
         """Send a cell and see it through for ``wait`` seconds; cancelling this call interrupts it, or takes it off the queue.
 
         Where several calls of one request wait for it, the last one does. The cell itself runs in the session's life:
@@ -157,15 +180,27 @@ class Calls:
             if sent.status != "running":
                 return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
             with self._calling(sent.execution_id):
-                return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
+                return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report, asking=asking)
         except anyio.get_cancelled_exc_class():
             if sent is not None and sent.execution_id not in self._callers:
                 with anyio.move_on_after(_ENDING, shield=True):
                     await session.interrupt(sent.execution_id)
             raise
 
-    async def follow(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float, report: Report) -> Seen:
-        """See an execution through for ``wait`` seconds. Cancelling this costs the cell nothing."""
+    async def follow(
+        self,
+        session: AsyncSession,
+        execution_id: str,
+        *,
+        cursor: int,
+        wait: float,
+        report: Report,
+        asking: Asking | None = None,
+    ) -> Seen:
+        """See an execution through for ``wait`` seconds. Cancelling this costs the cell nothing.
+
+        What it asks is asked of ``asking``, which may need an answer that says so instead of what is seen.
+        """
         began = time.monotonic()
         patience = check_wait(wait)
         heard, newest, over = cursor, "", False
@@ -173,8 +208,8 @@ class Calls:
             left = patience - (time.monotonic() - began)
             over = left <= self._interval
             step = max(min(left, self._interval), SHORTEST_TIMEOUT)
-            progress = await session.wait_for(execution_id, cursor=heard, wait=step)
-            if progress.result is not None:
+            progress = await self._heard(session, execution_id, cursor=heard, wait=step)
+            if progress.result is not None or not await self._answered(execution_id, asking):
                 break
             heard, newest = progress.cursor, newest_line(progress.outputs) or newest
             if not over:
@@ -185,7 +220,31 @@ class Calls:
         result = progress.result or ExecutionResult(
             execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
         )
+        if progress.result is None and self._inputs is not None and self._inputs.of(execution_id) is not None:
+            result = replace(result, notes=(_WAITS,))
         return Seen(self.result(result), progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place)
+
+    async def _heard(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:
+        """What is new of an execution once it has ended, has asked something, or the time is over."""
+        if self._inputs is not None and self._inputs.of(execution_id) is None:
+            async with anyio.create_task_group() as tasks:
+
+                async def asked(inputs: Inputs) -> None:
+                    await inputs.asked(execution_id)
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(asked, self._inputs)
+                await session.wait_for(execution_id, wait=wait)
+                tasks.cancel_scope.cancel()
+            wait = SHORTEST_TIMEOUT
+        return await session.wait_for(execution_id, cursor=cursor, wait=wait)
+
+    async def _answered(self, execution_id: str, asking: Asking | None) -> bool:
+        """Have a call's client asked what an execution asks; whether the call goes on."""
+        if self._inputs is None or asking is None or not asking.possible:
+            return True
+        pending = self._inputs.of(execution_id)
+        return pending is None or await asking.answer(pending)
 
     async def running(self, session: AsyncSession) -> list[tuple[str, str]]:
         """The ids and first lines of what runs or waits in a session, in its order, the newest twenty."""
@@ -211,34 +270,3 @@ class Calls:
         self._titles[execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
         while len(self._titles) > _TITLES:
             self._titles.popitem(last=False)
-
-
-def check_wait(wait: float) -> float:
-    """How long a call may block; 0 is as short as it goes.
-
-    Raises:
-        InvalidTimeout: no number of seconds.
-    """
-    return SHORTEST_TIMEOUT if wait == 0 else seconds(wait, "wait")
-
-
-def check_cursor(cursor: int) -> int:
-    """A place in an execution's output, as an earlier answer gave it.
-
-    Raises:
-        InvalidRequest: it is negative.
-    """
-    if cursor < 0:
-        message = f"cursor={cursor}: it is 0, or the cursor of an earlier answer."
-        raise InvalidRequest(message)
-    return cursor
-
-
-def newest_line(outputs: Sequence[Output]) -> str:
-    """The last line that says something, at most 200 characters of it."""
-    for output in reversed(outputs[-_LOOKED_AT:]):
-        tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
-        for line in reversed(tail.split("\n")):
-            if line.strip():
-                return clean_text(line.strip()[:_LINE_CHARS])
-    return ""

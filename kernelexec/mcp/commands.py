@@ -11,8 +11,9 @@ from fastmcp import Context
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import OVER_TIME, preview, streams
 from kernelexec.mcp.asking import Asking
-from kernelexec.mcp.calls import Calls, Seen, check_wait
+from kernelexec.mcp.calls import Calls, Seen
 from kernelexec.mcp.tools import WAIT, RequestId, SessionName, Timeout, Wait, reporting
+from kernelexec.mcp.waiting import check_wait
 from kernelexec.results import ExecutionResult, remarks
 from kernelexec.text import clean_text
 
@@ -56,7 +57,7 @@ class Commands:
         request_id: RequestId = None,
     ) -> CommandAnswer:
         """Run a command."""
-        asking = Asking(context)
+        asking = Asking(context, self._calls.shown)
         shown, place = command, work_dir or ""
         try:
             check_wait(wait)

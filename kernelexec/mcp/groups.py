@@ -41,6 +41,8 @@ class Offer:
     groups: frozenset[str] = field(default=frozenset(GROUPS))
     packages_from: Source = None
     quotas: Quotas = NO_QUOTAS
+    allow_input: bool = False
+    """Whether cells may ask, by `input()`."""
 
     @property
     def tools(self) -> frozenset[str]:

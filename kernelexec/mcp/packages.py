@@ -11,9 +11,10 @@ from fastmcp import Context
 
 from kernelexec.mcp.answers import preview
 from kernelexec.mcp.asking import Asking
-from kernelexec.mcp.calls import Calls, check_wait
+from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.groups import Source
 from kernelexec.mcp.tools import WAIT, SessionName, Wait, refusing, reporting
+from kernelexec.mcp.waiting import check_wait
 from kernelexec.results import Installation, SecurityError
 from kernelexec.session import AsyncSession
 
@@ -59,7 +60,7 @@ class Packages:
         wait: Wait = WAIT,
     ) -> InstallAnswer:
         """Install something."""
-        asking = Asking(context)
+        asking = Asking(context, self._calls.shown)
         with refusing():
             patience = check_wait(wait)
             opened = await self._calls.session(session)

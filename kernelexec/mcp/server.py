@@ -29,6 +29,7 @@ from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.commands import Commands
 from kernelexec.mcp.files import FileTools
 from kernelexec.mcp.groups import EVERYTHING, Offer
+from kernelexec.mcp.inputs import Inputs
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
@@ -69,7 +70,8 @@ def make_server(
         strict_input_validation=True,
         mask_error_details=False,
     )
-    calls = Calls(executor, interval=interval, allotment=allotment)
+    inputs = Inputs() if offer.allow_input else None
+    calls = Calls(executor, interval=interval, allotment=allotment, inputs=inputs)
     for function, description, hints in _tools(calls, offer, _idle(executor.config)):
         if function.__name__ in offer.tools:
             server.add_tool(FunctionTool.from_function(function, description=description, annotations=hints))

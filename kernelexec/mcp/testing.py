@@ -61,7 +61,7 @@ class Testing:
         session: SessionName = "default",
     ) -> TestsAnswer:
         """Test something."""
-        asking = Asking(context)
+        asking = Asking(context, self._calls.shown)
         with refusing():
             opened = await self._calls.session(session)
             try:

@@ -17,7 +17,8 @@ from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import answer
 from kernelexec.mcp.asking import Asking
-from kernelexec.mcp.calls import Calls, Report, Seen, check_cursor
+from kernelexec.mcp.calls import Calls, Report, Seen
+from kernelexec.mcp.waiting import check_cursor
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
 
@@ -127,14 +128,17 @@ class Tools:
         request_id: RequestId = None,
     ) -> ToolResult:
         """Run a cell."""
+        asking, report = Asking(context, self._calls.shown), reporting(context)
         with refusing():
-            opened, asking = await self._calls.session(session), Asking(context)
+            seen = await self._calls.resumed(session, asking, cursor=0, wait=wait, report=report)
+            if seen is None:
+                opened, on_input = await self._calls.session(session), self._calls.on_input(asking)
 
-            async def send(patience: float) -> ExecutionResult:
-                call = partial(opened.execute, code, language=language, timeout=timeout, approver=asking)
-                return await call(wait=patience, request_id=request_id)
+                async def send(patience: float) -> ExecutionResult:
+                    call = partial(opened.execute, code, language=language, timeout=timeout, approver=asking)
+                    return await call(wait=patience, request_id=request_id, on_input=on_input)
 
-            seen = await self._calls.run(opened, send, title=opened.mask(code), wait=wait, report=reporting(context))
+                seen = await self._calls.run(opened, send, title=opened.mask(code), wait=wait, report=report, asking=asking)
         return await answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def wait_execution(
@@ -146,11 +150,14 @@ class Tools:
         session: OneSession = None,
     ) -> ToolResult:
         """Collect an execution."""
+        asking, report = Asking(context, self._calls.shown), reporting(context)
         with refusing():
-            found = self._calls.session_of(execution_id, session)
             place = check_cursor(cursor)
-            seen = await self._calls.follow(found, execution_id, cursor=place, wait=wait, report=reporting(context))
-        return await answer(seen)
+            seen = await self._calls.resumed(session, asking, cursor=place, wait=wait, report=report)
+            if seen is None:
+                found = self._calls.session_of(execution_id, session)
+                seen = await self._calls.follow(found, execution_id, cursor=place, wait=wait, report=report, asking=asking)
+        return await answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def read_output(
         self,

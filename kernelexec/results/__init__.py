@@ -6,6 +6,7 @@ from kernelexec.results.attempts import Attempt, Attempts
 from kernelexec.results.background import BackgroundCommand, BackgroundOutput, BackgroundStatus
 from kernelexec.results.environments import Installation, Package, PythonEnvironment, Served
 from kernelexec.results.files import FileBytes, FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
+from kernelexec.results.inputs import InputRequest, OnInput
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -69,6 +70,7 @@ __all__ = [
     "FilesDeleted",
     "Holder",
     "Image",
+    "InputRequest",
     "Installation",
     "Interrupted",
     "KernelStatus",
@@ -77,6 +79,7 @@ __all__ = [
     "MemoryUse",
     "MimeBundle",
     "NotDeleted",
+    "OnInput",
     "Outcome",
     "Output",
     "OutputPage",

@@ -169,7 +169,11 @@ class Caching:
         lasting = self._trail.judge(turn.cell, ename=None if error is None else error.ename)
         run = self._go_on(turn.cell, result, self._files or "")
         self._trail.shown = self._trail.run
-        whole = result.ok and result.state == "kept" and not (result.interrupted or result.truncated or result.late)
+        whole = (
+            result.ok
+            and result.state == "kept"
+            and not (result.interrupted or result.truncated or result.late or turn.asked_input)
+        )
         if self._files is None or not (lasting and whole) or result.output_ref is not None or _ADDRESS.search(result.text):
             return
         if await anyio.to_thread.run_sync(self._contents.stamp) == self._stamp:  # it has written none of them

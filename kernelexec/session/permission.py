@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from kernelexec import cells
 from kernelexec.cells import Cell, ShellCell
@@ -28,15 +25,12 @@ from kernelexec.policy.decisions import (
 )
 from kernelexec.policy.refusal import shown
 from kernelexec.provisioning import Vault
+from kernelexec.session.calling import CallFailed, called
 from kernelexec.session.turn import Turn
 
 logger = logging.getLogger("kernelexec")
 _OTHERWISE = "Nothing ran; other cells are not concerned."
 _NOBODY = "nobody is there to be asked: give the executor, or the call, an approver"
-
-
-class _Failed(Exception):
-    """What an approver or a validator raised, in words."""
 
 
 class Permission:
@@ -135,10 +129,10 @@ class Permission:
     async def _answer(self, approver: Approver, request: ApprovalRequest) -> Approval:
         try:
             with anyio.fail_after(self._patience):
-                said = await _called(approver, request)
+                said = await called(approver, request)
         except TimeoutError:
             return Approval(approved=False, reason=f"there was no answer within {self._patience:g} s")
-        except _Failed as exc:
+        except CallFailed as exc:
             logger.exception("kernelexec.approver_failed", extra={"session": self._session})
             return Approval(approved=False, reason=f"the approver failed ({exc})")
         if isinstance(said, Approval):
@@ -153,8 +147,8 @@ class Permission:
 async def _decision(validator: Validator, proposal: Proposal) -> Allow | Ask | Deny | Rewrite:
     """What a validator decides; what it raises, or says that is no decision, is a denial."""
     try:
-        said = await _called(validator, proposal)
-    except _Failed as exc:
+        said = await called(validator, proposal)
+    except CallFailed as exc:
         logger.exception("kernelexec.validator_failed", extra={"session": proposal.session})
         return Deny(str(exc))
     if said is None:
@@ -164,43 +158,8 @@ async def _decision(validator: Validator, proposal: Proposal) -> Allow | Ask | D
     return Deny(f"it said {said!r:.100}, which is no decision")
 
 
-async def _called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a stranger's function, and what it gives
-    """What a function gives. It has a task of its own: should it end or cancel that, whoever waits goes on.
-
-    Raises:
-        _Failed: it raised, whatever that was.
-    """
-    said: Any = None
-    raised: BaseException | None = None
-
-    async def ask() -> None:
-        nonlocal said, raised
-        try:
-            said = await _said(call, argument)
-        except anyio.get_cancelled_exc_class() as exc:
-            raised = exc
-            raise
-        except BaseException as exc:  # noqa: BLE001 - SystemExit too would end the loop, and all sessions with it
-            raised = exc
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask)
-    if raised is not None:
-        message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
-        raise _Failed(message) from raised
-    return said
-
-
-async def _said(call: Any, argument: object) -> Any:  # noqa: ANN401 - as above
-    """What a function gives: a plain one is called in a thread, which is left behind if nobody waits any more."""
-    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004
-        return await call(argument)
-    said = await anyio.to_thread.run_sync(call, argument, abandon_on_cancel=True)
-    return await said if inspect.isawaitable(said) else said
-
-
-def check_callables(validators: object, approver: object) -> tuple[Validator, ...]:
-    """The validators, once it is known that they and the approver can be called.
+def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:
+    """The validators, once it is known that they and the others can be called.
 
     Raises:
         InvalidRequest: one cannot.
@@ -211,5 +170,8 @@ def check_callables(validators: object, approver: object) -> tuple[Validator, ..
         raise InvalidRequest(message)
     if approver is not None and not callable(approver):
         message = f"approver={approver!r:.200}: a function of one request."
+        raise InvalidRequest(message)
+    if on_input is not None and not callable(on_input):
+        message = f"on_input={on_input!r:.200}: a function of one request."
         raise InvalidRequest(message)
     return found

@@ -17,6 +17,7 @@ from kernelexec.hooks import CellStarted, DisplayUpdated, Event, Hook, OutputHea
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.provisioning import Vault
 from kernelexec.results import ExecutionResult, Output
+from kernelexec.session.answering import answering
 from kernelexec.session.caching import FOUND, Caching
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.kernels import Kernels
@@ -113,10 +114,13 @@ class Runner:
                 counted=not turn.own,
                 overruled=turn.own or turn.overruled,
                 msg_id=turn.execution_id,
+                asks=turn.on_input is not None,
             )
         if turn.interrupt_asked:
             turn.execution.ask_interrupt()
-        verdict = await keeper.mind(kernel, turn.execution, self._left(turn), own=turn.own)
+        patience = self._config.budgets.approval
+        async with answering(turn, kernel, turn.execution, session=self._session, patience=patience):
+            verdict = await keeper.mind(kernel, turn.execution, self._left(turn), own=turn.own)
         turn.clock.ended = time.monotonic()
         loss_told(verdict, loss, keeper.epoch)
         verdict.notes[:0] = turn.remarks

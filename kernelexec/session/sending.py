@@ -13,7 +13,7 @@ from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.hooks import Event
 from kernelexec.policy.decisions import Approver
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, OnInput
 from kernelexec.session.kernels import Kernels
 from kernelexec.session.life import Life
 from kernelexec.session.permission import check_callables
@@ -43,6 +43,7 @@ class Sending(Secrecy):
         on_output: OnOutput | None,
         request_id: str | None,
         approver: Approver | None = None,
+        on_input: OnInput | None = None,
     ) -> Callable[[], Awaitable[ExecutionResult]]:
         """Send a cell, or find the one that this request sent before; what waits for its result comes back."""
         self.life.check_open()
@@ -52,7 +53,7 @@ class Sending(Secrecy):
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
             message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
-        check_callables((), approver)
+        check_callables((), approver, on_input)
         turn = Turn(
             cell,
             timeout=budget,
@@ -60,6 +61,7 @@ class Sending(Secrecy):
             request_id=request_id,
             isolation=self.isolation,
             approver=approver,
+            on_input=on_input,
         )
         turn.shown = self._masked_cell(cell)
         found = await self._requests.admit(turn, self._queue.add, self._kernels.of(cell))

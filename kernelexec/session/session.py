@@ -27,7 +27,7 @@ from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.register import POSTPONED, note
 from kernelexec.provisioning.temporary import remove_private
-from kernelexec.results import ExecutionResult, Replay, Statistics
+from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.asking import Asking
 from kernelexec.session.caching import caching_of
 from kernelexec.session.counting import Counter
@@ -177,6 +177,7 @@ class AsyncSession(Asking, Sending):
         request_id: str | None = None,
         on_output: OnOutput | None = None,
         approver: Approver | None = None,
+        on_input: OnInput | None = None,
     ) -> ExecutionResult:
         """Run a cell of code or shell magic and return what became of it.
 
@@ -196,6 +197,7 @@ class AsyncSession(Asking, Sending):
             on_output: called in the event loop with every output as it comes; what it raises is raised here at once,
                 while the cell goes on. A request that is sent again brings no outputs but those of its result.
             approver: who is asked about this cell, in the place of the executor's; see ``policy.decisions``.
+            on_input: who answers the cell's ``input()``, within ``budgets.approval`` seconds, which are not the cell's.
 
         Raises:
             InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
@@ -204,7 +206,7 @@ class AsyncSession(Asking, Sending):
         with self._refusals_told("code", code, request_id):
             self.life.check_open()
             cell = await self._kernels.cell(code, language, stdin)
-            sent = await self._submit(cell, timeout, wait, on_output, request_id, approver)
+            sent = await self._submit(cell, timeout, wait, on_output, request_id, approver, on_input)
         return await sent()
 
     async def execute_command(

@@ -20,6 +20,7 @@ from kernelexec.results import (
     Cause,
     ExecutionResult,
     Interrupted,
+    OnInput,
     Output,
     OutputPage,
     Rung,
@@ -92,6 +93,7 @@ class Turn:
         own: bool = False,
         isolation: str = "local",
         approver: Approver | None = None,
+        on_input: OnInput | None = None,
         execution_id: str | None = None,
         began: float | None = None,
     ) -> None:
@@ -111,6 +113,9 @@ class Turn:
         self.objection: Exception | None = None
         """What the callback of who asked first raised: nobody else's."""
         self.approver = approver
+        self.on_input = on_input
+        self.asked_input = False
+        """Whether its cell asked for something that no other run of it may be told again."""
         self.remarks: list[str] = []
         """What the result is to say of how it came to run."""
         self.refusal: Refusal | None = None
