@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.exceptions import McpError
 from httpx2 import TransportError
+from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.callers import Caller
 from tests.mcp_clients import ERAS, Agent, connected, text_of
@@ -94,6 +96,16 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
             agent.do("call_tool", "execute_code", call, meta=meta)
         told = agent.do("call_tool", "execute_code", {"code": "mine"}, meta={"kernelexec/agent": "m1"})
         assert text_of(told).splitlines()[1] == "1"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: str) -> None:
+    with (
+        pytest.raises(McpError, match="x-kernelexec-agent: 'nnn.* names no agent") as caught,
+        server.client(era, x_kernelexec_agent="n" * 201) as agent,
+    ):
+        agent.do("list_prompts")
+    assert caught.value.code == INVALID_PARAMS
 
 
 def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -> None:

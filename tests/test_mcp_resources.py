@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fastmcp.exceptions import McpError
+from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.resources import BLOB_BYTES, TEXT_BYTES
 from tests.mcp_clients import ERAS, Agent, connected, record_of, transport
@@ -34,6 +35,7 @@ def read(agent: Agent, address: str) -> tuple[str, str | bytes]:
 def refused(agent: Agent, address: str) -> str:
     with pytest.raises(McpError) as caught:
         read(agent, address)
+    assert caught.value.code == INVALID_PARAMS
     return str(caught.value)
 
 

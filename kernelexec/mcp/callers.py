@@ -19,6 +19,8 @@ from typing import Any
 from fastmcp.exceptions import PromptError, ResourceError, ToolError
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
 
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.quotas import Allotment
@@ -116,7 +118,10 @@ class Callers(Middleware):
 
     async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
-        token = CALLER.set(_caller(context))
+        try:
+            token = CALLER.set(_caller(context))
+        except InvalidRequest as exc:
+            raise MCPError(INVALID_PARAMS, str(exc)) from exc
         try:
             return await call_next(context)
         finally:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastmcp.exceptions import ResourceError
+from fastmcp.exceptions import ValidationError
 from fastmcp.resources import ResourceContent, ResourceResult
 
 from kernelexec.errors import InvalidRequest
@@ -25,7 +25,9 @@ OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
 #: What clients take of an answer; of bytes less, since they travel as base64.
 TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
 _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
-_raising = partial(refusing, ResourceError)
+_raising = partial(
+    refusing, ValidationError
+)  # by which clients hear of parameters that are no good, and not of a broken server
 
 
 class Resources:

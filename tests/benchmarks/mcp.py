@@ -22,9 +22,9 @@ _SAID = "serving MCP at "
 
 
 @asynccontextmanager
-async def served(directory: str) -> AsyncIterator[str]:
+async def served(directory: str, *options: str) -> AsyncIterator[str]:
     """A server over HTTP, by its address."""
-    words = (*_SERVER, directory, "--http", "--port", "0")
+    words = (*_SERVER, directory, "--http", "--port", "0", *options)
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=PIPE)
     assert process.stderr is not None
     try:
