@@ -33,9 +33,9 @@ class Server:
         self.url = url
 
     @contextmanager
-    def client(self, era: str = "auto", /, **headers: str) -> Iterator[Agent]:
+    def client(self, era: str = "auto", /, options: dict[str, Any] | None = None, **headers: str) -> Iterator[Agent]:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        with connected(StreamableHttpTransport(self.url, headers=named), era) as agent:
+        with connected(StreamableHttpTransport(self.url, headers=named), era, **(options or {})) as agent:
             yield agent
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:

@@ -1,7 +1,8 @@
 """A call's client as the approver: it asks whoever sits there, in both eras of the protocol.
 
 Until 2025 a server asked its client while a call ran. Since 2026 a call answers that it needs input, and is sent again with
-that: so the cell is refused the first time, and the answer counts for that very cell only.
+that: so the cell is refused the first time, and the answer counts for that very cell only. A call that has become a task by
+then has no answer any more: the task asks, and the cell waits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
+from kernelexec.mcp.task import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.text import clean_text
 
@@ -33,13 +35,14 @@ class Asking:
     def __init__(self, context: Context) -> None:
         self.needed: InputRequiredResult | None = None
         self._context = context
+        self._task = TASK.get()
 
     async def __call__(self, request: ApprovalRequest, /) -> Approval:
         """See ``Approver``."""
         if not self._can_ask():
             return Approval(approved=False, reason="this client cannot be asked: it has no elicitation")
         if self._context.session.protocol_version >= _MODERN:
-            return self._modern(request)
+            return await self._modern(request)
         said = await self._context.elicit(_question(request), bool, response_title="Run it?")
         return _approval(approved=isinstance(said, AcceptedElicitation) and said.data is True, action=said.action)
 
@@ -47,15 +50,21 @@ class Asking:
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
 
-    def _modern(self, request: ApprovalRequest) -> Approval:
+    async def _modern(self, request: ApprovalRequest) -> Approval:
         mark = _mark(request)
         said = (self._context.input_responses or {}).get(_KEY)
         if isinstance(said, ElicitResult) and self._context.request_state == mark:
-            yes = said.action == "accept" and (said.content or {}).get(_FIELD) is True
-            return _approval(approved=yes, action=said.action)
-        params = ElicitRequestFormParams(message=_question(request), requested_schema=_SCHEMA)
-        self.needed = InputRequiredResult(input_requests={_KEY: ElicitRequest(params=params)}, request_state=mark)
+            return _said(said)
+        question = ElicitRequest(params=ElicitRequestFormParams(message=_question(request), requested_schema=_SCHEMA))
+        if self._task is not None and self._task.begun:
+            return _said(await self._task.ask(question))
+        self.needed = InputRequiredResult(input_requests={_KEY: question}, request_state=mark)
         return Approval(approved=False, reason="the client is asked first")
+
+
+def _said(answer: ElicitResult) -> Approval:
+    yes = answer.action == "accept" and (answer.content or {}).get(_FIELD) is True
+    return _approval(approved=yes, action=answer.action)
 
 
 def _approval(*, approved: bool, action: str) -> Approval:

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -15,6 +16,7 @@ from kernelexec.errors import InvalidRequest, UnknownExecution, UnknownSession, 
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller
 from kernelexec.mcp.quotas import Allotment
+from kernelexec.mcp.task import TASK, Show, Task
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
@@ -28,6 +30,8 @@ _LINE_CHARS = 200
 _LOOKED_AT = 20
 _TITLES = 1000
 _ENDING = 30.0
+#: How long a call waits for its cell before its client gets a task, in seconds: what takes less is answered itself.
+_AT_ONCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Calls:
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._callers: Counter[str] = Counter()
+        self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
 
     async def session(self, name: str) -> AsyncSession:
         """The caller's session of that name, made if it is new; or that of a handle, which there must be.
@@ -133,6 +138,11 @@ class Calls:
         )
         raise UnknownExecution(message)
 
+    def knows(self, caller: Caller, name: str, execution_id: str) -> bool:
+        """Whether a caller's session of that name is open, and remembers an execution."""
+        session = self._executor.open_session(caller.session(name))
+        return session is not None and execution_id in session.executions()
+
     def shown(self, session: str) -> str:
         """What the caller calls a session."""
         return self._handles.get(session) or CALLER.get().shown(session)
@@ -141,13 +151,15 @@ class Calls:
         """A result that names its session as the caller does."""
         return replace(result, session=self.shown(result.session))
 
-    async def run(self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report) -> Seen:
+    async def run(self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report, show: Show) -> Seen:
         """Send a cell and see it through for ``wait`` seconds; cancelling this call interrupts it, or takes it off the queue.
 
-        Where several calls of one request wait for it, the last one does. The cell itself runs in the session's life:
-        nothing that becomes of this call loses it.
+        Where several calls of one request wait for it, the last one does, and none if it is a task. The cell itself runs in
+        the session's life: nothing that becomes of this call loses it. A call that may become a task does so soon; ``show``
+        makes its answer.
         """
-        patience = check_wait(wait)
+        task = TASK.get()
+        patience = check_wait(wait) if task is None else _AT_ONCE
         sent: ExecutionResult | None = None
         try:
             with anyio.CancelScope(shield=True):  # between sending a cell and knowing its id nothing is cancelled
@@ -157,12 +169,16 @@ class Calls:
             if sent.status != "running":
                 return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
             with self._calling(sent.execution_id):
-                return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
+                seen = await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report)
         except anyio.get_cancelled_exc_class():
-            if sent is not None and sent.execution_id not in self._callers:
+            if sent is not None and not (sent.execution_id in self._callers or sent.execution_id in self._tasks):
                 with anyio.move_on_after(_ENDING, shield=True):
                     await session.interrupt(sent.execution_id)
             raise
+        if task is not None and seen.result.status == "running":
+            task.begin(seen.result.session, sent.execution_id, show)
+            self._tasks.setdefault(sent.execution_id, task)
+        return seen
 
     async def follow(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float, report: Report) -> Seen:
         """See an execution through for ``wait`` seconds. Cancelling this costs the cell nothing."""

@@ -67,12 +67,15 @@ class Commands:
                 call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=asking)
                 return await call(wait=patience, request_id=request_id)
 
-            seen = await self._calls.run(opened, send, title=shown, wait=wait, report=reporting(context))
+            async def show(seen: Seen) -> CommandAnswer:
+                return _answer(seen, shown, place or str(opened.workspace))
+
+            seen = await self._calls.run(opened, send, title=shown, wait=wait, report=reporting(context), show=show)
         except KernelexecError as exc:
             return _refused(shown, place, str(exc))
         if asking.needed is not None:
             return cast("CommandAnswer", asking.needed)  # fastmcp hands it on as it is; the schema is of the other answers
-        return _answer(seen, shown, place or str(opened.workspace))
+        return await show(seen)
 
 
 def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:

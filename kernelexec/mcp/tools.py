@@ -134,7 +134,8 @@ class Tools:
                 call = partial(opened.execute, code, language=language, timeout=timeout, approver=asking)
                 return await call(wait=patience, request_id=request_id)
 
-            seen = await self._calls.run(opened, send, title=opened.mask(code), wait=wait, report=reporting(context))
+            shown, report = opened.mask(code), reporting(context)
+            seen = await self._calls.run(opened, send, title=shown, wait=wait, report=report, show=answer)
         return await answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def wait_execution(
