@@ -32,7 +32,7 @@ class Agent:
     """A connected client; every answer comes as it is, errors too."""
 
     def __init__(self, portal: BlockingPortal, client: Client[Any]) -> None:
-        self._portal = portal
+        self.portal = portal
         self.client = client
 
     def call(self, tool: str, /, **arguments: Any) -> CallToolResult:
@@ -40,10 +40,10 @@ class Agent:
 
     def start(self, tool: str, /, **arguments: Any) -> Future[CallToolResult]:
         call = partial(self.client.call_tool, tool, arguments, raise_on_error=False)
-        return self._portal.start_task_soon(call)
+        return self.portal.start_task_soon(call)
 
     def do(self, method: str, /, *args: Any, **options: Any) -> Any:
-        return self._portal.call(partial(getattr(self.client, method), *args, **options))
+        return self.portal.call(partial(getattr(self.client, method), *args, **options))
 
     def rows(self, tool: str, field: str, /, **arguments: Any) -> list[dict[str, Any]]:
         found = self.call(tool, **arguments).structured_content

@@ -35,9 +35,9 @@ class Server:
         self.url = url
 
     @contextmanager
-    def client(self, era: str = "auto", /, **headers: str) -> Iterator[Agent]:
+    def client(self, era: str = "auto", /, options: dict[str, Any] | None = None, **headers: str) -> Iterator[Agent]:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        with connected(StreamableHttpTransport(self.url, headers=named), era) as agent:
+        with connected(StreamableHttpTransport(self.url, headers=named), era, **(options or {})) as agent:
             yield agent
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
@@ -101,7 +101,7 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: str) -> None:
     with (
-        pytest.raises(McpError, match="x-kernelexec-agent: 'nnn.* names no agent") as caught,
+        pytest.raises(McpError, match=r"x-kernelexec-agent: 'nnn.* names no agent") as caught,
         server.client(era, x_kernelexec_agent="n" * 201) as agent,
     ):
         agent.do("list_prompts")

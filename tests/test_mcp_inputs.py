@@ -10,6 +10,7 @@ import pytest
 from fastmcp.client.elicitation import ElicitResult
 
 from tests.mcp_clients import ENVELOPE, ERAS, Agent, connected, record_of, text_of, transport
+from tests.task_clients import Knowing, answer_of, begin, request, until
 from tests.test_mcp_http import Server, serving
 
 ASKS = "name = input('Name? ')\nprint('Hello', name)"
@@ -100,6 +101,23 @@ def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
 
     with connected(transport(tmp_path, "--allow-input", "--ask", "always"), era, elicitation_handler=Approving("Ada")) as agent:
         assert "Hello Ada" in agent.text("execute_code", code=ASKS)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [({"action": "accept", "content": {"text": "Ada"}}, "Hello Ada"), ({"action": "decline"}, "EOFError")]
+)
+def test_a_task_asks_what_its_cell_asks(said: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--allow-input") as server,
+        server.client(x_kernelexec_agent="one", options={"extensions": [Knowing()], "elicitation_handler": Person()}) as agent,
+    ):
+        task = begin(agent, "execute_code", code=f"import time; time.sleep(1)\n{ASKS}")
+        asking = until(agent, task.task_id, "input_required", "completed")
+        assert asking.input_requests is not None
+        [(key, question)] = asking.input_requests.items()
+        assert question["params"]["message"] == "The cell that runs in session default asks: Name? "
+        request(agent, "tasks/update", task.task_id, input_responses={key: said})
+        assert told in text_of(answer_of(until(agent, task.task_id, "completed")))
 
 
 def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:

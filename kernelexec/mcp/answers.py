@@ -11,9 +11,9 @@ from typing import Any
 from fastmcp.tools import ToolResult
 from mcp.types import TextContent
 
-from kernelexec.mcp.calls import Seen
 from kernelexec.mcp.pictures import PICTURE_BYTES, PICTURES_MAX, Inline, inline
 from kernelexec.mcp.tables import compacted
+from kernelexec.mcp.waiting import Seen
 from kernelexec.mcp.words import PREVIEW_CHARS
 from kernelexec.results import ExecutionResult, Stream, image_of, output_text, remarks
 from kernelexec.results.telling import LISTED, listed

@@ -2,7 +2,8 @@
 
 Until 2025 a server asked its client while a call ran. Since 2026 a call answers that it needs input, and is sent again with
 that: so a cell that waits for approval is refused the first time, and the answer counts for that very cell only; one that runs
-and asks goes on waiting, and the call that comes again is known by the question, whatever else it says.
+and asks goes on waiting, and the call that comes again is known by the question, whatever else it says. A call that has become
+a task by then has no answer any more: the task asks, and the cell waits.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.mcp.inputs import Pending
+from kernelexec.mcp.inputs import Inputs, Pending
+from kernelexec.mcp.task import TASK, Task
 from kernelexec.policy.decisions import Approval, ApprovalRequest
+from kernelexec.results import InputRequest
 from kernelexec.text import clean_text
 
 _APPROVAL, _APPROVE = "approval", "approve"
 _INPUT, _TEXT = "input", "text"
+_PASSWORD = "passwords are not asked for over MCP: pass secrets by reference, with --secret"  # noqa: S105 - a sentence
 _SHOWN_CHARS = 20_000
 _APPROVAL_SCHEMA = {
     "type": "object",
@@ -56,6 +60,7 @@ class Asking:
         self.needed: InputRequiredResult | None = None
         self._context = context
         self._shown = shown
+        self._task = TASK.get()
 
     @property
     def possible(self) -> bool:
@@ -69,22 +74,35 @@ class Asking:
             return Approval(approved=False, reason="this client cannot be asked: it has no elicitation")
         question = self._question(request)
         if self._modern:
-            return self._approved(request, question)
+            return await self._approved(request, question)
         said = await self._context.elicit(question, bool, response_title="Run it?")
         return _approval(approved=isinstance(said, AcceptedElicitation) and said.data is True, action=said.action)
 
     async def answer(self, pending: Pending) -> bool:
         """Have the client asked what a cell asks; whether it was, or the call has to answer ``needed`` for that."""
         request = pending.request
-        message = clean_text(
-            f"The cell that runs in session {self._shown(request.session)} asks: {request.prompt or 'input()'}"
-        )
+        message = self._asked(request)
         if self._modern:
-            self._need(_INPUT, message, _INPUT_SCHEMA, f"{_INPUT}:{request.execution_id}:{pending.name}")
+            self._need(_INPUT, _elicitation(message, _INPUT_SCHEMA), f"{_INPUT}:{request.execution_id}:{pending.name}")
             return False
         said = await self._context.elicit(message, str, response_title="Answer")
         pending.answer(said.data if isinstance(said, AcceptedElicitation) else None, f"the client's answer was {said.action}")
         return True
+
+    async def input(self, inputs: Inputs, request: InputRequest) -> str:
+        """What a cell of this call is told, whoever brings the answer.
+
+        Raises:
+            EOFError: there is none, with the reason.
+        """
+        if request.password:
+            raise EOFError(_PASSWORD)
+        if (task := self._begun) is None:
+            return await inputs.ask(request)
+        said = await task.ask(_elicitation(self._asked(request), _INPUT_SCHEMA))
+        if (text := _text(said)) is None:
+            raise EOFError(_why(said))
+        return text
 
     @property
     def answered(self) -> Answered | None:
@@ -94,26 +112,33 @@ class Asking:
         said = (self._context.input_responses or {}).get(_INPUT)
         if kind != _INPUT or not isinstance(said, ElicitResult):
             return None
-        text = (said.content or {}).get(_TEXT) if said.action == "accept" else None
-        why = f"the client's answer was {said.action}"
-        return Answered(execution_id, question, text if isinstance(text, str) else None, why)
+        return Answered(execution_id, question, _text(said), _why(said))
 
     @property
     def _modern(self) -> bool:
         return self._context.session.protocol_version >= _MODERN
 
-    def _approved(self, request: ApprovalRequest, question: str) -> Approval:
+    @property
+    def _begun(self) -> Task | None:
+        return self._task if self._task is not None and self._task.begun else None
+
+    async def _approved(self, request: ApprovalRequest, question: str) -> Approval:
         mark = _mark(request)
         said = (self._context.input_responses or {}).get(_APPROVAL)
         if isinstance(said, ElicitResult) and self._context.request_state == mark:
-            yes = said.action == "accept" and (said.content or {}).get(_APPROVE) is True
-            return _approval(approved=yes, action=said.action)
-        self._need(_APPROVAL, question, _APPROVAL_SCHEMA, mark)
+            return _said(said)
+        asked = _elicitation(question, _APPROVAL_SCHEMA)
+        if self._begun is not None:
+            return _said(await self._begun.ask(asked))
+        self._need(_APPROVAL, asked, mark)
         return Approval(approved=False, reason="the client is asked first")
 
-    def _need(self, key: str, message: str, schema: dict[str, Any], state: str) -> None:
-        params = ElicitRequestFormParams(message=message, requested_schema=schema)
-        self.needed = InputRequiredResult(input_requests={key: ElicitRequest(params=params)}, request_state=state)
+    def _need(self, key: str, asked: ElicitRequest, state: str) -> None:
+        self.needed = InputRequiredResult(input_requests={key: asked}, request_state=state)
+
+    def _asked(self, request: InputRequest) -> str:
+        session = self._shown(request.session)
+        return clean_text(f"The cell that runs in session {session} asks: {request.prompt or 'input()'}")
 
     def _question(self, request: ApprovalRequest) -> str:
         proposal = request.proposal
@@ -122,6 +147,24 @@ class Asking:
         shown += f"\n[... {more} characters more]" if more > 0 else ""
         session, reasons = self._shown(proposal.session), " ".join(request.reasons)
         return clean_text(f"Run this {what} in session {session}? {reasons}\n\n{shown}")
+
+
+def _elicitation(message: str, schema: dict[str, Any]) -> ElicitRequest:
+    return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
+
+
+def _text(said: ElicitResult) -> str | None:
+    text = (said.content or {}).get(_TEXT) if said.action == "accept" else None
+    return text if isinstance(text, str) else None
+
+
+def _why(said: ElicitResult) -> str:
+    return f"the client's answer was {said.action}"
+
+
+def _said(answer: ElicitResult) -> Approval:
+    yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
+    return _approval(approved=yes, action=answer.action)
 
 
 def _approval(*, approved: bool, action: str) -> Approval:

@@ -8,7 +8,6 @@ from typing import Annotated, cast
 from fastmcp import Context
 
 from kernelexec.mcp.answers import preview
-from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.tools import SessionName, refusing
 from kernelexec.results import BackgroundCommand, SecurityError
@@ -51,7 +50,7 @@ class Background:
         session: SessionName = "default",
     ) -> BackgroundAnswer:
         """Start one."""
-        asking = Asking(context, self._calls.shown)
+        asking = self._calls.asking(context)
         with refusing():
             opened = await self._calls.session(session)
             try:

@@ -7,8 +7,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from weakref import WeakValueDictionary
 
 import anyio
+from fastmcp import Context
 
 from kernelexec.config import SHORTEST_TIMEOUT, seconds
 from kernelexec.errors import UnknownExecution, UnknownSession, nearest
@@ -17,12 +20,11 @@ from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.callers import CALLER, Caller
 from kernelexec.mcp.inputs import Inputs
 from kernelexec.mcp.quotas import Allotment
-from kernelexec.mcp.waiting import check_wait, newest_line
-from kernelexec.results import ExecutionResult, OnInput, Output, Progress
+from kernelexec.mcp.task import TASK, Task
+from kernelexec.mcp.waiting import Report, Seen, Show, check_wait, newest_line
+from kernelexec.results import ExecutionResult, OnInput, Progress
 from kernelexec.session import AsyncSession
 
-#: How a call tells of its progress: seconds so far, and a line.
-Report = Callable[[float, str], Awaitable[None]]
 #: What sends a cell and waits so many seconds for it.
 Send = Callable[[float], Awaitable[ExecutionResult]]
 
@@ -31,19 +33,25 @@ _LINE_CHARS = 200
 _LOOKED_AT = 20
 _TITLES = 1000
 _ENDING = 30.0
+#: How long a call waits for its cell before its client gets a task, in seconds: what takes less is answered itself.
+_AT_ONCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a call has to show: the result, or the result so far, and the outputs that are new to the caller."""
+class Waiter:
+    """A call that waits for an execution.
 
-    result: ExecutionResult
-    outputs: tuple[Output, ...]
-    since: int = 0
-    cursor: int = 0
-    missed_bytes: int = 0
-    place: int = 0
-    held: bool = True  #: whether more of it can be had here, or it is an outcome that only the journal knows
+    Args:
+        wait: seconds that it may block.
+        report: tells its client of the progress.
+        asking: whom it can ask.
+        show: makes its answer, also later, where it may become a task.
+    """
+
+    wait: float
+    report: Report | None = None
+    asking: Asking | None = None
+    show: Show | None = None
 
 
 class Calls:
@@ -64,6 +72,7 @@ class Calls:
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._callers: Counter[str] = Counter()
+        self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
 
     async def session(self, name: str) -> AsyncSession:
         """The caller's session of that name, made if it is new; or that of a handle, which there must be.
@@ -138,6 +147,11 @@ class Calls:
         )
         raise UnknownExecution(message)
 
+    def knows(self, caller: Caller, name: str, execution_id: str) -> bool:
+        """Whether a caller's session of that name is open, and remembers an execution."""
+        session = self._executor.open_session(caller.session(name))
+        return session is not None and execution_id in session.executions()
+
     def shown(self, session: str) -> str:
         """What the caller calls a session."""
         return self._handles.get(session) or CALLER.get().shown(session)
@@ -146,31 +160,34 @@ class Calls:
         """A result that names its session as the caller does."""
         return replace(result, session=self.shown(result.session))
 
+    def asking(self, context: Context) -> Asking:
+        """Whom a call of the caller's can ask."""
+        caller = CALLER.get()  # questions come also from where that is not known
+        return Asking(context, lambda session: self._handles.get(session) or caller.shown(session))
+
     def on_input(self, asking: Asking) -> OnInput | None:
         """Who answers the `input()` of a cell that a call sends; nobody where cells may not ask, or its client cannot be."""
-        return self._inputs.ask if self._inputs is not None and asking.possible else None
+        return partial(asking.input, self._inputs) if self._inputs is not None and asking.possible else None
 
-    async def resumed(self, name: str | None, asking: Asking, *, cursor: int, wait: float, report: Report) -> Seen | None:
+    async def resumed(self, name: str | None, waiter: Waiter, *, cursor: int) -> Seen | None:
         """What a call sees whose client was asked and answers now; None where it was not. The call sends nothing, then.
 
         Raises:
             UnknownSession, UnknownExecution: the cell that asked is nowhere.
         """
-        if self._inputs is None or (said := asking.answered) is None:
+        if self._inputs is None or waiter.asking is None or (said := waiter.asking.answered) is None:
             return None
         session = self.session_of(said.execution_id, name)
         self._inputs.answer(said.execution_id, said.question, said.text, said.why)
-        return await self.follow(session, said.execution_id, cursor=cursor, wait=wait, report=report, asking=asking)
+        return await self._waited(session, said.execution_id, waiter, cursor=cursor)
 
-    async def run(
-        self, session: AsyncSession, send: Send, *, title: str, wait: float, report: Report, asking: Asking | None = None
-    ) -> Seen:
-        """Send a cell and see it through for ``wait`` seconds; cancelling this call interrupts it, or takes it off the queue.
+    async def run(self, session: AsyncSession, send: Send, waiter: Waiter, *, title: str) -> Seen:
+        """Send a cell and see it through as long as the call waits; cancelling that interrupts it, or takes it off the queue.
 
-        Where several calls of one request wait for it, the last one does. The cell itself runs in the session's life:
-        nothing that becomes of this call loses it.
+        Where several calls of one request wait for it, the last one does, and none if it is a task. The cell itself runs in
+        the session's life: nothing that becomes of this call loses it. A call that may become a task does so soon.
         """
-        patience = check_wait(wait)
+        check_wait(waiter.wait)
         sent: ExecutionResult | None = None
         try:
             with anyio.CancelScope(shield=True):  # between sending a cell and knowing its id nothing is cancelled
@@ -180,40 +197,42 @@ class Calls:
             if sent.status != "running":
                 return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
             with self._calling(sent.execution_id):
-                return await self.follow(session, sent.execution_id, cursor=0, wait=patience, report=report, asking=asking)
+                return await self._waited(session, sent.execution_id, waiter, cursor=0)
         except anyio.get_cancelled_exc_class():
-            if sent is not None and sent.execution_id not in self._callers:
+            if sent is not None and not (sent.execution_id in self._callers or sent.execution_id in self._tasks):
                 with anyio.move_on_after(_ENDING, shield=True):
                     await session.interrupt(sent.execution_id)
             raise
 
-    async def follow(
-        self,
-        session: AsyncSession,
-        execution_id: str,
-        *,
-        cursor: int,
-        wait: float,
-        report: Report,
-        asking: Asking | None = None,
-    ) -> Seen:
-        """See an execution through for ``wait`` seconds. Cancelling this costs the cell nothing.
+    async def _waited(self, session: AsyncSession, execution_id: str, waiter: Waiter, *, cursor: int) -> Seen:
+        """See an execution through, or make the call a task where it may become one."""
+        task = TASK.get()
+        waiter = waiter if task is None else replace(waiter, wait=_AT_ONCE)
+        seen = await self.follow(session, execution_id, waiter, cursor=cursor)
+        needed = waiter.asking.needed if waiter.asking is not None else None
+        if task is not None and waiter.show is not None and seen.result.status == "running" and needed is None:
+            task.begin(seen.result.session, execution_id, waiter.show)
+            self._tasks.setdefault(execution_id, task)
+        return seen
 
-        What it asks is asked of ``asking``, which may need an answer that says so instead of what is seen.
+    async def follow(self, session: AsyncSession, execution_id: str, waiter: Waiter, *, cursor: int) -> Seen:
+        """See an execution through as long as a call waits. Cancelling this costs the cell nothing.
+
+        What it asks is asked of the call's client, which may need an answer that says so instead of what is seen.
         """
         began = time.monotonic()
-        patience = check_wait(wait)
+        patience = check_wait(waiter.wait)
         heard, newest, over = cursor, "", False
         while not over:
             left = patience - (time.monotonic() - began)
             over = left <= self._interval
             step = max(min(left, self._interval), SHORTEST_TIMEOUT)
             progress = await self._heard(session, execution_id, cursor=heard, wait=step)
-            if progress.result is not None or not await self._answered(execution_id, asking):
+            if progress.result is not None or not await self._answered(execution_id, waiter.asking):
                 break
             heard, newest = progress.cursor, newest_line(progress.outputs) or newest
-            if not over:
-                await report(time.monotonic() - began, newest)
+            if not over and waiter.report is not None:
+                await waiter.report(time.monotonic() - began, newest)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and not cursor:
             return Seen(self.result(progress.result), progress.result.outputs, 0, progress.cursor)

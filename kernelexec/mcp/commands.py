@@ -10,10 +10,9 @@ from fastmcp import Context
 
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import OVER_TIME, preview, streams
-from kernelexec.mcp.asking import Asking
-from kernelexec.mcp.calls import Calls, Seen
+from kernelexec.mcp.calls import Calls, Waiter
 from kernelexec.mcp.tools import WAIT, RequestId, SessionName, Timeout, Wait, reporting
-from kernelexec.mcp.waiting import check_wait
+from kernelexec.mcp.waiting import Seen, check_wait
 from kernelexec.results import ExecutionResult, remarks
 from kernelexec.text import clean_text
 
@@ -57,7 +56,7 @@ class Commands:
         request_id: RequestId = None,
     ) -> CommandAnswer:
         """Run a command."""
-        asking = Asking(context, self._calls.shown)
+        asking = self._calls.asking(context)
         shown, place = command, work_dir or ""
         try:
             check_wait(wait)
@@ -68,12 +67,16 @@ class Commands:
                 call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=asking)
                 return await call(wait=patience, request_id=request_id)
 
-            seen = await self._calls.run(opened, send, title=shown, wait=wait, report=reporting(context))
+            async def show(seen: Seen) -> CommandAnswer:
+                return _answer(seen, shown, place or str(opened.workspace))
+
+            waiter = Waiter(wait, reporting(context), show=show)
+            seen = await self._calls.run(opened, send, waiter, title=shown)
         except KernelexecError as exc:
             return _refused(shown, place, str(exc))
         if asking.needed is not None:
             return cast("CommandAnswer", asking.needed)  # fastmcp hands it on as it is; the schema is of the other answers
-        return _answer(seen, shown, place or str(opened.workspace))
+        return await show(seen)
 
 
 def _answer(seen: Seen, command: str, work_dir: str) -> CommandAnswer:

@@ -10,7 +10,6 @@ import anyio
 from fastmcp import Context
 
 from kernelexec.mcp.answers import preview
-from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.groups import Source
 from kernelexec.mcp.tools import WAIT, SessionName, Wait, refusing, reporting
@@ -60,7 +59,7 @@ class Packages:
         wait: Wait = WAIT,
     ) -> InstallAnswer:
         """Install something."""
-        asking = Asking(context, self._calls.shown)
+        asking = self._calls.asking(context)
         with refusing():
             patience = check_wait(wait)
             opened = await self._calls.session(session)

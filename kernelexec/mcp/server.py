@@ -35,6 +35,7 @@ from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
 from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.resources import Resources, templates
+from kernelexec.mcp.tasks import Tasks
 from kernelexec.mcp.testing import Testing
 from kernelexec.mcp.tools import Tools
 from kernelexec.text import clean_text
@@ -77,6 +78,7 @@ def make_server(
             server.add_tool(FunctionTool.from_function(function, description=description, annotations=hints))
             if hints is _READS:
                 callers.reading.add(function.__name__)
+    server.add_extension(Tasks(calls))
     prompts = Prompts(calls)
     for prompt in (prompts.guidance, prompts.debug):
         server.add_prompt(Prompt.from_function(prompt))

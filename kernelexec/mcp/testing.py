@@ -8,7 +8,6 @@ from typing import Annotated, cast
 from fastmcp import Context
 
 from kernelexec.mcp.answers import preview
-from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.tools import SessionName, refusing
 from kernelexec.results import SecurityError, TestCase, TestReport
@@ -61,7 +60,7 @@ class Testing:
         session: SessionName = "default",
     ) -> TestsAnswer:
         """Test something."""
-        asking = Asking(context, self._calls.shown)
+        asking = self._calls.asking(context)
         with refusing():
             opened = await self._calls.session(session)
             try:

@@ -16,9 +16,8 @@ from mcp.types import TextContent
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import answer
-from kernelexec.mcp.asking import Asking
-from kernelexec.mcp.calls import Calls, Report, Seen
-from kernelexec.mcp.waiting import check_cursor
+from kernelexec.mcp.calls import Calls, Waiter
+from kernelexec.mcp.waiting import Report, Seen, check_cursor
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
 
@@ -128,9 +127,10 @@ class Tools:
         request_id: RequestId = None,
     ) -> ToolResult:
         """Run a cell."""
-        asking, report = Asking(context, self._calls.shown), reporting(context)
+        asking = self._calls.asking(context)
+        waiter = Waiter(wait, reporting(context), asking, answer)
         with refusing():
-            seen = await self._calls.resumed(session, asking, cursor=0, wait=wait, report=report)
+            seen = await self._calls.resumed(session, waiter, cursor=0)
             if seen is None:
                 opened, on_input = await self._calls.session(session), self._calls.on_input(asking)
 
@@ -138,7 +138,7 @@ class Tools:
                     call = partial(opened.execute, code, language=language, timeout=timeout, approver=asking)
                     return await call(wait=patience, request_id=request_id, on_input=on_input)
 
-                seen = await self._calls.run(opened, send, title=opened.mask(code), wait=wait, report=report, asking=asking)
+                seen = await self._calls.run(opened, send, waiter, title=opened.mask(code))
         return await answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def wait_execution(
@@ -150,13 +150,14 @@ class Tools:
         session: OneSession = None,
     ) -> ToolResult:
         """Collect an execution."""
-        asking, report = Asking(context, self._calls.shown), reporting(context)
+        asking = self._calls.asking(context)
+        waiter = Waiter(wait, reporting(context), asking)
         with refusing():
             place = check_cursor(cursor)
-            seen = await self._calls.resumed(session, asking, cursor=place, wait=wait, report=report)
+            seen = await self._calls.resumed(session, waiter, cursor=place)
             if seen is None:
                 found = self._calls.session_of(execution_id, session)
-                seen = await self._calls.follow(found, execution_id, cursor=place, wait=wait, report=report, asking=asking)
+                seen = await self._calls.follow(found, execution_id, waiter, cursor=place)
         return await answer(seen) if asking.needed is None else InputRequiredToolResult(asking.needed)
 
     async def read_output(

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from kernelexec.config import SHORTEST_TIMEOUT, seconds
 from kernelexec.errors import InvalidRequest
-from kernelexec.results import Output, output_text
+from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.text import clean_text
 
+#: How a call tells of its progress: seconds so far, and a line.
+Report = Callable[[float, str], Awaitable[None]]
 _LINE_CHARS = 200
 _LOOKED_AT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a call has to show: the result, or the result so far, and the outputs that are new to the caller."""
+
+    result: ExecutionResult
+    outputs: tuple[Output, ...]
+    since: int = 0
+    cursor: int = 0
+    missed_bytes: int = 0
+    place: int = 0
+    held: bool = True  #: whether more of it can be had here, or it is an outcome that only the journal knows
+
+
+#: What makes a tool's answer of what a call has to show.
+Show = Callable[[Seen], Awaitable[Any]]
 
 
 def check_wait(wait: float) -> float:
