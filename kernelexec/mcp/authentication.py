@@ -59,12 +59,14 @@ class Signed:
 
 
 class _Lasting(JWTVerifier):
-    """One that takes no token for ever: each has to say when it ends."""
+    """One that takes no token for ever, and none of nobody's: each has to say when it ends, and whose it is."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """See fastmcp's ``TokenVerifier``."""
         found = await super().verify_token(token)
-        return None if found is None or found.expires_at is None else found
+        if found is None or found.expires_at is None:
+            return None
+        return found if any(found.claims.get(name) for name in ("sub", "client_id", "azp")) else None
 
 
 class _Either(TokenVerifier):
