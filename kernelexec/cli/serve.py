@@ -57,10 +57,12 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
         raise CommandFailed(_MISSING)
     from kernelexec.mcp.authentication import Signed  # noqa: PLC0415 - the same
     from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
+    from kernelexec.mcp.providers import Provided  # noqa: PLC0415 - the same
     from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
 
     signed = Signed(**door["signed"]) if "signed" in door else None
-    chosen, offer = Door(**{**door, "signed": signed}), _offer(**offered)
+    auth = Provided(**door["auth"]) if "auth" in door else None
+    chosen, offer = Door(**{**door, "signed": signed, "auth": auth}), _offer(**offered)
     chosen.check()
 
     def told(where: str) -> None:

@@ -1,4 +1,4 @@
-"""Who may call over HTTP: who has a token of the operator's file, or one that an authorization server has signed."""
+"""Who may call over HTTP: who has a token of the operator's file, or one of an authorization server's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastmcp.server.auth.providers.jwt import JWTVerifier
 from pydantic import AnyHttpUrl
 
 from kernelexec.errors import InvalidConfig
+from kernelexec.mcp.providers import Provided
 from kernelexec.mcp.scopes import SCOPES
 from kernelexec.mcp.tokens import Tokens
 
@@ -84,13 +85,18 @@ class _Either(TokenVerifier):
         return None
 
 
-def authentication(tokens: Path | None, signed: Signed | None) -> AuthProvider | None:
+def authentication(tokens: Path | None, signed: Signed | None, provided: Provided | None = None) -> AuthProvider | None:
     """Who says who calls; None where everybody may.
 
     Raises:
-        InvalidConfig: see ``Tokens`` and ``Signed``.
+        InvalidConfig: see ``Tokens``, ``Signed`` and ``Provided``; or the last two are both there.
     """
     known = None if tokens is None else Tokens(tokens)
+    if provided is not None:
+        if signed is not None:
+            message = "--auth and --jwt-keys: one of them; fastmcp's MultiAuth makes one provider of several."
+            raise InvalidConfig(message)
+        return provided.provider(known)
     if signed is None:
         return known
     verifier = signed.verifier()
