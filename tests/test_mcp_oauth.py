@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import McpError
 
-from kernelexec.mcp.providers import Provided
 from tests.authorization import AUDIENCE, CLIENT, LATE, NOBODY, SECRET, Browser, Issuer, bound, issuing, port_of
 from tests.mcp_clients import ERAS, Agent, connected
-from tests.test_cli import kernelexec
+from tests.test_cli import BOUND
 from tests.test_mcp_http import Server, made, serving
 
 PROXY = f"""
@@ -197,67 +199,23 @@ def test_users_of_the_same_name_of_two_providers_are_two(issuer: Issuer, tmp_pat
         assert running.ask("POST", "/mcp", b"{}", authorization="Bearer wrong ours")[0] == 401
 
 
-@pytest.mark.parametrize(
-    ("scopes", "named", "granted"),
-    [
-        (None, ["openid"], ["openid"]),
-        (None, ["openid", "read", "admin"], ["openid", "read", "admin"]),
-        (("execute",), ["openid"], ["openid", "execute"]),
-        (("execute",), ["read"], ["read"]),
-        (("read",), ["execute", "admin"], ["read"]),  # no more than everybody has
-        (("execute", "admin"), ["admin", "read"], ["read", "admin"]),
-    ],
-    ids=str,
-)
-@pytest.mark.anyio
-async def test_who_has_which_scopes(
-    scopes: tuple[str, ...] | None, named: list[str], granted: list[str], tmp_path: Path
-) -> None:
-    known = {"token": {"client_id": "app", "sub": "alice", "scopes": named}}
-    source = f"from fastmcp.server.auth.providers.jwt import StaticTokenVerifier\nprovider = StaticTokenVerifier({known})"
-    (tmp_path / "auth.py").write_text(source)
-    found = await Provided(f"{tmp_path / 'auth.py'}:provider", scopes).provider().verify_token("token")
-    assert found is not None
-    assert (found.scopes, found.subject) == (granted, "alice")
-
-
-BROKEN = """
-import os
-def needs(): os.environ["MISSING_SECRET"]
-def leaves(): raise SystemExit("no configuration")
-number = 1
-"""
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--auth", "auth.py"], "MODULE:NAME or FILE.py:NAME of a provider is expected"),
-        (["--auth", "nowhere.py:provider"], "--auth nowhere.py: there is no such file"),
-        (["--auth", "no.such.module:provider"], "--auth no.such.module: there is no such module for"),
-        (["--auth", "wrong.py:provider"], "--auth wrong.py: it cannot be imported: SyntaxError"),
-        (["--auth", "lacking.py:provider"], "it cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
-        (["--auth", "broken.py:provider"], "--auth broken.py:provider: there is no 'provider' in it"),
-        (["--auth", "broken.py:needs"], "it failed: KeyError: 'MISSING_SECRET'"),
-        (["--auth", "broken.py:leaves"], "it failed: SystemExit: no configuration"),
-        (["--auth", "broken.py:number"], "it is of the class int: an AuthProvider of fastmcp is expected"),
-        (["--auth", "kernelexec.mcp.scopes:SCOPES"], "it is of the class tuple"),
-        (["--auth", "auth.py:provider", "--auth-scopes", "execute,all"], "'all' is no scope: there are read, execute, admin"),
-        (["--auth-scopes", "execute"], "give --auth too"),
-        (["--auth", "broken.py:number", "--jwt-keys", "https://x", "--jwt-issuer", "i", "--jwt-audience", "a"], "one of them"),
-        (["--host", "192.0.2.1"], "give --tokens FILE (`kernelexec mcp-token` makes one), --jwt-keys or --auth"),
-    ],
-    ids=str,
-)
-def test_what_is_no_provider_is_refused_before_anything_is_served(options: list[str], said: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN)
-    (tmp_path / "wrong.py").write_text("def")
-    (tmp_path / "lacking.py").write_text("import no_such_module")
-    done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", *options)
-    assert done.returncode == 125
-    assert said in " ".join(done.stderr.split())
-
-
-def test_a_provider_is_of_a_server_over_http(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--auth", "auth.py:provider")
-    assert (done.returncode, "auth: these are of a server over HTTP" in done.stderr) == (125, True)
+def test_an_old_clients_session_is_its_users(server: tuple[Server, str], issuer: Issuer) -> None:
+    running, _ = server
+    alice, carol = Browser(running.url, "old-alice"), Browser(running.url, "old-carol")
+    for browser in (alice, carol):
+        with connected(StreamableHttpTransport(running.url, auth=browser), "auto"):
+            pass
+    said = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    accepted = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    address = urlsplit(running.url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=BOUND)
+    with closing(connection):
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": said})
+        connection.request("POST", "/mcp", body, accepted | {"authorization": f"Bearer {alice.token}"})
+        answer = connection.getresponse()
+        answer.read()
+        session = answer.headers["mcp-session-id"]
+    ping = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"}).encode()
+    for browser, status in ((carol, 404), (alice, 200)):
+        headers = accepted | {"authorization": f"Bearer {browser.token}", "mcp-session-id": session}
+        assert running.ask("POST", "/mcp", ping, **headers)[0] == status
