@@ -139,6 +139,7 @@ def test_tokens_of_others_for_others_and_of_the_past_are_none(server: tuple[Serv
         "for another server": signer.token(aud="other"),
         "ended": signer.token(exp=int(time.time()) - 60),
         "without an end": signer.token(exp=None),
+        "of nobody": signer.token(sub=None),
         "of another algorithm": signed(ECKey.generate_key("P-256"), alg="ES256", kid="first"),
         "with the public key as a secret": forged(public),
         "none at all": "a.b.c",

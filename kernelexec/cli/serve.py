@@ -57,10 +57,13 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
         raise CommandFailed(_MISSING)
     from kernelexec.mcp.authentication import Signed  # noqa: PLC0415 - the same
     from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
+    from kernelexec.mcp.providers import Provided  # noqa: PLC0415 - the same
     from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
 
+    _check_reach(config, door)
     signed = Signed(**door["signed"]) if "signed" in door else None
-    chosen, offer = Door(**{**door, "signed": signed}), _offer(**offered)
+    auth = Provided(**door["auth"]) if "auth" in door else None
+    chosen, offer = Door(**{**door, "signed": signed, "auth": auth}), _offer(**offered)
     chosen.check()
 
     def told(where: str) -> None:
@@ -76,6 +79,27 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     except Broken as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def _check_reach(config: Config, door: Mapping[str, Any]) -> None:
+    """Refuse what says who may call, where a cell could change it: in a session's directory.
+
+    Raises:
+        InvalidRequest: such a file lies there.
+    """
+    named = {
+        "--tokens": str(door.get("tokens") or ""),
+        "--jwt-keys": door.get("signed", {}).get("keys", ""),
+        "--auth": door.get("auth", {}).get("place", "").rpartition(":")[0],
+    }
+    shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.workspaces.expanduser().resolve()
+    for option, place in named.items():
+        path = Path(place).expanduser().resolve()
+        if not path.is_file():
+            continue  # an address, a module, or what is told as missing
+        if (shared and path.is_relative_to(shared)) or workspaces in path.parents[1:]:
+            message = f"{option} {place}: it lies where a session works, whose cells could change it: choose another place."
+            raise InvalidRequest(message)
 
 
 def _offer(

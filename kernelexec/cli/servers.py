@@ -84,6 +84,24 @@ def mcp(
             help="This server's address; clients are told that the issuer has tokens.",
         ),
     ] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            "--auth",
+            metavar="MODULE:NAME|FILE.py:NAME",
+            callback=filled,
+            help="Who says who calls: an AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that gives one.",
+        ),
+    ] = None,
+    auth_scopes: Annotated[
+        str | None,
+        typer.Option(
+            "--auth-scopes",
+            metavar="SCOPE,...",
+            callback=filled,
+            help="What everybody may whom it lets in: read, execute, admin. Default: what their tokens name of these.",
+        ),
+    ] = None,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option("--allowed-host", metavar="NAME", help="A name of this server that clients may use. Repeatable."),
@@ -157,6 +175,10 @@ def mcp(
             raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
         more = {"algorithm": jwt_algorithm, "public_url": public_url}
         over_http["signed"] = signed | {name: said for name, said in more.items() if said is not None}
+    if auth is not None:
+        over_http["auth"] = {"place": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
+    elif auth_scopes is not None:
+        raise CommandFailed("--auth-scopes are of those whom a provider lets in: give --auth too.")
     if over_http and not http:
         raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
     options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}

@@ -3,9 +3,10 @@ r"""The server of MCP: who is served, over what, for how long.
 ## Where it listens
 
 `kernelexec mcp` speaks over stdin and stdout. `kernelexec mcp --http` listens at 127.0.0.1:8000, at `/mcp`, unless `--host`,
-`--port` or `--socket PATH` say otherwise; at other addresses than loopback only with tokens. Foreign `Host` and `Origin`
-are refused with 403 (`--allowed-host`, `--allowed-origin`), bodies over 64 MiB with 413; `/healthz` and `/readyz` need no
-token. The server ends with all that it started when its client leaves, or at SIGTERM or SIGINT.
+`--port` or `--socket PATH` say otherwise; at other addresses than loopback only with `--tokens`, `--jwt-keys` or `--auth`.
+Foreign `Host` and `Origin` are refused with 403 (`--allowed-host`, `--allowed-origin`), bodies over 64 MiB with 413;
+`/healthz` and `/readyz` need no token. The server ends with all that it started when its client leaves, or at SIGTERM or
+SIGINT.
 
 `kernelexec mcp-config` prints the entry for clients' settings, with absolute paths and the options that it is given;
 `kernelexec.config.clients` has it as functions, which put it into a client's mapping or list of servers and never twice.
@@ -18,6 +19,12 @@ token. The server ends with all that it started when its client leaves, or at SI
 `read` and `admin` (`mcp-token --scope`); taking a line out of the file ends a token at once. Tokens that an authorization
 server has signed (JWT) count too: `--jwt-keys` names its JWKS or a file with its public key, `--jwt-issuer` and
 `--jwt-audience` whose tokens and for whom, and with `--public-url` clients are told where tokens are had (RFC 9728).
+
+OAuth: `--auth auth.py:provider --auth-scopes execute` takes one of fastmcp's providers (GitHub, OIDC, ...) out of a module
+of yours; each of its users (`iss` and `sub`) is a client, with any program, and whomever it lets in has these scopes. The
+name by which it is reached needs `--allowed-host`. The module is the server's own code: keep it where no cell can write,
+and its secrets in the environment.
+
 Without tokens everybody on this machine can connect, the code of local kernels too, and a name is only a name: agents that
 must not reach each other need tokens.
 

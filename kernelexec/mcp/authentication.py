@@ -1,4 +1,4 @@
-"""Who may call over HTTP: who has a token of the operator's file, or one that an authorization server has signed."""
+"""Who may call over HTTP: who has a token of the operator's file, or one of an authorization server's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastmcp.server.auth.providers.jwt import JWTVerifier
 from pydantic import AnyHttpUrl
 
 from kernelexec.errors import InvalidConfig
+from kernelexec.mcp.providers import Provided
 from kernelexec.mcp.scopes import SCOPES
 from kernelexec.mcp.tokens import Tokens
 
@@ -59,12 +60,14 @@ class Signed:
 
 
 class _Lasting(JWTVerifier):
-    """One that takes no token for ever: each has to say when it ends."""
+    """One that takes no token for ever, and none of nobody's: each has to say when it ends, and whose it is."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """See fastmcp's ``TokenVerifier``."""
         found = await super().verify_token(token)
-        return None if found is None or found.expires_at is None else found
+        if found is None or found.expires_at is None:
+            return None
+        return found if any(found.claims.get(name) for name in ("sub", "client_id", "azp")) else None
 
 
 class _Either(TokenVerifier):
@@ -82,13 +85,18 @@ class _Either(TokenVerifier):
         return None
 
 
-def authentication(tokens: Path | None, signed: Signed | None) -> AuthProvider | None:
+def authentication(tokens: Path | None, signed: Signed | None, provided: Provided | None = None) -> AuthProvider | None:
     """Who says who calls; None where everybody may.
 
     Raises:
-        InvalidConfig: see ``Tokens`` and ``Signed``.
+        InvalidConfig: see ``Tokens``, ``Signed`` and ``Provided``; or the last two are both there.
     """
     known = None if tokens is None else Tokens(tokens)
+    if provided is not None:
+        if signed is not None:
+            message = "--auth and --jwt-keys: one of them; fastmcp's MultiAuth makes one provider of several."
+            raise InvalidConfig(message)
+        return provided.provider(known)
     if signed is None:
         return known
     verifier = signed.verifier()

@@ -53,17 +53,17 @@ class Gate:
             return
         if scope["path"] in ("/healthz", "/readyz") and scope["method"] in ("GET", "HEAD"):
             alive = scope["path"] == "/healthz" or self._ready()
-            await _say(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
+            await say(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
             return
         if not self._ready():
-            await _say(send, 503, {"error": "The server is ending."})
+            await say(send, 503, {"error": "The server is ending."})
             return
         if (why := self._foreign(scope)) is not None:
-            await _say(send, 403, {"error": why})
+            await say(send, 403, {"error": why})
             return
         body = await self._body(scope, receive)
         if body is None:
-            await _say(send, 413, {"error": f"The body is larger than {self._body_bytes} bytes."})
+            await say(send, 413, {"error": f"The body is larger than {self._body_bytes} bytes."})
             return
         await self._app(scope, _Replay(body, receive), send)
 
@@ -136,7 +136,8 @@ def _same(origin: str, host: str) -> bool:
         return False
 
 
-async def _say(send: Send, status: int, said: object) -> None:
+async def say(send: Send, status: int, said: object) -> None:
+    """Answer a request with something as JSON, and hear no more of it."""
     body = json.dumps(said).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -26,6 +26,7 @@ from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.metrics import Metrics
 from kernelexec.mcp.observing import observers
+from kernelexec.mcp.providers import Provided
 from kernelexec.mcp.server import make_server, quiet
 from kernelexec.mcp.serving import INTERVAL, until_over
 
@@ -41,11 +42,12 @@ class Door:
     """Where the server listens, and to whom.
 
     Args:
-        host: an address of this machine; others than loopback need ``tokens`` or ``signed``.
+        host: an address of this machine; others than loopback need ``tokens``, ``signed`` or ``auth``.
         port: 0 takes a free one.
         socket: a path for a unix socket, instead of an address; only this user may connect to it.
         tokens: the file of bearer tokens, see ``tokens``; without one everybody who can connect may do everything.
         signed: which tokens of an authorization server count too.
+        auth: the operator's own provider, which says who calls; ``tokens`` may stand beside it.
         hosts, origins: see ``Gate``.
     """
 
@@ -54,13 +56,14 @@ class Door:
     socket: Path | None = None
     tokens: Path | None = None
     signed: Signed | None = None
+    auth: Provided | None = None
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
     @property
     def open(self) -> bool:
         """Whether nobody is asked who they are."""
-        return self.tokens is None and self.signed is None
+        return self.tokens is None and self.signed is None and self.auth is None
 
     def check(self) -> None:
         """Refuse what would let strangers in.
@@ -73,7 +76,7 @@ class Door:
         if self.socket is None and self.open and not is_loopback(self.host):
             message = (
                 f"host={self.host!r}: others than this machine could run code here: give --tokens FILE (`kernelexec mcp-token` "
-                "makes one) or --jwt-keys, or listen on 127.0.0.1."
+                "makes one), --jwt-keys or --auth, or listen on 127.0.0.1."
             )
             raise InvalidConfig(message)
 
@@ -94,7 +97,7 @@ async def serve_http(
         Broken: see ``until_over``.
     """
     door.check()
-    auth = authentication(door.tokens, door.signed)
+    auth = authentication(door.tokens, door.signed, door.auth)
     metrics = Metrics()
     over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config, hooks=[metrics.observe, *observers()])
     listener = _listen(door)
