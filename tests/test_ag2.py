@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import os
+import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +276,25 @@ def test_the_factory_knows_the_name_and_leaves_others_to_the_framework(tmp_path:
         create({"executor": "no-such"})
     with pytest.raises(ValueError, match="use_docker, timeout beside an executor"):
         create({"executor": "kernelexec", "use_docker": False, "timeout": 5})
+    with pytest.raises(InvalidConfig, match=r"kernelexec: isolaton is no option \(did you mean 'isolation'\?\)"):
+        create({"executor": "kernelexec", "kernelexec": {"isolaton": "local"}})
+    with pytest.raises(InvalidConfig, match="kernelexec: `key: value` pairs are wanted, not nothing"):
+        create({"executor": "kernelexec", "kernelexec": None})
+
+
+def test_several_threads_may_be_the_first(tmp_path: Path) -> None:
+    executor = CodeExecutor(isolation="local", workspace=tmp_path)
+    together = threading.Barrier(4)
+
+    def printed(number: int) -> str:
+        together.wait()
+        return executor.execute_code_blocks(python(f"print({number})")).output
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(printed, range(4))) == ["0\n", "1\n", "2\n", "3\n"]
+    finally:
+        executor.stop()
 
 
 def test_an_open_session_is_used_and_stays_open(tmp_path: Path) -> None:

@@ -237,9 +237,10 @@ def test_it_must_be_started_and_stops_twice(tmp_path: Path) -> None:
         executor = CodeExecutor(isolation="local", workspace=tmp_path)
         with pytest.raises(RuntimeError, match="not started"):
             await done(executor, "1")
+        await asyncio.gather(executor.start(), executor.start())
         await executor.start()
-        await executor.start()
-        await executor.stop()
+        assert (await done(executor, "1")).exit_code == 0
+        await asyncio.gather(executor.stop(), executor.stop())
         await executor.stop()
 
     run(work)

@@ -14,6 +14,7 @@ import pytest
 
 from kernelexec import ExecutionResult, Executor, InvalidConfig, Session
 from kernelexec.cache import Store
+from kernelexec.workspace.changes import IGNORED
 from tests.engine import IMAGE, needs_engine
 
 KINDS = ["local", pytest.param("container", marks=needs_engine)]
@@ -181,6 +182,25 @@ NEVER = {
     "a module that is imported by its name": "import importlib\nimportlib.import_module('time').time() > 0",
     "a date of pandas in words": "import pandas as pd\npd.Timestamp('now').year > 0",
     "a date of numpy in words": "import numpy as np\nnp.datetime64('now').item().year > 0",
+    "a date of numpy in other words": "import numpy as np\nnp.datetime64('NOW').item().year > 0",
+    "a date of pandas in a list": "import pandas as pd\npd.to_datetime(['now']).year[0] > 0",
+    "a date of pandas in a variable": "import pandas as pd\nword = 'now'\npd.Timestamp(word).year > 0",
+    "a clock that is handed on": "import pandas as pd\nlist(map(pd.Timestamp.now, [None]))[0].year > 0",
+    "a clock by a computed name": "import datetime\ngetattr(datetime.datetime, 'no' + 'w')().year > 0",
+    "chance by a name": "import numpy as np\ngetattr(np, 'random').rand() < 2",
+    "all names of os": "from os import *\ngetpid() > 0",
+    "all names of paths": "from os.path import *\ngetmtime('.') > 0",
+    "all names of glob": "from glob import *\nlen(glob('*')) >= 0",
+    "a sample whose seed may be none": "import pandas as pd\nseed = None\nlen(pd.Series([1, 2]).sample(1, random_state=seed))",
+    "a clock of a class": "import time\nclass A:\n    now_ = lambda self: time.time()\nA().now_() > 0",
+    "a clock by default": "import time\nf = lambda clock=time.time: clock()\nf() > 0",
+    "a question in other words": "import builtins\ntry:\n    builtins.input()\nexcept Exception:\n    print('nobody')",
+    "a file by the other name": "import builtins\nbuiltins.open('/tmp/kernelexec-elsewhere', 'w').close()",
+    "a device": "len(open('/dev/urandom', 'rb').read(3))",
+    "what the system says": "len(open('/proc/uptime').read()) > 0",
+    "a place in memory by another name": "def f(): pass\nf.__hash__() > 0",
+    "the time of a database": "import sqlite3\nsqlite3.connect(':memory:').execute('select unixepoch()').fetchone()[0] > 0",
+    "a warning that shows the process": "import warnings\nwarnings.warn('here')",
     "how long it takes": "import timeit\ntimeit.default_timer() > 0",
     "what it takes": "import resource\nresource.getrusage(0).ru_utime >= 0",
     "a rare distribution": "import random\nrandom.vonmisesvariate(0, 1) < 9",
@@ -244,6 +264,24 @@ def test_what_is_found_again(tmp_path: Path, cell: str) -> None:
     assert all((session.workspace / name).is_file() for name in second.files)
 
 
+LATER = {
+    "a function": ("def f(): return np.random.rand()", "import numpy as np", "f()"),
+    "another name": ("def f(): return clock()", "from time import time as clock", "f()"),
+    "a lambda": ("f = lambda: clock.time()", "import time as clock", "f()"),
+    "a method": ("class A:\n    def go(self): return clock()", "from time import time as clock", "A().go()"),
+    "a function in it": ("def f():\n    def g(): return clock()\n    return g", "from time import time as clock", "f()()"),
+    "a function that calls it": ("def f(): return clock()", "def g(): return f()", "from time import time as clock", "g()"),
+}
+
+
+@pytest.mark.parametrize("cells", LATER.values(), ids=LATER)
+def test_what_a_function_uses_may_be_imported_after_it(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    for _ in range(2):
+        with opened(tmp_path, notebook=False) as session:
+            results = run(session, *cells)
+    assert found(results) == [*[True] * (len(cells) - 1), False]
+
+
 def test_nothing_is_found_after_what_was_drawn(tmp_path: Path) -> None:
     for _ in range(2):
         with opened(tmp_path) as session:
@@ -282,6 +320,7 @@ CHANGED: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], str
         lambda p: (p / "c").mkdir(),
         "import os\n[name for name in 'abcd' if os.path.exists(name)]",
     ),
+    "what is no file": (lambda p: p, lambda p: os.mkfifo(p / "pipe"), "import os\nos.path.exists('pipe')"),
     "rights": (lambda p: (p / "a").chmod(0o600), lambda p: (p / "a").chmod(0o640), "text = open('a').read()"),
 }
 
@@ -310,6 +349,29 @@ def test_what_a_link_leads_to_outside_counts_as_it_is_now(tmp_path: Path) -> Non
                 link.symlink_to(outside)
             result = session.execute("open('l').read()")
             assert (result.text, result.cached) == (f"'{value}'\n", hit)
+
+
+def test_a_file_is_read_anew_by_a_link_to_a_directory_outside(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    for value in "12":
+        (tmp_path / "outside" / "data").write_text(value)
+        with opened(tmp_path) as session:
+            if not (session.workspace / "l").is_symlink():
+                (session.workspace / "l").symlink_to(tmp_path / "outside")
+            result = session.execute("open('l/data').read()")
+            assert (result.text, result.cached) == (f"'{value}'\n", False)
+
+
+@pytest.mark.parametrize(
+    "name", [f"{directory}/data" for directory in sorted(IGNORED)] + ["s.ipynb", "outputs/cell-0001-1.png"]
+)
+def test_a_file_at_which_nobody_looks_is_read_anew(tmp_path: Path, name: str) -> None:
+    for value in "12":
+        with opened(tmp_path, notebook=False) as session:
+            (session.workspace / name).parent.mkdir(exist_ok=True)
+            (session.workspace / name).write_text(value)
+            result = session.execute(f"open({name!r}).read()")
+            assert (result.text, result.cached) == (f"'{value}'\n", False)
 
 
 def test_what_is_found_comes_of_one_run(tmp_path: Path) -> None:

@@ -212,6 +212,11 @@ def test_what_is_no_code_is_refused_before_anything_runs(code: str) -> None:
         cell_of(code)
 
 
+def test_a_return_where_python_has_none_is_told_by_its_own_line() -> None:
+    with pytest.raises(InvalidCode, match=r"'return' cannot appear in an except\* block \(code, line 2\)"):
+        cell_of("x = 1\ntry:\n    pass\nexcept* E:\n    return 1")
+
+
 def test_a_refusal_says_the_line_and_leaves_no_trace(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         with pytest.raises(InvalidCode, match=r"'yield' outside function \(code, line 2\)"):

@@ -173,7 +173,18 @@ UNFIT = {
         "agents:\n  - backend: {command_line_docker_credentials: {additional_mounts: {/a: {bind: /b, mode: true}}}}\n",
         "mode: it is 'ro' or 'rw' (given: True)",
     ),
-    "no bytes": ("agents:\n  - backend: {command_line_docker_memory_limit: lots}\n", "it is a size"),
+    "no bytes": (
+        "agents:\n  - {id: a, backend: {command_line_docker_memory_limit: lots}}\n",
+        "agents.yaml: a: command_line_docker_memory_limit='lots': it is a size",
+    ),
+    "an empty rule": (
+        "rules: {allowed_commands: [ls, '']}\n",
+        "rules.allowed_commands.1: it is empty, and would match everything",
+    ),
+    "an empty rule of MassGen's": (
+        "agents: [{id: a, backend: {command_line_blocked_commands: ['']}}]\n",
+        "a: Configuration: rules.blocked_commands.0: it is empty",
+    ),
 }
 
 
@@ -233,6 +244,8 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(InvalidConfig, match="no plain file"):
             read_agents(path)
+    with pytest.raises(InvalidConfig, match="NUL"):
+        read_agents("agents\0.yaml")
 
 
 LONG = "x" * 300

@@ -56,6 +56,9 @@ SAFE = [
     "!ls | tee list.txt",
 ]
 UNSAFE = [
+    ("import builtins\nbuiltins.input()", "asks for input"),
+    ("class A:\n    gone = lambda self: os.remove('x')\nimport os\nA().gone()", "deletes files"),
+    ("def clean(): gone('x')\nfrom os import remove as gone\nclean()", "deletes files"),
     ("import http.client\nc = http.client.HTTPSConnection('h')\nc.request('POST', '/', body='x')", "sends"),
     ("import urllib3\nurllib3.PoolManager().request('DELETE', url)", "sends"),
     ("from kafka import KafkaProducer\np = KafkaProducer()\np.send('topic', b'x')", "sends"),

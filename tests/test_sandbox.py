@@ -67,6 +67,10 @@ async def main():
         await asyncio.sleep(0.3)
         second.cancel()
         found["first"] = (await first).output
+    together = Sandbox(sys.argv[1], workspace=sys.argv[2] + "/together", config={"container": {"image": sys.argv[3]}})
+    ran = await asyncio.gather(*(together.exec(["python", "-c", f"print({number})"]) for number in range(4)))
+    found["together"] = [one.output for one in ran]
+    await together.aclose()
     print(json.dumps(found))
 
 asyncio.run(main())
@@ -121,6 +125,7 @@ def test_code_and_shell_tools_share_one_state(place: Path, tmp_path: Path, kind:
         "../outside": "refused",
         "cancelled": "42",
         "first": "'first'",
+        "together": ["0", "1", "2", "3"],
     }
 
 

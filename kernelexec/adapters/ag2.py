@@ -11,7 +11,9 @@ Code output: 42
 
 from __future__ import annotations
 
+import inspect
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -21,6 +23,7 @@ from kernelexec.adapters.functions import Functions, Told
 from kernelexec.adapters.markdown import Block, blocks
 from kernelexec.blocking import Executor, Session
 from kernelexec.config import Config
+from kernelexec.config.explanation import check_known, is_not
 from kernelexec.config.kinds import is_count
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.policy.decisions import Approver, Validator
@@ -85,6 +88,7 @@ class CodeExecutor(Told):
         self._policies = dict(execution_policies or {})
         self._session = session
         self._blocks: Blocks | None = None
+        self._opening = threading.RLock()
         settings: dict[str, Any] = {
             "isolation": isolation,
             "use_docker": use_docker,
@@ -114,15 +118,16 @@ class CodeExecutor(Told):
     @property
     def session(self) -> Session:
         """The session in which blocks run; it is opened if need be."""
-        if self._session is None:
-            assert self._executor is not None
-            self._executor.__enter__()
-            try:
-                self._session = self._executor.session()
-            except BaseException as exc:
-                self._executor.__exit__(type(exc), exc, None)
-                raise
-        return self._session
+        with self._opening:  # several threads may be the first
+            if self._session is None:
+                assert self._executor is not None
+                self._executor.__enter__()
+                try:
+                    self._session = self._executor.session()
+                except BaseException as exc:
+                    self._executor.__exit__(type(exc), exc, None)
+                    raise
+            return self._session
 
     def execute_code_blocks(self, code_blocks: Sequence[CodeBlock]) -> IPythonCodeResult:
         """Run blocks in their order, up to the first that fails.
@@ -169,9 +174,10 @@ class CodeExecutor(Told):
 
     def stop(self) -> None:
         """End what this executor opened. It opens anew when it is used again."""
-        if self._executor is not None and self._session is not None:
-            self._session, self._blocks = None, None
-            self._executor.__exit__(None, None, None)
+        with self._opening:
+            if self._executor is not None and self._session is not None:
+                self._session, self._blocks = None, None
+                self._executor.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         _ = self.session
@@ -185,10 +191,12 @@ class CodeExecutor(Told):
         return self._executor.config.last_n_messages if self._executor is not None else "auto"
 
     def _run(self, given: Sequence[Block]) -> Outcome:
-        session = self.session
-        if self._blocks is None:
-            self._blocks = Blocks(session.workspace, self._functions, self._policies)
-        return drive(self._blocks.run(session, given))
+        with self._opening:
+            session = self.session
+            if self._blocks is None:
+                self._blocks = Blocks(session.workspace, self._functions, self._policies)
+            found = self._blocks
+        return drive(found.run(session, given))
 
 
 def create(code_execution_config: Mapping[str, Any]) -> Protocol:
@@ -198,12 +206,17 @@ def create(code_execution_config: Mapping[str, Any]) -> Protocol:
 
     Raises:
         ValueError: no such executor; or ``use_docker``, ``work_dir`` or ``timeout`` beside it.
+        InvalidConfig: an argument that there is not, or that does not fit.
     """
     beside = [name for name in _BESIDE if name in code_execution_config]
     if beside:
         raise ValueError(f"{', '.join(beside)} beside an executor: say it as an argument of the executor.")
     if code_execution_config.get("executor") == NAME:
-        return CodeExecutor(**code_execution_config.get(NAME, {}))
+        given = code_execution_config.get(NAME, {})
+        if not isinstance(given, Mapping):
+            raise InvalidConfig(f"{NAME}: {is_not(given)}.")
+        check_known(given, inspect.signature(CodeExecutor).parameters, f"{NAME}: ")
+        return CodeExecutor(**given)
     from autogen.coding import CodeExecutorFactory  # noqa: PLC0415 - the framework is imported where it is used
 
     return CodeExecutorFactory.create(dict(code_execution_config))  # type: ignore[arg-type] # it says itself what does not fit

@@ -94,24 +94,28 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
         self._executor = AsyncExecutor(**given, validators=validators, approver=approver)
         self._session: AsyncSession | None = None
         self._blocks: Blocks | None = None
+        self._opening = asyncio.Lock()
 
     async def start(self) -> None:
         """Open the session. A second call does nothing."""
-        if self._session is not None:
-            return
-        executor = await self._executor.__aenter__()
-        try:
-            self._session = await executor.session()
-        except BaseException as exc:
-            await executor.__aexit__(type(exc), exc, None)
-            raise
-        self._blocks = Blocks(self._session.workspace, self._functions, self._settings.execution_policies or {})
+        async with self._opening:
+            if self._session is not None:
+                return
+            executor = await self._executor.__aenter__()
+            try:
+                session = await executor.session()
+            except BaseException as exc:
+                await executor.__aexit__(type(exc), exc, None)
+                raise
+            self._blocks = Blocks(session.workspace, self._functions, self._settings.execution_policies or {})
+            self._session = session
 
     async def stop(self) -> None:
         """End all that was opened. A second call does nothing."""
-        if self._session is not None:
-            self._session, self._blocks = None, None
-            await self._executor.__aexit__(None, None, None)
+        async with self._opening:
+            if self._session is not None:
+                self._session, self._blocks = None, None
+                await self._executor.__aexit__(None, None, None)
 
     async def restart(self) -> None:
         """Replace the session's kernels: their state is lost, its files are still there."""

@@ -203,6 +203,8 @@ def _compile(tree: ast.Module) -> None:
 
 def _without_returns(block: list[ast.stmt]) -> None:
     for place, node in enumerate(block):
+        if isinstance(node, ast.TryStar) and any(_returns(handler.body) for handler in node.handlers):
+            raise SyntaxError("'return' cannot appear in an except* block", ("code", node.lineno, None, None))
         if isinstance(node, ast.Return):
             block[place] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
         for inner in _blocks(node):

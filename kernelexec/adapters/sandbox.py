@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -63,6 +64,7 @@ class Sandbox:
         )
         self._session: Session | None = None
         self._closed = False
+        self._opening = threading.Lock()
 
     @property
     def workdir(self) -> PurePosixPath:
@@ -115,10 +117,7 @@ class Sandbox:
 
     async def aclose(self) -> None:
         """End the session, and all that it started. A second call does nothing."""
-        self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await asyncio.to_thread(self._executor.__exit__, None, None, None)
+        await asyncio.to_thread(self._close)
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._open)
@@ -132,12 +131,24 @@ class Sandbox:
         return self
 
     def _open(self) -> Session:
-        if self._closed:
-            raise RuntimeError("The sandbox was closed.")
-        if self._session is None:
-            self._executor.__enter__()
-            self._session = self._executor.session("sandbox")
-        return self._session
+        with self._opening:  # several calls may be the first
+            if self._closed:
+                raise RuntimeError("The sandbox was closed.")
+            if self._session is None:
+                self._executor.__enter__()
+                try:
+                    self._session = self._executor.session("sandbox")
+                except BaseException as exc:
+                    self._executor.__exit__(type(exc), exc, None)
+                    raise
+            return self._session
+
+    def _close(self) -> None:
+        with self._opening:
+            self._closed = True
+            session, self._session = self._session, None
+            if session is not None:
+                self._executor.__exit__(None, None, None)
 
 
 def _begin(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None) -> str | ExecResult:

@@ -75,6 +75,8 @@ def schema() -> dict[str, Any]:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
+    if "\0" in str(path):
+        raise InvalidConfig("its path holds a NUL character.")
     try:
         if path.exists() and not path.is_file():
             raise InvalidConfig("it is no plain file.")

@@ -88,6 +88,16 @@ Cpus = Annotated[float, Field(strict=True, ge=0.01, le=1024)]
 LastMessages = Annotated[int | Literal["auto"], BeforeValidator(_messages)]
 
 
+def _pattern(given: re.Pattern[str]) -> re.Pattern[str]:
+    if not given.pattern:
+        raise ValueError("it is empty, and would match everything: leave it out, or say .*")
+    return given
+
+
+#: A regular expression that says something.
+Pattern = Annotated[re.Pattern[str], AfterValidator(_pattern)]
+
+
 class Branch(BaseModel):
     """A part of the tree: frozen, with no option but its own."""
 

@@ -114,13 +114,17 @@ def agents(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         check_known(said, ("id", "backend", "system_message", "name"), f"{cut(name)}: ")
         backend = _mapping(said.get("backend"), f"{cut(name)}: backend")
         context = [*_list(orchestrator, "context_paths"), *_list(backend, "context_paths")]
-        found[name] = _options(name, backend) | ({"context_paths": context} if context else {})
+        try:
+            options = _options(backend)
+        except InvalidConfig as exc:
+            raise InvalidConfig(f"{cut(name)}: {exc}") from exc
+        found[name] = options | ({"context_paths": context} if context else {})
     return found
 
 
-def _options(name: str, backend: Mapping[str, Any]) -> dict[str, Any]:
+def _options(backend: Mapping[str, Any]) -> dict[str, Any]:
     known = (*_OPTIONS, *_BRANCHES, "context_paths")
-    check_known(backend, (*known, *_OTHERS), f"{cut(name)}: backend: ")
+    check_known(backend, (*known, *_OTHERS), "backend: ")
     options: dict[str, Any] = {"isolation": "local", "enabled": False}  # as MassGen has it unless told
     for key, value in backend.items():
         if key in _OPTIONS:

@@ -5,7 +5,6 @@ Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one o
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Literal, Self
@@ -17,7 +16,7 @@ from kernelexec.config.confinement import Confinement
 from kernelexec.config.container import Container
 from kernelexec.config.environments import Programs
 from kernelexec.config.files import FileBounds
-from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, LastMessages, Seconds, Variables
+from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, LastMessages, Pattern, Seconds, Variables
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profiles
 from kernelexec.config.secrets import Secrets, sources
@@ -83,9 +82,9 @@ class Rules(Branch):
     dangers: bool = True
     """Whether dangerous commands are refused: ``rm -rf /``, ``mv`` to ``/dev/null``, ``dd``, writes to disks, fork bombs,
     making file systems and, unless ``container.sudo`` is on, ``sudo``, ``su``, ``chown`` and ``chmod``."""
-    allowed_commands: tuple[re.Pattern[str], ...] = ()
+    allowed_commands: tuple[Pattern, ...] = ()
     """Regular expressions, one of which must match each simple command from its beginning; none allows all."""
-    blocked_commands: tuple[re.Pattern[str], ...] = ()
+    blocked_commands: tuple[Pattern, ...] = ()
     """Regular expressions, none of which may match a simple command from its beginning."""
     match: Literal["command", "prefix"] = "command"
     """What these are matched with: each simple command, or the whole text from its beginning only."""

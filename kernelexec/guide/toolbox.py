@@ -56,7 +56,8 @@ found comes of one run, so it is never the value of another state. A cell that w
 (`variables`, `complete`, `snapshot`, `run_tests`, a command, a file that is written); one that ends otherwise then is
 told and forgotten. Failures, timeouts, cut output, commands, what makes files, deletes, sends, or depends on the clock,
 on unseeded chance, on the network, on other programs or on modules in the workspace as far as its text shows, and
-sessions with `secrets`, are never kept. What a cell reads outside of the workspace and `context_paths`, and what a library draws by itself, is not seen.
+sessions with `secrets`, are never kept; nor is anything while a link of the workspace leads to a directory outside. What else a cell reads outside
+of the workspace and `context_paths`, and what a library draws by itself, is not seen.
 Whoever attaches by `connection_file` sees the kernel as it is.
 
 ## Guidance

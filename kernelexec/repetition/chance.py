@@ -17,10 +17,10 @@ from kernelexec.repetition.rules import words
 #: Libraries and calls by their full names: whoever names one uses it. Of ``time`` only sleeping is always the same.
 _VARYING = re.compile(
     r"time\.(?!sleep$)\w+|datetime\.(?:datetime|date)\.(?:now|today|utcnow)|uuid\.(?:uuid[14]|getnode)|random\.SystemRandom.*|"
-    r"os\.(?:urandom|getpid|getppid|times|getloadavg|getrandom|[fl]?stat\w*|access|listdir|scandir|f?walk|f?chdir)|"
+    r"os\.(?:open|urandom|getpid|getppid|times|getloadavg|getrandom|[fl]?stat\w*|access|listdir|scandir|f?walk|f?chdir)|"
     r"os\.path\.get[amc]time|sys\.(?:path|path_hooks|meta_path|modules|argv)(?:\..*)?|__import__|shutil\.disk_usage|"
     r"(?:os|shutil)\.get_terminal_size|email\.utils\.(?:localtime|formatdate|make_msgid)|logging\.(?:Formatter|basicConfig)|"
-    r"(?:secrets|timeit|resource|psutil|importlib|gc|tracemalloc|glob|socket|requests|httpx|aiohttp|http|urllib3|urllib\.request|websockets?|ftplib|"
+    r"(?:secrets|posix|_thread|_random|timeit|resource|psutil|importlib|gc|tracemalloc|glob|socket|requests|httpx|aiohttp|http|urllib3|urllib\.request|websockets?|ftplib|"
     r"smtplib|boto3|paramiko|docker|threading|multiprocessing|concurrent|asyncio|signal|tempfile|openai|anthropic)\..*"
 )
 #: What draws from a generator that the whole process has, and how that one is set.
@@ -36,18 +36,30 @@ _GENERATORS = frozenset(
 )
 #: Modules that nobody follows further than by their names: handed on, or taken apart, they may be used in any way.
 _MODULES = frozenset(words("time random numpy.random secrets uuid timeit resource importlib sys.modules"))
+#: What else has such parts: all that it has is not taken by names that nobody sees.
+_STARRED = _MODULES | frozenset(words("os os.path posixpath shutil sys torch"))
 _ADDRESS = re.compile(r"(?:https?|ftps?|s3|gs|az|abfss?|hdfs|wss?)://", re.IGNORECASE)
 #: What a statement of SQL asks of the clock, or of chance.
 _ASKING = re.compile(
     r"\b(?:select|insert|update|values|with)\b[\s\S]*\b(?:now|today|random|rand|uuid\w*|newid|getdate|sysdate|current_\w+|localtime\w*)\b",
     re.IGNORECASE,
 )
-_METHODS = frozenset(words("now today utcnow urandom read_html stat lstat iterdir glob rglob iglob"))
+_ASKING_BY_NOTHING = re.compile(
+    r"\bselect\b[\s\S]*\b(?:(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|strftime\s*\([^,()]*\))", re.IGNORECASE
+)
+_CLOCKS = frozenset(words("now today utcnow"))
+_METHODS = _CLOCKS | frozenset(words("urandom read_html stat lstat iterdir glob rglob iglob __hash__"))
+#: Paths of devices and of the system's figures, and those in a workspace at which nobody looks for changes.
+_UNSEEN_PATHS = re.compile(
+    r"/(?:dev(?!/null\Z)|proc|sys)/.*|(?:.*/)?(?:\.git|\.venv|node_modules|__pycache__|\.ipynb_checkpoints|\.mypy_cache|"
+    r"\.pytest_cache|\.kernelexec)(?:/.*)?|(?:.*/)?(?:cell-\d{4,}-\d.*|[^/]*\.ipynb)"
+)
 #: What writes files, by the names of methods and functions: a kernel may write in more places than are looked at.
 _WRITES = frozenset(
     words("""write_text write_bytes mkdir makedirs touch symlink symlink_to hardlink_to link savefig imsave copy2 copyfile
-    copytree copystat mkfifo mknod chmod chown utime savetxt savez savez_compressed to_csv to_parquet to_feather to_excel to_hdf
-    to_pickle to_stata to_sql to_gbq to_orc to_disk save_model write_image write_html NamedTemporaryFile ExcelWriter"""),
+    copytree copystat mkfifo mknod chmod chown utime savetxt savez savez_compressed tofile to_csv to_parquet to_feather
+    to_excel to_hdf to_pickle to_stata to_sql to_gbq to_orc to_disk save_model
+    write_image write_html NamedTemporaryFile ExcelWriter"""),
 )
 _TO_A_PATH = frozenset(words("to_json to_html to_xml to_latex to_markdown to_string dump save"))
 #: What opens a file in a mode, and the modules whose function it is where it is named with a dot.
@@ -58,7 +70,6 @@ PASSING = re.compile(
     r"COVERAGE|VSCODE|TMUX|STY|ITERM|KITTY|WEZTERM|VTE|GNOME|KDE|GIT_ASKPASS|DISPLAY|WAYLAND)\w*"
 )
 _ENVIRONMENT = frozenset(words("os.environ os.environb os.getenv"))
-_NOW = frozenset(words("now today"))
 _UNSEEN = frozenset(words("exec eval compile id hash input globals locals vars"))
 #: Magics that set something, always alike.
 _STEADY = frozenset(words("matplotlib pylab config precision alias colors xmode"))
@@ -106,13 +117,16 @@ class Chance(Judge):
         for name in [module] if module else [alias.name for alias in node.names]:
             if not self._follows(name.partition(".")[0]):
                 yield f"it imports a file of the workspace, which is not followed (`{name}`)"
-        if module in _MODULES and any(alias.name == "*" for alias in node.names):
+        starred = module in _STARRED or (module and _VARYING.fullmatch(f"{module}.all"))
+        if starred and any(alias.name == "*" for alias in node.names):
             yield f"it takes all that `{module}` has"
 
     def _named(self, node: ast.Name | ast.Attribute) -> Iterator[str]:
         yield from super()._named(node)
         if node not in self._parts and (dotted := self._dotted(node)) in _MODULES:
             yield f"it hands on `{dotted}`, and may use it in any way"
+        if isinstance(node, ast.Attribute) and node.attr in _CLOCKS:
+            yield f"it depends on time (`.{node.attr}`)"
         if node not in self._told and self._dotted(node) in _ENVIRONMENT:
             yield "it may read any variable of the environment"
 
@@ -128,7 +142,6 @@ class Chance(Judge):
         method = dotted.rpartition(".")[2]
         named = [word.value for word in node.keywords if word.arg in ("seed", "a", "x", "entropy")]
         numbered = any(isinstance(given, ast.Constant) and given.value is not None for given in (*node.args[:1], *named))
-        texts = [*filter(None, map(rules.constant, (*node.args, *(word.value for word in node.keywords))))]
         if _writes(dotted, node):
             yield f"it may write a file (`{dotted}`)"
         elif dotted in _SEEDS and numbered:
@@ -139,20 +152,32 @@ class Chance(Judge):
             yield f"it runs what is not followed (`{dotted}`)"
         elif dotted in _UNSEEN:
             yield f"it depends on what is not seen here (`{dotted}`)"
-        elif (isinstance(node.func, ast.Attribute) and method in _METHODS) or not _NOW.isdisjoint(texts):
+        elif isinstance(node.func, ast.Attribute) and method in _METHODS:
             yield f"it depends on time (`.{method}`)"
+        elif dotted == "getattr" and (why := self._looked_up(node)):
+            yield why
         elif (
             method == "sample" and "numpy.random" not in self._seeded and not any(_is_numbered(word) for word in node.keywords)
         ):
             yield f"it draws at random (`.{method}`)"
+
+    def _looked_up(self, call: ast.Call) -> str | None:
+        name = rules.constant(rules.argument(call, 1, "name"))
+        if name is None:
+            return "it looks up a name that is not seen here (`getattr`)"
+        found = ast.Attribute(call.args[0], name, ast.Load())
+        return next(self._named(found), None)
 
 
 def _of_text(text: str) -> str | None:
     """Why a cell that has this text in it could come out otherwise, or None."""
     if _ADDRESS.search(text):
         return "it may read over the network: it holds an address"
-    if "%(asctime)" in text or _ASKING.search(text):
+    asks = "%(asctime)" in text or _ASKING.search(text) or _ASKING_BY_NOTHING.search(text)
+    if asks or text.lower().rpartition(".")[2] in _CLOCKS:
         return "it asks for the time, or chance, in a text"
+    if _UNSEEN_PATHS.fullmatch(text):
+        return f"it may read what nobody looks at for changes ({text:.80})"
     return f"it reads the variable {text}, which differs from one session to the next" if PASSING.fullmatch(text) else None
 
 
@@ -172,14 +197,14 @@ def _writes(dotted: str, call: ast.Call) -> bool:
     """Whether a call writes a file, as far as it shows: by its name, or by the mode in which it opens one."""
     method = dotted.rpartition(".")[2]
     if method in _OPENERS:
-        is_function = isinstance(call.func, ast.Name) or _OF_MODULES.fullmatch(dotted) is not None
+        is_function = isinstance(call.func, ast.Name) or dotted == method or _OF_MODULES.fullmatch(dotted) is not None
         mode = rules.constant(rules.argument(call, 1 if is_function else 0, "mode"))
         return mode is not None and (mode[:1] in {"w", "a", "x"} or "+" in mode)
     return method in _WRITES or (method in _TO_A_PATH and bool(call.args or call.keywords))
 
 
 def _is_numbered(word: ast.keyword) -> bool:
-    return word.arg == "random_state" and not (isinstance(word.value, ast.Constant) and word.value.value is None)
+    return word.arg == "random_state" and isinstance(word.value, ast.Constant) and word.value.value is not None
 
 
 def _is_steady(method: str, call: ast.Call) -> bool:

@@ -8,15 +8,15 @@ container is not seen. So a cell that passes is likely safe to repeat, no more; 
 from __future__ import annotations
 
 import ast
-import shlex
+import re
 from collections.abc import Iterator, Sequence
 
 from kernelexec import cells
 from kernelexec.errors import InvalidCode
 from kernelexec.past import PastCell
 from kernelexec.repetition import rules
-from kernelexec.repetition.commands import why_not_argv, why_not_script
-from kernelexec.repetition.names import free_names, tree_of
+from kernelexec.repetition.commands import why_not_script, why_not_started
+from kernelexec.repetition.names import Function, free_names, tree_of
 from kernelexec.repetition.rules import words
 
 _SOURCE_BYTES = 64 * 1024 * 1024
@@ -29,6 +29,7 @@ _LINE_MAGICS = frozenset(
     uv pinfo pinfo2 pdoc psource psearch pfile magic lsmagic alias colors xmode doctest_mode pprint automagic history
     dhist bookmark tb""")
 )
+_BUILTIN = re.compile(r"\A(?:builtins|__builtins__)\.")
 _FILE_MAGICS = frozenset({"ls", "cat", "mkdir", "rm", "mv", "cp", "rmdir", "ll", "lf", "lk", "ldir", "lx"})
 
 
@@ -45,6 +46,8 @@ class Judge:
         self._unsafe: dict[str, str] = {}
         self._unsafe_methods: dict[str, str] = {}
         self._uses: dict[str, frozenset[str]] = {}
+        self._bodies: dict[str, list[Function]] = {}
+        self._depth = 0
 
     def why_not(self, cell: PastCell) -> str | None:
         """The reason why this cell is not safe to repeat, or None."""
@@ -80,17 +83,19 @@ class Judge:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from self._reasons((*node.decorator_list, node.args))
-                self._define(node.name, self._body(node))
-                self._uses[node.name] = free_names(node)
+                self._function(node.name, node)
                 return
             case ast.ClassDef():
                 yield from self._class(node)
                 return
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as value):
-                self._define(name, next(self._of(value.body), None))
+                yield from self._of(value.args)
+                self._function(name, value)
                 return
             case ast.Import() | ast.ImportFrom():
                 self._import(node)
+                if not self._depth:
+                    self._again({alias.asname or alias.name.partition(".")[0] for alias in node.names})
             case ast.For() | ast.AsyncFor() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 self._bind_targets(node)
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
@@ -100,33 +105,50 @@ class Judge:
         yield from self._reasons(list(ast.iter_child_nodes(node)))
         self._learn(node)
 
-    def _body(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+    def _function(self, name: str, node: Function) -> None:
+        self._define(name, self._body(node))
+        self._uses[name], self._bodies[name] = free_names(node), [node]
+
+    def _body(self, node: Function) -> str | None:
         """What speaks against calling a function; what it binds within itself is forgotten."""
-        known, unsafe, uses = dict(self._known), dict(self._unsafe), dict(self._uses)
+        self._depth += 1
+        before = dict(self._known), dict(self._unsafe), dict(self._uses), dict(self._bodies)
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self._forget(argument.arg)
-        why = next(self._reasons(node.body), None)
-        self._known, self._unsafe, self._uses = known, unsafe, uses
+        why = next(self._reasons([node.body] if isinstance(node, ast.Lambda) else node.body), None)
+        self._known, self._unsafe, self._uses, self._bodies = before
+        self._depth -= 1
         return why
+
+    def _again(self, names: set[str]) -> None:
+        """Judge what uses these names, and was defined before they were imported."""
+        for user in [user for user, used in self._uses.items() if not names.isdisjoint(used)]:
+            if user in self._uses and (why := next(filter(None, map(self._body, self._bodies[user])), None)):
+                self._define_user(user, why)
 
     def _class(self, node: ast.ClassDef) -> Iterator[str]:
         yield from self._reasons((*node.decorator_list, *node.bases))
         self._forget(node.name)
         for part in node.body:
-            if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from self._of(part)
-                continue
-            why = self._body(part)
-            if why and part.name.startswith("__"):
+            match part:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    function: Function = part
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
+                    yield from self._of(function.args)
+                case _:
+                    yield from self._of(part)
+                    continue
+            why = self._body(function)
+            if why and name.startswith("__"):
                 self._define(node.name, why)
             elif why:
-                self._define_method(part.name, why)
+                self._define_method(name, why)
             else:
-                self._unsafe_methods.pop(part.name, None)
-            if not why:
-                whose = node.name if part.name.startswith("__") else f".{part.name}"
-                self._uses[whose] = self._uses.get(whose, frozenset()) | free_names(part)
+                self._unsafe_methods.pop(name, None)
+                whose = node.name if name.startswith("__") else f".{name}"
+                self._uses[whose] = self._uses.get(whose, frozenset()) | free_names(function)
+                self._bodies.setdefault(whose, []).append(function)
 
     def _define(self, name: str, why: str | None) -> None:
         self._forget(name)
@@ -143,15 +165,19 @@ class Judge:
         for user in [user for user, used in self._uses.items() if name in used]:
             if self._uses.pop(user, None) is None:
                 continue
-            if user.startswith("."):
-                self._define_method(user[1:], why)
-            else:
-                self._define(user, why)
+            self._define_user(user, why)
+
+    def _define_user(self, user: str, why: str) -> None:
+        if user.startswith("."):
+            self._define_method(user[1:], why)
+        else:
+            self._define(user, why)
 
     def _forget(self, name: str) -> None:
         self._known.pop(name, None)
         self._unsafe.pop(name, None)
         self._uses.pop(name, None)
+        self._bodies.pop(name, None)
         if name in rules.EFFECTS or name == "open":
             self._known[name] = f"own.{name}"
 
@@ -191,9 +217,9 @@ class Judge:
         """The full name of an expression, imports followed; a call has the name of what is called; else nothing."""
         match node:
             case ast.Name(id=name):
-                return self._known.get(name, name)
+                return _BUILTIN.sub("", self._known.get(name, name))
             case ast.Attribute(value=value, attr=attr):
-                return f"{self._dotted(value)}.{attr}"
+                return _BUILTIN.sub("", f"{self._dotted(value)}.{attr}")
             case ast.Call(func=func):
                 return self._dotted(func)
             case ast.Await(value=value):
@@ -219,7 +245,7 @@ class Judge:
         if dotted.startswith("get_ipython.") and (why := self._magic(dotted.rpartition(".")[2], node)):
             yield why
         elif dotted in rules.STARTERS:
-            if why := _started(node):
+            if why := why_not_started(node):
                 yield f"{why}, by `{dotted}`"
         elif dotted in ("exec", "eval", "compile"):
             why = self._code(rules.constant(first) or "") if rules.constant(first) else "it is not seen here"
@@ -259,21 +285,3 @@ class Judge:
         if name in ("writefile", "file"):
             return f"it adds to a file (`%%{name} -a`)" if {"-a", "--append"} & set(line.split()) else None
         return None if name in _SHOWING_MAGICS else f"it runs `%%{name}`, which is not judged"
-
-
-def _started(node: ast.Call) -> str | None:
-    """Why a program must not be started again, where it can be seen which one; else that it cannot."""
-    first = node.args[0] if node.args else None
-    if (text := rules.constant(first)) is not None:
-        argv = [text, *(rules.constant(word) for word in node.args[1:])]
-        is_line = len(argv) == 1
-        return why_not_script(text) if is_line else why_not_argv([word or "" for word in argv])
-    if isinstance(first, ast.List | ast.Tuple) and first.elts:
-        shown = [rules.constant(word) for word in first.elts]
-        if ast.unparse(first.elts[0]) == "sys.executable":
-            shown[0] = "python"
-        if shown[0] in ("bash", "sh") and shown[1:2] == ["-c"] and len(shown) > 2:  # noqa: PLR2004 - sh -c SCRIPT
-            return why_not_script(shown[2]) if shown[2] else "it starts a command that cannot be seen"
-        if shown[0] is not None:
-            return why_not_argv([shlex.quote("?") if word is None else word for word in shown])
-    return "it starts a command that cannot be seen"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 from collections.abc import Callable, Sequence
 
+from kernelexec.repetition import rules
 from kernelexec.repetition.rules import words
 from kernelexec.repetition.script import Simple, Unread, simple_commands
 
@@ -37,6 +40,24 @@ def why_not_script(text: str) -> str | None:
 def why_not_argv(argv: Sequence[str]) -> str | None:
     """Why a program with its arguments is not safe to start again, or None."""
     return _why_not(Simple(list(argv)))
+
+
+def why_not_started(node: ast.Call) -> str | None:
+    """Why a program must not be started again, where it can be seen which one; else that it cannot."""
+    first = node.args[0] if node.args else None
+    if (text := rules.constant(first)) is not None:
+        argv = [text, *(rules.constant(word) for word in node.args[1:])]
+        is_line = len(argv) == 1
+        return why_not_script(text) if is_line else why_not_argv([word or "" for word in argv])
+    if isinstance(first, ast.List | ast.Tuple) and first.elts:
+        shown = [rules.constant(word) for word in first.elts]
+        if ast.unparse(first.elts[0]) == "sys.executable":
+            shown[0] = "python"
+        if shown[0] in ("bash", "sh") and shown[1:2] == ["-c"] and len(shown) > 2:  # noqa: PLR2004 - sh -c SCRIPT
+            return why_not_script(shown[2]) if shown[2] else "it starts a command that cannot be seen"
+        if shown[0] is not None:
+            return why_not_argv([shlex.quote("?") if word is None else word for word in shown])
+    return "it starts a command that cannot be seen"
 
 
 def _why_not(command: Simple) -> str | None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 _DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _WRAPPING = re.compile(r"\A\s*%%(?:time|capture|prun)\b[^\n]*\n|^[ \t]*%time[ \t]+", re.MULTILINE)
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -33,7 +34,7 @@ def used_names(source: str) -> frozenset[str]:
     return frozenset(node.id for node in found if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
 
 
-def free_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+def free_names(function: Function) -> frozenset[str]:
     """The names that a function reads and does not bind, and its attributes with a dot before them."""
     nodes = list(ast.walk(function))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}

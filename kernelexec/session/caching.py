@@ -34,12 +34,12 @@ from kernelexec.workspace.contexts import contexts
 logger = logging.getLogger("kernelexec")
 
 FOUND = "From the cache: an earlier session ran it, and here it runs before the next cell that is not found."
-#: What text shows of a place in memory, which is another one each time.
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+#: What text shows of a place in memory, or of the kernel's process, which is another one each time.
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b|\bipykernel_\d+\b")
 #: How long the kernel is asked for its environment, in seconds.
 _ASK_SECONDS = 10.0
 #: Results of another form of these keys, or of results, are not found.
-_FORM = 3
+_FORM = 4
 #: What is run for nothing but to have all run that was before.
 NOTHING = "pass"
 _LINE_CHARS = 80

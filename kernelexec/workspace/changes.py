@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,6 +78,8 @@ class Watch:
                             found[path] = (seen.st_mode, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
                         elif self._whole and entry.is_symlink():
                             found[f"{path} -> {os.readlink(entry.name, dir_fd=fd)}"] = self._led_to(path)
+                        elif self._whole and not entry.is_file(follow_symlinks=False):
+                            found[path] = ()
         return found
 
     def _led_to(self, path: str) -> tuple[int, ...]:
@@ -86,7 +89,10 @@ class Watch:
             seen = os.stat(target) if not Path(target).is_relative_to(os.path.realpath(self._root)) else None  # noqa: PTH116
         except OSError:
             return ()
-        return () if seen is None else (seen.st_mode, seen.st_ino, seen.st_mtime_ns, seen.st_size)
+        if seen is None:
+            return ()
+        self.overfull = self.overfull or stat.S_ISDIR(seen.st_mode)  # what is in it nobody looks at
+        return seen.st_mode, seen.st_ino, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size
 
 
 @contextmanager
