@@ -16,15 +16,16 @@ from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
 from tests.benchmarks.sessions import Found, opened, timed
 
-_SERVER = ("-m", "kernelexec", "mcp", "--isolation", "local", "--workspace")
+_COMMAND = ("-m", "kernelexec", "mcp")
+_LOCAL = ("--isolation", "local")
 _WARM = 20
 _SAID = "serving MCP at "
 
 
 @asynccontextmanager
-async def served(directory: str, *options: str) -> AsyncIterator[str]:
+async def served(directory: str, *options: str, kernels: tuple[str, ...] = _LOCAL) -> AsyncIterator[str]:
     """A server over HTTP, by its address."""
-    words = (*_SERVER, directory, "--http", "--port", "0", *options)
+    words = (*_COMMAND, "--workspace", directory, "--http", "--port", "0", *kernels, *options)
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=PIPE)
     assert process.stderr is not None
     try:
@@ -48,7 +49,7 @@ async def calls(count: int) -> Found:
     async with AsyncExitStack() as stack:
         by_stdio, by_http = (stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2))
         session = await (await stack.enter_async_context(opened())).session()
-        transport = StdioTransport(sys.executable, [*_SERVER, by_stdio], keep_alive=False)
+        transport = StdioTransport(sys.executable, [*_COMMAND, *_LOCAL, "--workspace", by_stdio], keep_alive=False)
         stdio = await stack.enter_async_context(Client(transport))
         http = await stack.enter_async_context(over_http(await stack.enter_async_context(served(by_http)), "one"))
         for number in range(count + _WARM):

@@ -2,6 +2,7 @@
 
 python -m tests.load                              50 agents for 10 minutes, on local kernels
 python -m tests.load --agents 8 --minutes 0.3     a short one
+python -m tests.load --image kernelexec/data-science   in containers, which are also removed by others
 
 Exit status 1 where anything was wrong. It speaks to this machine only, and stops by itself.
 """
@@ -16,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from asyncio.subprocess import DEVNULL, PIPE
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,6 +28,7 @@ from fastmcp import Client
 from fastmcp.client.client import CallToolResult
 from fastmcp.client.transports import StreamableHttpTransport
 
+from kernelexec.provisioning.labels import WORKSPACE
 from tests.benchmarks.mcp import served
 
 #: What one agent pauses between two calls, in seconds, on average; how often a fault comes, of all its turns.
@@ -41,8 +44,9 @@ class Wrong(Exception):
 class Agent:
     """One agent: it knows what its kernel must know, and compares."""
 
-    def __init__(self, url: str, number: int, counts: Counter[str]) -> None:
+    def __init__(self, url: str, number: int, counts: Counter[str], *, contained: bool) -> None:
         self.name = f"agent-{number}"
+        self._faults = [self._dies, self._leaves, self._is_removed if contained else self._is_killed]
         self._url, self._counts = url, counts
         self._random = random.Random(number)  # noqa: S311 - a test's numbers are no secrets
         self._number = 0
@@ -67,7 +71,7 @@ class Agent:
         kinds = [self._remembers] * 4 + [self._fails, self._prints, self._runs, self._waits, self._writes, self._draws]
         kind = self._random.choice(kinds)
         if self._random.random() < _FAULTS:
-            kind = self._random.choice([self._dies, self._is_killed, self._leaves])
+            kind = self._random.choice(self._faults)
         await kind(client)
         self._counts[kind.__name__.strip("_")] += 1
 
@@ -136,6 +140,18 @@ class Agent:
         said, _ = await self._ask(client, "import os; print('pid', os.getpid())")
         pid = int(said.partition("pid ")[2].split()[0])
         psutil.Process(pid).send_signal(signal.SIGKILL)  # a kernel of ours: it has just said so itself
+        await self._lost(client)
+
+    async def _is_removed(self, client: Client[Any]) -> None:
+        """Somebody removes the container, whose name for itself is its id."""
+        said, _ = await self._ask(client, "import socket; print('in', socket.gethostname())")
+        container = said.partition("in ")[2].split()[0]
+        removing = await asyncio.create_subprocess_exec("docker", "rm", "--force", container, stdout=DEVNULL)
+        if await removing.wait():
+            raise Wrong(f"{self.name}: its container {container} could not be removed: {said[:300]}")
+        await self._lost(client)
+
+    async def _lost(self, client: Client[Any]) -> None:
         said, record = await self._ask(client, "1")  # it may have been sent to the kernel that dies: then it says so
         if record["state"] != "lost" or (record["status"] != "ok" and record["cause"] != "killed"):
             raise Wrong(f"{self.name}: a loss was expected: {said[:300]}")
@@ -161,16 +177,18 @@ async def watch(server: psutil.Process, sizes: list[int]) -> None:
         await asyncio.sleep(_LOOKED_AT)
 
 
-async def load(agents: int, minutes: float, directory: str) -> list[str]:
+async def load(agents: int, minutes: float, directory: str, image: str | None) -> list[str]:
     counts: Counter[str] = Counter()
     sizes: list[int] = []
     wrong: list[str] = []
     before = set(psutil.Process().children(recursive=True))
-    async with served(directory) as url:
+    kernels = ("--isolation", "local") if image is None else ("--isolation", "container", "--image", image)
+    async with served(directory, kernels=kernels) as url:
         server = psutil.Process().children()[0]
         until = time.monotonic() + minutes * 60
         watching = asyncio.ensure_future(watch(server, sizes))
-        found = await asyncio.gather(*(Agent(url, n, counts).work(until) for n in range(agents)), return_exceptions=True)
+        working = (Agent(url, n, counts, contained=image is not None).work(until) for n in range(agents))
+        found = await asyncio.gather(*working, return_exceptions=True)
         watching.cancel()
         wrong += [repr(one)[:500] for one in found if one is not None]
         family = server.children(recursive=True)
@@ -185,19 +203,28 @@ async def load(agents: int, minutes: float, directory: str) -> list[str]:
         wrong.append("memory grew")
     wrong += [f"left behind: {one}" for one in psutil.wait_procs(family, timeout=10)[1]]
     wrong += [f"left behind: {one}" for one in set(psutil.Process().children(recursive=True)) - before]
-    return wrong
+    return wrong + ([] if image is None else await containers_of(directory))
+
+
+async def containers_of(directory: str) -> list[str]:
+    """The containers that are still there, of sessions in this directory."""
+    form = f'{{{{.Label "{WORKSPACE}"}}}} {{{{.Names}}}}'
+    listing = await asyncio.create_subprocess_exec("docker", "ps", "--all", "--format", form, stdout=PIPE)
+    listed, _ = await listing.communicate()
+    return [f"left behind: {line}" for line in listed.decode().splitlines() if line.startswith(directory)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     parser.add_argument("--agents", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--image")
     chosen = parser.parse_args()
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # clients that are dropped say much
     with tempfile.TemporaryDirectory() as directory:
         (private := Path(directory, "private")).mkdir(mode=0o700)
         tempfile.tempdir = str(private)
-        wrong = asyncio.run(load(chosen.agents, chosen.minutes, f"{directory}/workspaces"))
+        wrong = asyncio.run(load(chosen.agents, chosen.minutes, f"{directory}/workspaces", chosen.image))
         wrong += [f"left behind: {path}" for path in private.glob("kx*")]
     print("\n".join(wrong[:20]) or "no wrong answer, nothing left behind")
     sys.exit(1 if wrong else 0)
