@@ -54,6 +54,13 @@ class Terminal:
     def send(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
+    def until_hidden(self) -> None:
+        """Wait until what is typed is not shown."""
+        deadline = time.monotonic() + BOUND
+        while termios.tcgetattr(self._fd)[3] & termios.ECHO:
+            assert time.monotonic() < deadline
+            self._fill(0.02)
+
     def status(self) -> int | None:
         return self.process.poll()
 

@@ -74,6 +74,31 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_state(repl: Terminal) -> None:
     say(repl, "x + 2", r"\n42\n")
 
 
+def test_a_cell_is_answered_and_the_answer_is_shown_once(repl: Terminal) -> None:
+    repl.send("name = input('Who? '); print('Hello', name)\r")
+    repl.expect(r"\nWho\? ")
+    repl.send("Ada\n")
+    assert "\nAda" not in repl.expect(r"Hello Ada\n")
+    repl.expect(PROMPT)
+    repl.send("import getpass; len(getpass.getpass('Key: '))\r")
+    repl.expect(r"\nKey: ")
+    repl.until_hidden()
+    repl.send("geheim\n")
+    assert "geheim" not in repl.expect(r"\n6\n")
+    repl.expect(PROMPT)
+    repl.send("input('Again? ')\r")
+    repl.expect(r"\nAgain\? ")
+    repl.send("\x04")
+    repl.expect("EOFError")
+    repl.expect(PROMPT)
+    repl.send("input('Interrupted? ')\r")
+    repl.expect(r"\nInterrupted\? ")
+    repl.send("ha\x03")
+    repl.expect("KeyboardInterrupt")
+    repl.expect(PROMPT)
+    say(repl, "name", r"\n'Ada'\n")
+
+
 def test_an_interrupt_at_the_prompt_gives_the_line_up(repl: Terminal) -> None:
     repl.send("1/0")
     repl.expect("1/0")

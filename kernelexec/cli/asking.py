@@ -1,4 +1,4 @@
-"""The person at the terminal as the approver: sees what is to run, and says y or n."""
+"""The person at the terminal: sees what is to run and says y or n, or answers what a cell asks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from contextlib import ExitStack
 
 from kernelexec.policy.decisions import Approval, ApprovalRequest
+from kernelexec.provisioning.systems import unseen
+from kernelexec.results import InputRequest
 
 _TERMINAL = "/dev/tty"
 _LINE_BYTES = 4096
@@ -15,13 +17,32 @@ _YES = frozenset({"y", "yes"})
 
 async def ask_at_terminal(request: ApprovalRequest, /) -> Approval:
     """See ``Approver``: it is asked at the terminal that the command was started from, whatever stdin and stdout are."""
+    try:
+        said = await _line(_question(request))
+    except OSError:
+        return Approval(approved=False, reason="there is no terminal to ask at")
+    yes = said.strip().lower() in _YES
+    return Approval(yes, "" if yes else "the answer was no")
+
+
+async def answer_at_terminal(request: InputRequest, /) -> str | None:
+    """See ``OnInput``: the cell's output has the question already, and has the answer after it. None at the end of input."""
+    said = await _line("", echo=not request.password)
+    return said.removesuffix("\n") if said else None
+
+
+async def _line(question: str, *, echo: bool = True) -> str:
+    """What is typed at the terminal, with its newline; empty at the end of input.
+
+    Raises:
+        OSError: there is no terminal.
+    """
     with ExitStack() as closing:
-        try:
-            fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return Approval(approved=False, reason="there is no terminal to ask at")
+        fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         closing.callback(os.close, fd)
-        _say(fd, _question(request))
+        if not echo:
+            closing.enter_context(unseen(fd))
+        _say(fd, question)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
 
@@ -37,15 +58,12 @@ async def ask_at_terminal(request: ApprovalRequest, /) -> Approval:
 
         loop.add_reader(fd, read)
         closing.callback(loop.remove_reader, fd)
-        said = (await answered).decode("utf-8", "replace").strip().lower()
-    return Approval(said in _YES, "" if said in _YES else "the answer was no")
+        return (await answered).decode("utf-8", "replace")
 
 
 def _question(request: ApprovalRequest) -> str:
     what = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
-    source = "".join(
-        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in request.proposal.source
-    )
+    source = "".join(map(_shown, request.proposal.source))
     lines = "\n".join(f"    {line}" for line in source.split("\n"))
     return f"\n{' '.join(request.reasons)}\n{lines}\nRun this {what}? [y/N] "
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
 
-from kernelexec.cli.asking import ask_at_terminal
+from kernelexec.cli.asking import answer_at_terminal, ask_at_terminal
 from kernelexec.cli.prompt import Prompt
 from kernelexec.cli.show import Shower
 from kernelexec.cli.signals import heard
@@ -18,7 +20,7 @@ from kernelexec.cli.surroundings import here, say
 from kernelexec.config import Config, seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, InputRequest, Output, Stream
 from kernelexec.session import AsyncSession
 from kernelexec.workspace.directory import check_name
 
@@ -60,6 +62,8 @@ class _Loop:
         self._prompt: Prompt | None = None
         self._shower = Shower(as_json=False)
         self._epoch = 0
+        self._echo = ""
+        """What was typed for a cell, which its output repeats."""
 
     def listening(self) -> AbstractContextManager[None]:
         """Ctrl+C interrupts the cell that runs, gives typed lines up, or ends the start; every end goes through the loop."""
@@ -88,7 +92,8 @@ class _Loop:
     async def _execute(self, session: AsyncSession, code: str, count: int) -> int:
         """Run a cell and show what becomes of it; the number of the next one."""
         try:
-            result = await session.execute(code, timeout=self._timeout, on_output=self._shower.output)
+            call = partial(session.execute, timeout=self._timeout, on_output=self._heard, on_input=self._answer)
+            result = await call(code)
         except Closed:
             raise
         except KernelexecError as exc:
@@ -100,6 +105,20 @@ class _Loop:
         if result.state == "lost" and result.kernel_epoch == self._epoch:
             return 1  # the next kernel counts anew
         return (result.execution_count or count) + 1
+
+    async def _answer(self, request: InputRequest) -> str | None:
+        said = await answer_at_terminal(request)
+        if said is not None and not request.password:
+            self._shower.ended_by_typing()
+            self._echo = f"{said}\n"
+        return said
+
+    def _heard(self, output: Output) -> None:
+        """Show an output, but for what the person has just typed and sees already."""
+        if self._echo and isinstance(output, Stream) and output.name == "stdout":
+            echo, self._echo = self._echo, ""
+            output = replace(output, text=output.text.removeprefix(echo))
+        self._shower.output(output)
 
     def _tell_files(self, result: ExecutionResult) -> None:
         for file in result.files:

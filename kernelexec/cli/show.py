@@ -46,6 +46,10 @@ class Shower:
         for place in sorted(self._unfinished):
             self._write("stderr" if place == "stderr" else "stdout", "\n")
 
+    def ended_by_typing(self) -> None:
+        """The person's own newline has ended what was unfinished on the terminal."""
+        self._unfinished.discard("terminal")
+
     def _write(self, name: str, text: str, *, own_line: bool = False) -> None:
         """Write to stdout or stderr, or above the bar where both are the same terminal."""
         stream = sys.stdout if name == "stdout" else sys.stderr

@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -175,3 +175,21 @@ def widen(pipe: int, size: int) -> None:
 
         if size > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ):
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+
+
+@contextmanager
+def unseen(terminal: int) -> Iterator[None]:
+    """Show nothing of what is typed at a terminal meanwhile, where that can be told it."""
+    try:
+        import termios  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        yield
+        return
+    before = termios.tcgetattr(terminal)
+    hidden = [*before]
+    hidden[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, hidden)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
