@@ -10,12 +10,16 @@ import pytest
 from fastmcp.client.elicitation import ElicitResult
 
 from tests.mcp_clients import ENVELOPE, ERAS, Agent, connected, record_of, text_of, transport
-from tests.task_clients import Knowing, answer_of, begin, request, until
+from tests.takeovers import wait_until
+from tests.task_clients import META, TASKS, Knowing, answer_of, begin, request, until
 from tests.test_mcp_http import Server, serving
 
 ASKS = "name = input('Name? ')\nprint('Hello', name)"
 #: A cell that has asked only once the call that sent it has let go of it.
 ASKS_LATER = f"open('begun', 'w').close()\nimport time\ntime.sleep(1)\n{ASKS}"
+
+
+TASKING: dict[str, Any] = {"extensions": [Knowing()]}
 
 
 class Person:
@@ -133,6 +137,32 @@ def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
         assert told["content"][0]["text"].splitlines()[1:] == ["Name? Ada", "Hello Ada"]
         again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
         assert again["content"] == told["content"]
+
+
+def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path: Path) -> None:
+    capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}}
+    code = "a = input('1? ')\nimport time; time.sleep(1)\nprint(a, input('2? '))"
+    with serving(tmp_path, "--allow-input") as server, server.client(x_kernelexec_agent="a", options=TASKING) as agent:
+        asked = sent(server, "a", {"_meta": capable}, code=code)
+        assert asked["resultType"] == "input_required"
+        task = sent(server, "a", {"_meta": capable} | answer(asked["requestState"], "Ada"), code=code)
+        assert task["resultType"] == "task"
+        asking = until(agent, task["taskId"], "input_required", "completed")
+        assert asking.input_requests is not None
+        [(key, question)] = asking.input_requests.items()
+        assert question["params"]["message"] == "The cell that runs in session default asks: 2? "
+        request(agent, "tasks/update", task["taskId"], input_responses={key: {"action": "accept", "content": {"text": "Joan"}}})
+        assert "Ada Joan" in text_of(answer_of(until(agent, task["taskId"], "completed")))
+
+
+def test_cancelling_a_call_that_has_answered_interrupts_its_cell(tmp_path: Path) -> None:
+    code = "input('Name? ')\nopen('answered', 'w').close()\nimport time\ntime.sleep(600)"
+    with connected(transport(tmp_path, "--allow-input"), "auto", elicitation_handler=Person("Ada")) as agent:
+        call = agent.start("execute_code", code=code, wait=600)
+        wait_until((tmp_path / "workspaces/default/answered").exists)
+        call.cancel()
+        assert "no output" in agent.text("execute_code", code="pass")
+        assert agent.rows("list_sessions", "sessions")[0]["executions"] == []
 
 
 def answer(state: str, name: str) -> dict[str, Any]:

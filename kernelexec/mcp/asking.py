@@ -137,8 +137,7 @@ class Asking:
         self.needed = InputRequiredResult(input_requests={key: asked}, request_state=state)
 
     def _asked(self, request: InputRequest) -> str:
-        session = self._shown(request.session)
-        return clean_text(f"The cell that runs in session {session} asks: {request.prompt or 'input()'}")
+        return _inquiry(request, self._shown(request.session))
 
     def _question(self, request: ApprovalRequest) -> str:
         proposal = request.proposal
@@ -147,6 +146,20 @@ class Asking:
         shown += f"\n[... {more} characters more]" if more > 0 else ""
         session, reasons = self._shown(proposal.session), " ".join(request.reasons)
         return clean_text(f"Run this {what} in session {session}? {reasons}\n\n{shown}")
+
+
+def asked_of(pending: Pending, session: str) -> ElicitRequest:
+    """What a client is to be asked of a cell in what it calls that session."""
+    return _elicitation(_inquiry(pending.request, session), _INPUT_SCHEMA)
+
+
+def take(pending: Pending, said: ElicitResult) -> None:
+    """Answer a question with what a client said."""
+    pending.answer(_text(said), _why(said))
+
+
+def _inquiry(request: InputRequest, session: str) -> str:
+    return clean_text(f"The cell that runs in session {session} asks: {request.prompt or 'input()'}")
 
 
 def _elicitation(message: str, schema: dict[str, Any]) -> ElicitRequest:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from kernelexec.errors import UnknownExecution, UnknownSession, nearest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.asking import Asking
 from kernelexec.mcp.callers import CALLER, Caller
-from kernelexec.mcp.inputs import Inputs
+from kernelexec.mcp.inputs import Inputs, Pending
 from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.task import TASK, Task
 from kernelexec.mcp.waiting import Report, Seen, Show, check_wait, newest_line
@@ -169,8 +169,10 @@ class Calls:
         """Who answers the `input()` of a cell that a call sends; nobody where cells may not ask, or its client cannot be."""
         return partial(asking.input, self._inputs) if self._inputs is not None and asking.possible else None
 
-    async def resumed(self, name: str | None, waiter: Waiter, *, cursor: int) -> Seen | None:
+    async def resumed(self, name: str | None, waiter: Waiter, *, cursor: int, sends: bool = False) -> Seen | None:
         """What a call sees whose client was asked and answers now; None where it was not. The call sends nothing, then.
+
+        One that ``sends`` otherwise has sent that cell: cancelling it is as in ``run``.
 
         Raises:
             UnknownSession, UnknownExecution: the cell that asked is nowhere.
@@ -179,7 +181,14 @@ class Calls:
             return None
         session = self.session_of(said.execution_id, name)
         self._inputs.answer(said.execution_id, said.question, said.text, said.why)
-        return await self._waited(session, said.execution_id, waiter, cursor=cursor)
+        if not sends:
+            return await self._waited(session, said.execution_id, waiter, cursor=cursor)
+        async with self._calling(session, said.execution_id):
+            return await self._waited(session, said.execution_id, waiter, cursor=cursor)
+
+    def asked(self, execution_id: str) -> Pending | None:
+        """What an execution asks that no task took to its client."""
+        return None if self._inputs is None else self._inputs.of(execution_id)
 
     async def run(self, session: AsyncSession, send: Send, waiter: Waiter, *, title: str) -> Seen:
         """Send a cell and see it through as long as the call waits; cancelling that interrupts it, or takes it off the queue.
@@ -188,21 +197,13 @@ class Calls:
         the session's life: nothing that becomes of this call loses it. A call that may become a task does so soon.
         """
         check_wait(waiter.wait)
-        sent: ExecutionResult | None = None
-        try:
-            with anyio.CancelScope(shield=True):  # between sending a cell and knowing its id nothing is cancelled
-                sent = await send(SHORTEST_TIMEOUT)
-            assert sent is not None
-            self._name(sent.execution_id, title)
-            if sent.status != "running":
-                return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
-            with self._calling(sent.execution_id):
-                return await self._waited(session, sent.execution_id, waiter, cursor=0)
-        except anyio.get_cancelled_exc_class():
-            if sent is not None and not (sent.execution_id in self._callers or sent.execution_id in self._tasks):
-                with anyio.move_on_after(_ENDING, shield=True):
-                    await session.interrupt(sent.execution_id)
-            raise
+        with anyio.CancelScope(shield=True):  # between sending a cell and knowing its id nothing is cancelled
+            sent = await send(SHORTEST_TIMEOUT)
+        self._name(sent.execution_id, title)
+        if sent.status != "running":
+            return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
+        async with self._calling(session, sent.execution_id):
+            return await self._waited(session, sent.execution_id, waiter, cursor=0)
 
     async def _waited(self, session: AsyncSession, execution_id: str, waiter: Waiter, *, cursor: int) -> Seen:
         """See an execution through, or make the call a task where it may become one."""
@@ -275,15 +276,22 @@ class Calls:
             found.append((execution_id, self._titles.get(execution_id, "")))
         return found[::-1]
 
-    @contextmanager
-    def _calling(self, execution_id: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def _calling(self, session: AsyncSession, execution_id: str) -> AsyncIterator[None]:
+        """One of the calls that wait for a cell of theirs; if the last one is cancelled the cell is interrupted."""
         self._callers[execution_id] += 1
         try:
-            yield
-        finally:
-            self._callers[execution_id] -= 1
-            if not self._callers[execution_id]:
-                del self._callers[execution_id]
+            try:
+                yield
+            finally:
+                self._callers[execution_id] -= 1
+                if not self._callers[execution_id]:
+                    del self._callers[execution_id]
+        except anyio.get_cancelled_exc_class():
+            if not (execution_id in self._callers or execution_id in self._tasks):
+                with anyio.move_on_after(_ENDING, shield=True):
+                    await session.interrupt(execution_id)
+            raise
 
     def _name(self, execution_id: str, title: str) -> None:
         self._titles[execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]

@@ -33,6 +33,7 @@ from pydantic import Field, ValidationError
 
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import UnknownExecution, UnknownSession
+from kernelexec.mcp.asking import asked_of, take
 from kernelexec.mcp.callers import AGENT_META, CALLER, Caller
 from kernelexec.mcp.calls import Calls, Waiter
 from kernelexec.mcp.scopes import EXECUTE, READ, allows
@@ -119,7 +120,7 @@ class Tasks(ServerExtension):
             task.cursor, task.updated = progress.cursor, datetime.now(UTC)
             task.newest = newest_line(progress.outputs) or task.newest
         if progress.result is None:
-            asked = task.questions()
+            asked = self._questions(task)
             return _said(task, "complete", "input_required", inputRequests=asked) if asked else _working(task, "complete")
         if task.cancelled and _is_cut_off(progress.result):
             why = f"It was interrupted: wait_execution(execution_id='{task.execution_id}') has what it had put out."
@@ -128,13 +129,23 @@ class Tasks(ServerExtension):
 
     async def _update(self, request: ServerRequestContext[Any, Any], params: UpdateParams) -> dict[str, Any]:
         task, _ = self._found(request, params.task_id, reading=False)
-        given = {key: params.input_responses[key] for key in task.questions() if key in params.input_responses}
+        given = {key: params.input_responses[key] for key in self._questions(task) if key in params.input_responses}
         try:
-            task.answer({key: ElicitResult.model_validate(answer) for key, answer in given.items()})
+            answers = {key: ElicitResult.model_validate(answer) for key, answer in given.items()}
         except ValidationError as exc:
             message = f"inputResponses: {next(iter(given))} is answered by an action, and content if that is accept."
             raise MCPError(INVALID_PARAMS, message) from exc
+        if (pending := self._calls.asked(task.execution_id)) is not None and pending.name in answers:
+            take(pending, answers.pop(pending.name))
+        task.answer(answers)
         return {"resultType": "complete"}
+
+    def _questions(self, task: Task) -> dict[str, dict[str, Any]]:
+        """What a task's cell asks now, also by a call of its request that is over."""
+        if (pending := self._calls.asked(task.execution_id)) is None:
+            return task.questions()
+        asked = asked_of(pending, task.session).model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {**task.questions(), pending.name: asked}
 
     async def _cancel(self, request: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
         task, session = self._found(request, params.task_id, reading=False)

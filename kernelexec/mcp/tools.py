@@ -130,7 +130,7 @@ class Tools:
         asking = self._calls.asking(context)
         waiter = Waiter(wait, reporting(context), asking, answer)
         with refusing():
-            seen = await self._calls.resumed(session, waiter, cursor=0)
+            seen = await self._calls.resumed(session, waiter, cursor=0, sends=True)
             if seen is None:
                 opened, on_input = await self._calls.session(session), self._calls.on_input(asking)
 
