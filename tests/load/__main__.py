@@ -33,7 +33,8 @@ from tests.benchmarks.mcp import served
 
 #: What one agent pauses between two calls, in seconds, on average; how often a fault comes, of all its turns.
 _THINKS, _FAULTS = 2.0, 0.05
-_EXTRA_BYTES, _EXTRA_SHARE = 96 * 2**20, 0.25
+#: What a server may grow by in the second half of the time: by the first each session remembers as many results as it may.
+_EXTRA_BYTES, _EXTRA_SHARE = 96 * 2**20, 0.15
 _CALL_SECONDS, _LOOKED_AT = 120.0, 5.0
 
 
@@ -192,13 +193,12 @@ async def load(agents: int, minutes: float, directory: str, image: str | None) -
         watching.cancel()
         wrong += [repr(one)[:500] for one in found if one is not None]
         family = server.children(recursive=True)
-    quarter = sizes[len(sizes) // 4 :] or sizes
-    third = max(1, len(quarter) // 3)
-    first, last = (sum(part) / len(part) for part in (quarter[:third], quarter[-third:]))
+    tenth = max(1, len(sizes) // 10)
+    first, last = (sum(part) / len(part) for part in (sizes[-5 * tenth :][:tenth], sizes[-tenth:]))
     print(f"{agents} agents, {minutes:g} minutes: {sum(counts.values())} turns: {dict(counts.most_common())}")
     tenths = [sizes[len(sizes) * n // 10] // 2**20 for n in range(10)] + [sizes[-1] // 2**20]
     print(f"the server's memory, MiB, by tenths of the time: {' '.join(map(str, tenths))}")
-    print(f"the server's memory: {first / 2**20:.0f} MiB after a quarter of the time, {last / 2**20:.0f} MiB at the end")
+    print(f"the server's memory: {first / 2**20:.0f} MiB after half of the time, {last / 2**20:.0f} MiB at the end")
     if last > first * (1 + _EXTRA_SHARE) and last - first > _EXTRA_BYTES:
         wrong.append("memory grew")
     wrong += [f"left behind: {one}" for one in psutil.wait_procs(family, timeout=10)[1]]
