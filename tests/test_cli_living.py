@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import stat
 import subprocess
@@ -112,3 +113,13 @@ def test_what_makes_no_sense_is_said(server: Server, tmp_path: Path) -> None:
         assert (done.returncode, "takes no commands" in done.stderr) == (125, True)
         assert ("mine", "") in [(row["name"], row["state"]) for row in shown(tmp_path)]
     del server
+
+
+def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path: Path) -> None:
+    with server.client(x_kernelexec_agent="a") as agent:
+        agent.call("execute_code", code="x = 41")
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            assert [(row["pid"], row["state"]) for row in shown(tmp_path)] == [(server.process.pid, "")]
+        finally:
+            server.process.send_signal(signal.SIGCONT)

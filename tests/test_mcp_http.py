@@ -271,6 +271,21 @@ def test_a_unix_socket_is_this_users_alone(tmp_path: Path, short_path: Path) -> 
     assert path.exists()
 
 
+def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path, short_path: Path) -> None:
+    path = short_path / "s"
+    with serving(tmp_path, "--socket", str(path)) as first:
+        path.unlink()
+        second = tmp_path / "second"
+        second.mkdir()
+        with serving(second, "--socket", str(path)) as successor:
+            first.process.send_signal(signal.SIGTERM)
+            first.process.wait(BOUND)
+            assert path.is_socket()
+            successor.process.send_signal(signal.SIGTERM)
+            successor.process.wait(BOUND)
+    assert not path.exists()
+
+
 def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:
     taken = server.url.split(":")[2].split("/")[0]
     for args, why in (

@@ -71,6 +71,18 @@ def test_over_http_each_line_says_whose_it_is_and_a_moved_log_goes_on(tmp_path: 
         assert not any(token in file.read_text() for token in (alice, bob))
 
 
+def test_a_handle_is_in_no_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with connected(transport(tmp_path, "--log-file", str(log)), "auto") as agent:
+        made_session = agent.call("create_session").structured_content
+        assert made_session is not None
+        handle = made_session["session"]
+        agent.call("execute_code", code="1", session=handle)
+        agent.do("read_resource", f"kernelexec://sessions/{handle}/notebook")
+    assert "kernelexec://sessions/ks-.../notebook" in [line.get("target") for line in lines(log)]
+    assert handle not in log.read_text()
+
+
 def test_a_log_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "mcp", *LOCAL, "--log-file", str(tmp_path / "missing" / "log"))
     assert done.returncode == 125

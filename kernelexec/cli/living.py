@@ -22,6 +22,8 @@ from kernelexec.provisioning.register import CONTROL, CONTROL_KEY, LiveSession, 
 
 _ANSWER_SECONDS, _FOLLOW_SECONDS = 30.0, 0.5
 _KEY_BYTES = 200
+#: What a server answers at once, unless it is stopped or hangs.
+_SOON = ("look", "stop")
 
 
 def show_servers(*, as_json: bool) -> int:
@@ -133,7 +135,7 @@ def _asked(root: Path, **request: str) -> Iterator[dict[str, Any]]:
             connection.settimeout(_ANSWER_SECONDS)
             connection.connect(str(root / CONTROL))
             connection.sendall(json.dumps({"key": key, **request}).encode() + b"\n")
-            connection.settimeout(None)
+            connection.settimeout(_ANSWER_SECONDS if request["do"] in _SOON else None)
             with connection.makefile("rb") as lines:
                 count = 0
                 for count, line in enumerate(lines, 1):  # noqa: B007 - counted behind the loop

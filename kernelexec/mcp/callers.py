@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,12 +24,12 @@ from mcp.types import INVALID_PARAMS
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.scopes import EXECUTE, READ, allows
+from kernelexec.mcp.who import HANDLE
 from kernelexec.workspace.directory import check_name
 
 #: How a request names its agent: in its ``_meta``, or as a header; and for a process, in its environment.
 AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-agent", "KERNELEXEC_AGENT"
 _AGENT_CHARS = 200
-_HANDLE = re.compile(r"ks-[0-9a-f]{32}", re.ASCII)
 #: How much of a digest stands before a session's name, and how much is left for that.
 _OWNER_CHARS, _NAME_CHARS = 20, 43
 #: From this revision on requests are each for themselves: revisions are dates.
@@ -87,7 +86,7 @@ class Caller:
     @staticmethod
     def is_handle(name: str) -> bool:
         """Whether that can be a handle."""
-        return _HANDLE.fullmatch(name) is not None
+        return HANDLE.fullmatch(name) is not None
 
     @staticmethod
     def new_handle() -> str:

@@ -101,6 +101,7 @@ async def serve_http(
     metrics = Metrics()
     over, closed, opening = anyio.Event(), anyio.Event(), AsyncExecutor(config=config, hooks=[metrics.observe, *observers()])
     listener = _listen(door)
+    bound = _identity(door.socket)
 
     async def speak(executor: AsyncExecutor) -> None:
         quiet()
@@ -129,7 +130,7 @@ async def serve_http(
         return await until_over(opening, over, speak, closed=closed, grace=3 * _GRACE)
     finally:
         listener.close()
-        if door.socket is not None:
+        if door.socket is not None and _identity(door.socket) == bound:  # else another server listens there by now
             door.socket.unlink(missing_ok=True)
 
 
@@ -196,6 +197,15 @@ def _bound(family: int, kind: int, protocol: int, address: Any) -> socket.socket
         listener.close()
         raise
     return listener
+
+
+def _identity(path: Path | None) -> tuple[int, ...]:
+    """Which file that is; none is empty."""
+    try:
+        about = path.lstat() if path is not None else None
+    except OSError:
+        return ()
+    return () if about is None else (about.st_dev, about.st_ino, about.st_mtime_ns)
 
 
 def _is_dead(path: Path) -> bool:

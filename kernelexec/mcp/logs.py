@@ -19,7 +19,7 @@ from typing import Any
 from kernelexec import hooks
 from kernelexec.cells import ShellCell
 from kernelexec.errors import InvalidConfig
-from kernelexec.mcp.who import client
+from kernelexec.mcp.who import HANDLE, client
 from kernelexec.text import clean
 
 logger = logging.getLogger("kernelexec")
@@ -108,7 +108,8 @@ def log_event(event: hooks.Event) -> None:
 def log_call(method: str, target: str, outcome: str, seconds: float) -> None:
     """Log a call of a client's: of a tool, a prompt or a resource, by its name."""
     if logger.isEnabledFor(logging.INFO):
-        about = {"method": method, "target": target[:_TARGET_CHARS], "outcome": outcome, "seconds": round(seconds, 6)}
+        shown = HANDLE.sub("ks-...", target)[:_TARGET_CHARS]  # who has a handle has its session
+        about = {"method": method, "target": shown, "outcome": outcome, "seconds": round(seconds, 6)}
         logger.info("kernelexec.call", extra={**about, **client()})
 
 

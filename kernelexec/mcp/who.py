@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+
+#: How a session's handle looks.
+HANDLE = re.compile(r"ks-[0-9a-f]{32}", re.ASCII)
 
 
 def client() -> dict[str, str]:
