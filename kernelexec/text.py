@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import proxy
 
 #: JSON that is nested deeper is cut there: readers of JSON give up at some 200 levels.
 NESTING_MAX = 100
@@ -114,7 +115,7 @@ def _erase(text: str) -> str:
 class TextBudget:
     """What one stream of one cell may keep: the first half from its head, the rest from its tail."""
 
-    __slots__ = ("cut_bytes", "cut_run", "head_left", "limit", "seen_bytes", "tail", "tail_bytes", "tail_limit")
+    __slots__ = ("__weakref__", "cut_bytes", "cut_run", "head_left", "limit", "seen_bytes", "tail", "tail_bytes", "tail_limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -163,13 +164,16 @@ class TextBudget:
 
 
 class TextRun:
-    """Text of one stream that nothing interrupted, under the budget of its whole stream."""
+    """Text of one stream that nothing interrupted, under the budget of its whole stream, which whoever has both holds.
+
+    The budget knows its runs: were it held by them too, what a cell printed would stay until garbage is collected.
+    """
 
     __slots__ = ("budget", "head", "line", "name", "tail")
 
     def __init__(self, name: str, budget: TextBudget) -> None:
         self.name = name
-        self.budget = budget
+        self.budget: TextBudget = proxy(budget)
         self.head: list[str] = []
         self.tail: list[str] = []
         self.line = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 
@@ -99,8 +100,13 @@ def test_returns_and_backspaces_leave_the_last_state(text: str, state: str) -> N
     assert apply_returns(text) == state
 
 
+#: Runs do not hold their budgets.
+BUDGETS: list[TextBudget] = []
+
+
 def run_of(limit: int, pieces: list[str]) -> TextRun:
-    run = TextRun("stdout", TextBudget(limit))
+    BUDGETS.append(budget := TextBudget(limit))
+    run = TextRun("stdout", budget)
     for piece in pieces:
         run.append(piece)
     return run
@@ -163,5 +169,15 @@ def test_a_gigantic_line_costs_no_more_than_the_budget_and_one_open_line() -> No
 
 
 def test_a_run_with_nothing_in_it_is_empty() -> None:
-    assert TextRun("stdout", TextBudget(10)).empty
+    budget = TextBudget(10)
+    assert TextRun("stdout", budget).empty
     assert not run_of(10, ["a"]).empty
+
+
+def test_text_that_nobody_has_any_more_is_gone_at_once() -> None:
+    budget = TextBudget(10)
+    run = TextRun("stdout", budget)
+    run.append("0123456789\n")  # cut: the budget knows the run
+    gone = weakref.ref(budget)
+    del budget, run
+    assert gone() is None
