@@ -159,6 +159,6 @@ def _follow(session: LiveSession, journal: Path) -> None:
             if line := file.readline():
                 write_any(sys.stdout, line)
             elif any(one.name == session.name and one.pid == session.pid for one in live_sessions(bases())):
-                time.sleep(_FOLLOW_SECONDS)
+                time.sleep(_FOLLOW_SECONDS)  # a file of another process tells nobody when it grows
             else:
                 return

@@ -49,8 +49,7 @@ same request waits for it. Over HTTP a client of the newest protocol that dies, 
 that dies does not: its cell goes on, and its result can be had by `wait_execution`, from any connection, and of a
 container's kernel also from the next server after a SIGKILL. A client that knows the protocol's tasks extension gets a task
 for a cell of more than 0.5 s, unless its call says `wait`: only its own agent finds it, and cancelling it interrupts the
-cell. A failed cell is an answer, not an MCP error: `isError` is
-for calls that ran nothing.
+cell. A failed cell is an answer, not an MCP error: `isError` is for calls that ran nothing.
 
 ## Questions
 

@@ -25,9 +25,8 @@ OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
 #: What clients take of an answer; of bytes less, since they travel as base64.
 TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
 _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
-_raising = partial(
-    refusing, ValidationError
-)  # by which clients hear of parameters that are no good, and not of a broken server
+#: What is wrong is told as wrong parameters, and not as an error of the server.
+_raising = partial(refusing, ValidationError)
 
 
 class Resources:
