@@ -18,7 +18,7 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.mcp.inputs import Inputs, Pending
+from kernelexec.mcp.inputs import Pending
 from kernelexec.mcp.task import TASK, Task
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
@@ -26,7 +26,6 @@ from kernelexec.text import clean_text
 
 _APPROVAL, _APPROVE = "approval", "approve"
 _INPUT, _TEXT = "input", "text"
-_PASSWORD = "passwords are not asked for over MCP: pass secrets by reference, with --secret"  # noqa: S105 - a sentence
 _SHOWN_CHARS = 20_000
 _APPROVAL_SCHEMA = {
     "type": "object",
@@ -81,28 +80,13 @@ class Asking:
     async def answer(self, pending: Pending) -> bool:
         """Have the client asked what a cell asks; whether it was, or the call has to answer ``needed`` for that."""
         request = pending.request
-        message = self._asked(request)
+        session = self._shown(request.session)
         if self._modern:
-            self._need(_INPUT, _elicitation(message, _INPUT_SCHEMA), f"{_INPUT}:{request.execution_id}:{pending.name}")
+            self._need(_INPUT, asked_of(pending, session), f"{_INPUT}:{request.execution_id}:{pending.name}")
             return False
-        said = await self._context.elicit(message, str, response_title="Answer")
+        said = await self._context.elicit(_inquiry(request, session), str, response_title="Answer")
         pending.answer(said.data if isinstance(said, AcceptedElicitation) else None, f"the client's answer was {said.action}")
         return True
-
-    async def input(self, inputs: Inputs, request: InputRequest) -> str:
-        """What a cell of this call is told, whoever brings the answer.
-
-        Raises:
-            EOFError: there is none, with the reason.
-        """
-        if request.password:
-            raise EOFError(_PASSWORD)
-        if (task := self._begun) is None:
-            return await inputs.ask(request)
-        said = await task.ask(_elicitation(self._asked(request), _INPUT_SCHEMA))
-        if (text := _text(said)) is None:
-            raise EOFError(_why(said))
-        return text
 
     @property
     def answered(self) -> Answered | None:
@@ -135,9 +119,6 @@ class Asking:
 
     def _need(self, key: str, asked: ElicitRequest, state: str) -> None:
         self.needed = InputRequiredResult(input_requests={key: asked}, request_state=state)
-
-    def _asked(self, request: InputRequest) -> str:
-        return _inquiry(request, self._shown(request.session))
 
     def _question(self, request: ApprovalRequest) -> str:
         proposal = request.proposal

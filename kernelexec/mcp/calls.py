@@ -7,7 +7,6 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
@@ -167,7 +166,7 @@ class Calls:
 
     def on_input(self, asking: Asking) -> OnInput | None:
         """Who answers the `input()` of a cell that a call sends; nobody where cells may not ask, or its client cannot be."""
-        return partial(asking.input, self._inputs) if self._inputs is not None and asking.possible else None
+        return self._inputs.ask if self._inputs is not None and asking.possible else None
 
     async def resumed(self, name: str | None, waiter: Waiter, *, cursor: int, sends: bool = False) -> Seen | None:
         """What a call sees whose client was asked and answers now; None where it was not. The call sends nothing, then.
@@ -187,7 +186,7 @@ class Calls:
             return await self._waited(session, said.execution_id, waiter, cursor=cursor)
 
     def asked(self, execution_id: str) -> Pending | None:
-        """What an execution asks that no task took to its client."""
+        """What an execution asks."""
         return None if self._inputs is None else self._inputs.of(execution_id)
 
     async def run(self, session: AsyncSession, send: Send, waiter: Waiter, *, title: str) -> Seen:

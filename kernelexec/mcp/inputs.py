@@ -9,6 +9,8 @@ import anyio
 
 from kernelexec.results import InputRequest
 
+_PASSWORD = "passwords are not asked for over MCP: pass secrets by reference, with --secret"  # noqa: S105 - a sentence
+
 
 @dataclass(eq=False, slots=True)
 class Pending:
@@ -40,6 +42,8 @@ class Inputs:
         Raises:
             EOFError: there is none, with the reason.
         """
+        if request.password:
+            raise EOFError(_PASSWORD)
         pending = Pending(request)
         self._pending.append(pending)
         self._news.set()
