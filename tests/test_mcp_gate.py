@@ -44,9 +44,12 @@ class Sent:
         asyncio.run(gate(scope, self._receive, self._send))
 
     async def _app(self, _scope: Any, receive: Any, send: Any) -> None:
-        message = await receive()
-        self.read = message["body"]
-        assert not message["more_body"]
+        read = b""
+        while (message := await receive())["type"] == "http.request":
+            read += message["body"]
+            if not message["more_body"]:
+                self.read = read
+                break
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 

@@ -40,9 +40,13 @@ class Server:
         with connected(StreamableHttpTransport(self.url, headers=named), era, **(options or {})) as agent:
             yield agent
 
-    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    @property
+    def address(self) -> tuple[str, int]:
         host, port = self.url.split("/")[2].split(":")
-        connection = HTTPConnection(host, int(port), timeout=BOUND)
+        return host, int(port)
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+        connection = HTTPConnection(*self.address, timeout=BOUND)
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: The largest request: the largest cell, every character of it escaped, fits.
@@ -61,11 +63,20 @@ class Gate:
         if (why := self._foreign(scope)) is not None:
             await say(send, 403, {"error": why})
             return
-        body = await self._body(scope, receive)
-        if body is None:
-            await say(send, 413, {"error": f"The body is larger than {self._body_bytes} bytes."})
+        if any(name == b"content-length" and not self._fits(value) for name, value in scope["headers"]):
+            await self._too_large(send)
             return
-        await self._app(scope, _Replay(body, receive), send)
+        bounded = _Bounded(receive, send, self._body_bytes)
+        with suppress(ClientDisconnect):  # nobody is there any more to be answered, or the gate answers
+            await self._app(scope, bounded.receive, bounded.send)
+        if bounded.over:
+            await self._too_large(send)
+
+    def _fits(self, length: bytes) -> bool:
+        return length.isdigit() and int(length) <= self._body_bytes
+
+    async def _too_large(self, send: Send) -> None:
+        await say(send, 413, {"error": f"The body is larger than {self._body_bytes} bytes."})
 
     def _foreign(self, scope: Scope) -> str | None:
         """Why a request is not meant for this server, or comes from a page that may not; None where neither is so."""
@@ -84,31 +95,33 @@ class Gate:
     def _is_ours(self, host: str | None) -> bool:
         return host is not None and (host in self._hosts or is_loopback(host))
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body, or None where it is too large: then no more of it is read than fits."""
-        for name, value in scope["headers"]:
-            if name == b"content-length" and (not value.isdigit() or int(value) > self._body_bytes):
-                return None
-        found = bytearray()
-        while True:
-            message = await receive()
-            found += message.get("body", b"")
-            if len(found) > self._body_bytes:
-                return None
-            if message["type"] != "http.request" or not message.get("more_body", False):
-                return bytes(found)
 
+class _Bounded:
+    """A request's body as it comes, so that it is read by nobody before it is known who sends it; and its answer.
 
-class _Replay:
-    """Gives a body that was read already, and then whatever comes."""
+    Once it is too large the request is as good as left, and what is answered to that goes nowhere: the answer is the gate's.
+    """
 
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        self.over = False
         self._receive = receive
+        self._send = send
+        self._left = limit
+        self._answered = False
 
-    async def __call__(self) -> Message:
-        body, self._body = self._body, None
-        return await self._receive() if body is None else {"type": "http.request", "body": body, "more_body": False}
+    async def receive(self) -> Message:
+        """The next piece, if there is still room for it."""
+        if not self.over:
+            message = await self._receive()
+            self._left -= len(message.get("body", b""))
+            self.over = self._left < 0 and not self._answered
+        return {"type": "http.disconnect"} if self.over else message
+
+    async def send(self, message: Message) -> None:
+        """Answer, unless the gate has to."""
+        if not self.over:
+            self._answered = True
+            await self._send(message)
 
 
 def _host_of(url: str) -> str | None:

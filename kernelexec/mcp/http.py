@@ -15,13 +15,15 @@ from typing import Any
 
 import anyio
 import uvicorn
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.authentication import Signed, authentication
-from kernelexec.mcp.gate import Gate, is_loopback
+from kernelexec.mcp.gate import BODY_BYTES, Gate, is_loopback
 from kernelexec.mcp.groups import EVERYTHING, Offer
 from kernelexec.mcp.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.metrics import Metrics
@@ -112,7 +114,7 @@ async def serve_http(
         app = served.http_app(PATH, host_origin_protection=False, json_response=False)
         gate = Middleware(Gate, hosts=(door.host, *door.hosts), origins=door.origins, ready=lambda: not over.is_set())
         app.user_middleware.insert(0, gate)
-        server = _Server(uvicorn.Config(app, **_OPTIONS), begun=lambda: told(_where(door, listener)))
+        server = _Server(uvicorn.Config(app, **_OPTIONS), app, begun=lambda: told(_where(door, listener)))
 
         async def end() -> None:
             await over.wait()
@@ -149,8 +151,9 @@ _OPTIONS: dict[str, Any] = {
 class _Server(uvicorn.Server):
     """One that leaves signals to who runs it, and says when it has begun."""
 
-    def __init__(self, config: uvicorn.Config, *, begun: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, app: Starlette, *, begun: Callable[[], None]) -> None:
         super().__init__(config)
+        self._app = app
         self._begun = begun
 
     @contextlib.contextmanager
@@ -161,7 +164,20 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn's ``Server``."""
         await super().startup(sockets)
+        _leave_bound_to_gate(self._app)
         self._begun()
+
+
+def _leave_bound_to_gate(app: Starlette) -> None:
+    """Have the SDK read bodies as large as the gate lets in: its own bound of 4 MiB is less than a cell may have, escaped.
+
+    Its manager comes when the application begins, and fastmcp takes no bound for it.
+    """
+    (endpoint,) = (route.endpoint for route in app.routes if isinstance(route, Route) and route.path == PATH)
+    served: Any = getattr(endpoint, "app", endpoint)  # behind what asks for a token
+    bound: Any = getattr(served.session_manager, "asgi_app", None)
+    if hasattr(bound, "max_body_size"):  # older ones have none
+        bound.max_body_size = BODY_BYTES
 
 
 def _listen(door: Door) -> socket.socket:
