@@ -159,7 +159,7 @@ class Recorder:
         body = [*(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
         size = len(head) + sum(map(len, body))
         kept = map(self._spool.keep, body if number in self._shown_by else [b"".join(body)])
-        self._cells.append(_Recorded([head, *kept], size))
+        self._cells.append(_Recorded([self._spool.keep(head), *kept], size))
         self._bytes += size
         self._changed = True
         self._make_room()

@@ -1,4 +1,4 @@
-"""What is sent to the server over HTTP: cells of any size that sessions take, and of strangers nothing."""
+"""What the server reads over HTTP: cells of any size that sessions take, and of strangers nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ from tests.test_mcp_http import Server, made, serving
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("bodies")) as found:
         yield found
+
+
+def test_foreign_hosts_and_pages_and_large_bodies_are_refused(server: Server) -> None:
+    assert server.ask("POST", "/mcp", b"{}", Host="evil.example")[0] == 403
+    assert server.ask("POST", "/mcp", b"{}", Origin="https://evil.example")[0] == 403
+    status, said = server.ask("POST", "/mcp", b"", **{"Content-Length": str(10**9)})
+    assert (status, "larger than" in said["error"]) == (413, True)
+    assert server.ask("POST", "/mcp", b"{")[0] == 400
+    assert [server.ask("GET", path)[0] for path in ("/healthz", "/readyz", "/")] == [200, 200, 404]
 
 
 @pytest.mark.parametrize("era", ERAS)

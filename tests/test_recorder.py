@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tracemalloc
 import uuid
 from pathlib import Path
 from typing import Any
@@ -208,18 +207,6 @@ def test_an_update_brings_back_nothing_that_was_left_out(path: Path) -> None:
     recorder(update("d", "new"))
     recorder(executed(Stream("stdout", "end")))
     assert texts_of(path) == [NOTE, "new", "end"]
-
-
-def test_what_was_left_out_takes_no_memory(path: Path) -> None:
-    recorder = Recorder(path, limit_bytes=100_000)
-    tracemalloc.start()
-    try:
-        for number in range(100):
-            recorder(executed(shown(f"{number}" * 50_000, "d")))
-        held = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert held < 1_000_000
 
 
 @pytest.mark.parametrize("name", ["s.ipynb", f".s.ipynb.{os.getpid()}.tmp"], ids=["itself", "temporary"])

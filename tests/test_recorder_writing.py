@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,19 @@ def test_a_notebook_that_is_being_written_is_no_file_of_a_cell(tmp_path: Path) -
     assert seen[0] == ()
     assert len(seen[1]) == 1
     assert watch.changes() == ("other.ipynb",)
+
+
+@pytest.mark.parametrize("what", ["left out", "source"])
+def test_what_was_left_out_and_long_sources_take_no_memory(path: Path, what: str) -> None:
+    recorder = Recorder(path, limit_bytes=100_000)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            long = f"{number}" * 50_000
+            recorder(executed(shown(long, "d")) if what == "left out" else executed(source=long))
+            recorder.write()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
+    assert len(cells_of(path)) == 100
