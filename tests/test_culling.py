@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from kernelexec import CapacityReached, Executor, Session
+from kernelexec import CapacityReached, Config, Executor, Session
 from kernelexec.hooks import Event, KernelChanged
+from kernelexec.mcp.http import Door, serve_http
 from kernelexec.provisioning.engine.client import Engine
 from tests.engine import MINIMAL, containers, needs_engine
 from tests.test_mcp_http import serving
@@ -128,3 +133,18 @@ def test_a_server_says_how_long_kernels_live_that_nobody_uses(tmp_path: Path) ->
         said = {tool.name: tool.description for tool in agent.do("list_tools")}
         for name in ("execute_code", "execute_command", "create_session"):
             assert "not used for 1.5 min loses its kernel" in said[name]
+
+
+@pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), (None, 10**9)])
+def test_an_older_clients_connection_outlives_its_kernels(tmp_path: Path, idle: float | None, least: float) -> None:
+    found: list[float | None] = []
+
+    def ready(_where: str) -> None:
+        gc.collect()
+        managers = [one for one in gc.get_objects() if isinstance(one, StreamableHTTPSessionManager)]
+        found.extend(one.session_idle_timeout for one in managers)
+        signal.raise_signal(signal.SIGTERM)
+
+    config = Config(isolation="local", workspace=tmp_path / "w", capacity={"idle_seconds": idle})  # type: ignore[arg-type]
+    asyncio.run(serve_http(config, Door(port=0), told=ready))
+    assert found == [least]

@@ -38,9 +38,9 @@ of an older client. Where none is there, tools ask for a handle. A stranger's ha
 `--max-sessions` and `--calls-per-minute` bound each client: who is authenticated, whatever agents they name, else the
 agent; whoever cannot be known shares one quota. A refusal says what is in use, or when to call again.
 
-A kernel that nobody uses for an hour ends over HTTP (`--idle SECONDS`, 0 for never): its session's next cell runs in a new
-one and says what was lost. Where `capacity.sessions` are open, the session that lost its kernel first makes room for a new
-one.
+A kernel that nobody uses for an hour ends over HTTP (`--idle SECONDS`, 0 for never): its session's next cell runs in a
+new one and says what was lost. An older client's connection is kept twice as long, half an hour at least. Where
+`capacity.sessions` are open, the session that lost its kernel first makes room for a new one.
 
 ## Long cells
 

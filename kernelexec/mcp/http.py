@@ -37,6 +37,8 @@ _BACKLOG = 512
 #: How long what is under way may take to end, once all sessions have, in seconds: old clients' streams never do.
 _GRACE = 0.5
 _PORT_MAX = 65535
+#: How long an older client's connection may say nothing, at least, in seconds; and what is as good as for ever.
+_CONNECTION_SECONDS, _FOR_EVER = 1800.0, 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,9 @@ async def serve_http(
         served.middleware.insert(0, metrics)
         served.custom_route(METRICS_PATH, ["GET"])(partial(metrics.answer, auth=auth))
         # Who is not meant is sent away by the gate. The answers are streams: else nobody would hear that a client has gone.
-        app = served.http_app(PATH, host_origin_protection=False, json_response=False)
+        app = served.http_app(
+            PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_connection_seconds(config)
+        )
         gate = Middleware(Gate, hosts=(door.host, *door.hosts), origins=door.origins, ready=lambda: not over.is_set())
         app.user_middleware.insert(0, gate)
         server = _Server(uvicorn.Config(app, **_OPTIONS), app, begun=lambda: told(_where(door, listener)))
@@ -178,6 +182,15 @@ def _leave_bound_to_gate(app: Starlette) -> None:
     bound: Any = getattr(served.session_manager, "asgi_app", None)
     if hasattr(bound, "max_body_size"):  # older ones have none
         bound.max_body_size = BODY_BYTES
+
+
+def _connection_seconds(config: Config) -> float:
+    """How long an older client's connection may say nothing: sessions are its own, so it ends no sooner than their kernels.
+
+    In the time between, its next cell is told what was lost.
+    """
+    seconds = config.capacity.idle_seconds
+    return _FOR_EVER if seconds is None else max(_CONNECTION_SECONDS, 2 * seconds)
 
 
 def _listen(door: Door) -> socket.socket:
