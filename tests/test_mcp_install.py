@@ -124,18 +124,21 @@ def test_each_client_gets_the_form_of_a_program_that_it_knows() -> None:
         assert started(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]
 
 
+@pytest.mark.parametrize("begin", ["", "\ufeff"], ids=["plain", "byte order mark"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_is_written_is_read_again_with_all_that_was_there(home: Path, client: str) -> None:
+def test_what_is_written_is_read_again_with_all_that_was_there(home: Path, client: str, begin: str) -> None:
     found = client_of(client)
     path = settings_path(found, "user", platform="linux", home=home, here=home, environ={})
     path.parent.mkdir(parents=True, exist_ok=True)
     read = tomllib.loads if found.form == "toml" else json.loads
     before = {"theme": "dark", found.section: {"other": {"command": "o"}}}
     text = f'theme = "dark"\n[{found.section}.other]\ncommand = "o"\n' if found.form == "toml" else json.dumps(before)
-    path.write_text(text)
+    path.write_text(begin + text, encoding="utf-8")
     path.chmod(0o640)
     assert put(client, *LOCAL) == 0
-    after = read(path.read_text())
+    written = path.read_text(encoding="utf-8")
+    assert written.startswith(begin)
+    after = read(written.removeprefix(begin))
     entry = after[found.section].pop("kernelexec")
     assert after == before
     assert entry["command"] == sys.executable

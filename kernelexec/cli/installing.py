@@ -25,6 +25,8 @@ from kernelexec.provisioning.systems import HERE
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KNOWN = 1
+#: What some editors begin a file with; it stays.
+_BOM = "\ufeff"
 _PRIVATE, _SHARED = 0o600, 0o644
 
 
@@ -92,13 +94,14 @@ def install(order: Order) -> int:
     path = _path(order)
     try:
         target = path.resolve()
-        text, before = _read(target)
+        found, before = _read(target)
+        text = found.removeprefix(_BOM)
         if order.name in _servers(order, text) and not order.replace:
             message = (
                 f"{path} has a server {order.name!r}, which stays as it is: --replace replaces it, --name gives another name."
             )
             raise CommandFailed(message, _KNOWN)
-        made = _with_entry(order, text)
+        made = found[: len(found) - len(text)] + _with_entry(order, text)
         _write(target, made, before, _PRIVATE if order.scope == "user" else _SHARED)
     except jsonc.Malformed as exc:
         write_any(sys.stdout, _with_entry(order, ""))
