@@ -109,3 +109,18 @@ def test_the_rules_for_commands_hold_for_installations(agent: Agent) -> None:
     assert refused.is_error
     assert "pip install lower" in text_of(refused)
     assert "ModuleNotFoundError" in agent.text("execute_code", code="import lower", session="c")
+
+
+def test_wheels_are_those_of_the_sessions_own_workspace(agent: Agent, wheels: Path, tmp_path: Path) -> None:
+    for session in ("hers", "d"):
+        agent.text("execute_code", code="1", session=session)
+    spaces = {row["name"]: Path(row["workspace"]) for row in agent.rows("list_sessions", "sessions")}
+    name = made_wheel(spaces["hers"], "secret", "1.0").name
+    elsewhere = made_wheel(tmp_path, "secret", "1.0")
+    for wheel in (f"../hers/{name}", f" ../hers/{name} ", str(spaces["hers"] / name), str(elsewhere), f"~/{name}"):
+        refused = agent.call("install_packages", packages=["upper", wheel], session="d")
+        assert refused.is_error, wheel
+        assert "ModuleNotFoundError" in agent.text("execute_code", code="import secret", session="d")
+    assert install(agent, name, session="hers")["installed"] == ["secret 1.0"]
+    made_wheel(spaces["d"], "secret", "1.0")
+    assert install(agent, str(spaces["d"] / name), session="d")["installed"] == ["secret 1.0"]

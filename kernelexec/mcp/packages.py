@@ -16,6 +16,7 @@ from kernelexec.mcp.tools import WAIT, SessionName, Wait, refusing, reporting
 from kernelexec.mcp.waiting import check_wait
 from kernelexec.results import Installation, SecurityError
 from kernelexec.session import AsyncSession
+from kernelexec.session.requirements import is_wheel
 
 _TOLD_EVERY = 5.0
 
@@ -65,6 +66,8 @@ class Packages:
             opened = await self._calls.session(session)
             key = opened.name, tuple(packages)
             if key not in self._underway:
+                for wheel in filter(is_wheel, map(str.strip, packages)):
+                    await opened.files.list(wheel)  # the session reads wheels anywhere: an agent may name only what it has
                 try:
                     await opened.check_command(shlex.join(["pip", "install", *packages]), approver=asking)
                 except SecurityError:
