@@ -86,6 +86,19 @@ def test_the_newest_lines_are_kept(session: Session) -> None:
     assert session.background_output(started.command_id, lines=10_000).stdout.startswith("15002\n")
 
 
+def test_lines_that_are_too_much_for_a_reply_are_fewer_and_not_none(session: Session) -> None:
+    started = session.start_background("line=$(head -c 500 /dev/zero | tr '\\0' '\\1'); yes $line | head -n 9000")
+    until(session, started.command_id, "stopped")
+    deadline = time.monotonic() + BOUND
+    while session.background(started.command_id).stdout_lines < 9000:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    found = session.background_output(started.command_id, lines=9000)
+    shown = found.stdout.splitlines()
+    assert set(shown) == {"\x01" * 500}
+    assert len(shown) + found.stdout_dropped == 9000
+
+
 def test_one_that_is_killed_takes_its_children_along(session: Session) -> None:
     started = session.start_background(
         "trap '' TERM; (setsid sleep 300 & echo $! > child); echo ready; while :; do sleep 0.1; done"

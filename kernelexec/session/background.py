@@ -136,7 +136,9 @@ class Background(Secrecy):
         one = self._found(command_id)
         if not self._may_live(one):
             return BackgroundOutput(self._as_of_now(one), "", "")
-        said = (await self._of_jobs("output", command_id, lines=lines)).get("job")
+        while "job" not in (answer := await self._of_jobs("output", command_id, lines=lines)) and lines:
+            lines //= 2  # so many were too large a reply to be read
+        said = answer.get("job")
         one = self._background[command_id] = one.now(said)
         parts = said if isinstance(said, dict) else {}
         stdout, stderr = (self.mask(clean_text(str(parts.get(name, "")))) for name in ("stdout", "stderr"))
