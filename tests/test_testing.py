@@ -276,6 +276,11 @@ def test_bad_input_is_refused(session: Session, code: Any, cases: Any, timeout: 
         session.run_tests(code, cases, timeout=timeout)
 
 
+@pytest.mark.parametrize("timeout", [10**9, 1e300])
+def test_the_longest_time_is_none(session: Session, timeout: float) -> None:
+    assert session.run_tests("x = 1", ["x == 1"], timeout=timeout).ok
+
+
 def test_rules_validators_and_approvers_decide_about_code_and_cases(tmp_path: Path) -> None:
     asked: list[Any] = []
 

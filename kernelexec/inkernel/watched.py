@@ -16,6 +16,8 @@ from . import family, systems
 _READ_BYTES, _READS = 64 * 1024, 16
 #: How often a process is looked at without descriptors, in seconds.
 _LOOK_SECONDS = 0.05
+#: The longest that can be polled for, in milliseconds.
+_LONGEST_MS = 2**31 - 2
 _DECODE = json.JSONDecoder().decode
 
 
@@ -51,7 +53,7 @@ class Watched:
             if left <= 0:
                 return False
             left = left if self._handle is not None else min(left, _LOOK_SECONDS)
-            ready = [fd for fd, _ in self._poll.poll(int(left * 1000) + 1)]
+            ready = [fd for fd, _ in self._poll.poll(int(min(left * 1000, _LONGEST_MS)) + 1)]
             if self._owner in ready:
                 raise OwnerLeft
             for fd in ready:
