@@ -150,6 +150,16 @@ def test_what_is_no_picture_is_left_out(content: bytes, mime: str) -> None:
     assert fitted(Image(mime, content)) == ([], [], [0])
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_what_is_cut_off_or_damaged_is_left_out(kind: str) -> None:
+    whole = picture(100, 50, kind)
+    assert fitted(Image(whole.mime, whole.content[: len(whole.content) // 2])) == ([], [], [0])
+    if kind == "PNG":
+        damaged = bytearray(whole.content)
+        damaged[60] ^= 255
+        assert fitted(Image(whole.mime, bytes(damaged))) == ([], [], [0])
+
+
 def test_what_says_that_it_is_huge_is_not_decoded() -> None:
     head = bytearray(picture(10, 10, "PNG").content)
     head[16:24] = (60_000).to_bytes(4, "big") * 2

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import anyio
 import anyio.to_thread
@@ -31,6 +32,7 @@ SIDE_PIXELS = 1568
 _DECODED_PIXELS = 64_000_000
 #: How many are tried, where some cannot be shown.
 _TRIED = 2 * PICTURES_MAX
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _QUALITY, _SMALLER, _STEPS = 85, 0.7, 6
 _ENVELOPE_BYTES = 100
@@ -67,10 +69,23 @@ async def inline(images: Sequence[Image], room: int) -> Inline:
 def _is_fit(image: Image) -> bool:
     """Whether a picture is shown as it is: one that is not what it says spoils a whole conversation."""
     content = image.content
-    if image.mime != "image/png" or len(content) > PICTURE_BYTES or not content.startswith(b"\x89PNG\r\n\x1a\n"):
+    if image.mime != "image/png" or len(content) > PICTURE_BYTES or not content.startswith(_SIGNATURE):
         return False
     sides = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
-    return all(0 < side <= SIDE_PIXELS for side in sides)
+    return all(0 < side <= SIDE_PIXELS for side in sides) and _is_whole(content)
+
+
+def _is_whole(png: bytes) -> bool:
+    """Whether all pieces of a PNG are there, as they were written: what is cut off or damaged is no picture to a model."""
+    at, kind, data = len(_SIGNATURE), b"", 0
+    while kind != b"IEND":
+        length, kind = int.from_bytes(png[at : at + 4], "big"), png[at + 4 : at + 8]
+        end = at + 8 + length
+        if end + 4 > len(png) or crc32(png[at + 4 : end]) != int.from_bytes(png[end : end + 4], "big"):
+            return False
+        data += length if kind == b"IDAT" else 0
+        at = end + 4
+    return data > 0
 
 
 def _fitted(image: Image) -> tuple[Image | None, bool]:
@@ -86,6 +101,7 @@ def _fitted(image: Image) -> tuple[Image | None, bool]:
             if not 0 < width * height <= _DECODED_PIXELS:
                 return None, False
             if opened.format == "JPEG" and image.mime == "image/jpeg" and _sent_whole(image, max(width, height)):
+                opened.load()  # one that is cut off ends here
                 return image, False
             opened.draft("RGB", (SIDE_PIXELS, SIDE_PIXELS))  # a JPEG is decoded at a part of its size
             plain = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
