@@ -73,6 +73,8 @@ os.symlink('/etc/passwd', 'link')
     assert len(read(agent, "odd/files/whole.txt")[1]) == TEXT_BYTES
     assert f"has {TEXT_BYTES + 1} bytes, {TEXT_BYTES} are the most here: read_file" in refused(agent, "odd/files/large.txt")
     assert f"{BLOB_BYTES} are the most here" in refused(agent, "odd/files/large.bin")
+    agent.call("write_file", path="quotes.json", content='"' * (TEXT_BYTES // 2 + 1), session="odd")
+    assert f"is {TEXT_BYTES + 2} bytes as JSON, {TEXT_BYTES} are the most here" in refused(agent, "odd/files/quotes.json")
     assert "link" in refused(agent, "odd/files/link")
     assert "nothing.txt" in refused(agent, "odd/files/nothing.txt")
     for outside in ("odd/files/..%2Fother", "odd/files/%2Fetc%2Fpasswd", "odd/files/a/../../x", "..%2Fodd/notebook"):
@@ -112,6 +114,11 @@ def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None
     assert isinstance(said, str)
     assert said.endswith(f"\n[read_output with offset={TEXT_BYTES} reads on]")
     assert len(said) < TEXT_BYTES + 100
+    quotes = agent.call("execute_code", code="print('\"' * 2_000_000)", session="runs")
+    said = read(agent, f"runs/output/{record_of(quotes)['execution_id']}")[1]
+    assert isinstance(said, str)
+    assert len(json.dumps(said)) < TEXT_BYTES + 200
+    assert said.endswith(f"\n[read_output with offset={said.index(chr(10))} reads on]")
 
 
 def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ nobody can be asked `input()` is an error at once; passwords are not asked for.
 At most four pictures come with an answer, fitted to 1568 pixels and 500 kB, and 20,000 characters of text, head and tail;
 what is cut is said with the way to it. Clients read a session's notebook, the files of its workspace and what a cell
 printed as resources: `kernelexec://sessions/NAME/notebook`, `.../files/PATH`, `.../output/EXECUTION_ID`; up to 880 kB of
-text, or 650 kB of anything else.
+text as JSON has it, or 650 kB of anything else.
 
 ## Seeing what it does
 

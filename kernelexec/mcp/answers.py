@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 from fastmcp.tools import ToolResult
 from mcp.types import TextContent
@@ -19,6 +19,7 @@ from kernelexec.results import ExecutionResult, Stream, image_of, output_text, r
 from kernelexec.results.telling import LISTED, listed
 from kernelexec.text import apply_returns, clean, utf8_size
 
+T = TypeVar("T")
 #: The key of the machine-readable record in an answer's ``_meta``.
 RECORD = "kernelexec/result"
 #: What clients take of an answer.
@@ -44,14 +45,34 @@ async def answer(seen: Seen) -> ToolResult:
     return ToolResult(content=content, meta={RECORD: record}, is_error=seen.result.status == "aborted")
 
 
-def preview(text: str, more: str, *, cut: bool = False) -> str:
+def json_bytes(value: object) -> int:
+    """How much of an answer something takes."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+
+
+def fitted(make: Callable[[int], T], most: int) -> T:
+    """A structured answer with ``most`` of something, or with so much of it that clients take it."""
+    answered = make(most)
+    while most > 1 and _travels(answered) > ANSWER_BYTES - _MARGIN_BYTES:
+        most //= 2
+        answered = make(most)
+    return answered
+
+
+def _travels(answered: Any) -> int:  # noqa: ANN401 - any of our dataclasses
+    """How much clients get of a structured answer: it comes a second time, as text."""
+    plain = asdict(answered)
+    return json_bytes(plain) + json_bytes(json.dumps(plain, ensure_ascii=False))
+
+
+def preview(text: str, more: str, *, cut: bool = False, chars: int = PREVIEW_CHARS) -> str:
     """The text if it fits an answer, else its head and tail, and between them what is missing and where it is.
 
-    ``cut`` says that the text itself may lack something.
+    ``cut`` says that the text itself may lack something, and ``chars`` how much of it fits.
     """
-    if len(text) <= PREVIEW_CHARS:
+    if len(text) <= chars:
         return text
-    half = PREVIEW_CHARS // 2
+    half = max(chars // 2, 1)
     return f"{text[:half]}\n[... {'at least ' * cut}{len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
 
 

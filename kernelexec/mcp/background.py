@@ -7,9 +7,10 @@ from typing import Annotated, cast
 
 from fastmcp import Context
 
-from kernelexec.mcp.answers import preview
+from kernelexec.mcp.answers import fitted, preview
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.tools import SessionName, refusing
+from kernelexec.mcp.words import PREVIEW_CHARS
 from kernelexec.results import BackgroundCommand, SecurityError
 
 CommandId = Annotated[str, "The command_id that start_background gave."]
@@ -79,13 +80,16 @@ class Background:
     async def list_background(self, session: SessionName = "default") -> BackgroundList:
         """List them."""
         with refusing():
-            return BackgroundList([_answer(one) for one in await self._calls.open_session(session).background_commands()])
+            found = await self._calls.open_session(session).background_commands()
+        return fitted(lambda chars: BackgroundList([_answer(one, chars=chars) for one in found]), PREVIEW_CHARS)
 
 
-def _answer(one: BackgroundCommand, stdout: str = "", stderr: str = "", left_out: int = 0) -> BackgroundAnswer:
+def _answer(
+    one: BackgroundCommand, stdout: str = "", stderr: str = "", left_out: int = 0, *, chars: int = PREVIEW_CHARS
+) -> BackgroundAnswer:
     return BackgroundAnswer(
         command_id=one.command_id,
-        command=preview(one.command, "as it was sent"),
+        command=preview(one.command, "as it was sent", chars=chars),
         status=one.status,
         exit_code=one.exit_code,
         duration=round(one.duration, 3),

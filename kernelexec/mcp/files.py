@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
+from kernelexec.mcp.answers import fitted
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.tools import SessionName, refusing, told
 from kernelexec.results import FilesDeleted
@@ -52,7 +54,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What was deleted and what was not, the first 500 of each, and how many that are. Where not complete, call again."""
+    """What was deleted and what was not, at most 500 of each, and how many that are. Where not complete, call again."""
 
     deleted: list[str]
     deleted_total: int
@@ -80,7 +82,7 @@ class FileTools:
             opened = await self._calls.session(session)
             found = await opened.files.list(path, recursive=recursive, pattern=pattern)
         rows = [FileRow(opened.mask(entry.path), entry.kind, entry.size_bytes) for entry in found.entries[:_SHOWN]]
-        return FileRows(rows, len(found), found.complete)
+        return fitted(lambda shown: FileRows(rows[:shown], len(found), found.complete), _SHOWN)
 
     async def read_file(
         self,
@@ -136,10 +138,10 @@ class FileTools:
                 done = await opened.files.delete(path, recursive=recursive)
             else:
                 done = await opened.files.delete_many(include or [], exclude or [])
-        return _told(done, opened.mask)
+        return fitted(partial(_told, done, opened.mask), _SHOWN)
 
 
-def _told(done: FilesDeleted, mask: Callable[[str], str]) -> Deleted:
-    deleted = [mask(path) for path in done.deleted[:_SHOWN]]
-    refused = [Kept(mask(one.path), mask(one.why)) for one in done.refused[:_SHOWN]]
+def _told(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> Deleted:
+    deleted = [mask(path) for path in done.deleted[:shown]]
+    refused = [Kept(mask(one.path), mask(one.why)) for one in done.refused[:shown]]
     return Deleted(deleted, len(done.deleted), refused, len(done.refused), done.complete)

@@ -12,6 +12,7 @@ from fastmcp.exceptions import ValidationError
 from fastmcp.resources import ResourceContent, ResourceResult
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.mcp.answers import json_bytes
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.groups import Offer
 from kernelexec.mcp.tools import refusing
@@ -22,7 +23,7 @@ from kernelexec.text import clean_text
 NOTEBOOK = "kernelexec://sessions/{session}/notebook"
 FILE = "kernelexec://sessions/{session}/files/{path*}"
 OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
-#: What clients take of an answer; of bytes less, since they travel as base64.
+#: What clients take of an answer, of text as JSON has it; of bytes less, since they travel as base64.
 TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
 _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
 #: What is wrong is told as wrong parameters, and not as an error of the server.
@@ -53,7 +54,11 @@ class Resources:
         """Read the text that a cell has printed so far, from its beginning."""
         with _raising():
             opened = self._calls.session_of(execution_id, session)
-            page = await opened.read_output(execution_id, offset=0, limit=TEXT_BYTES)
+            limit = TEXT_BYTES
+            page = await opened.read_output(execution_id, offset=0, limit=limit)
+            while _taken(clean_text(page.text)) > TEXT_BYTES:
+                limit //= 2
+                page = await opened.read_output(execution_id, offset=0, limit=limit)
         more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} reads on]"
         return _content(f"{clean_text(page.text)}{more}", _PLAIN)
 
@@ -69,9 +74,14 @@ class Resources:
             raw += read.content
             following = read.next_offset
         try:
-            return _content(opened.mask(raw.decode()), kind or _PLAIN)
+            text = opened.mask(raw.decode())
         except UnicodeDecodeError:
             readable = raw.decode("utf-8", "replace")
+        else:
+            if (taken := _taken(text)) > TEXT_BYTES:
+                message = f"{name} is {taken} bytes as JSON, {TEXT_BYTES} are the most here: read_file reads it in pieces."
+                raise InvalidRequest(message)
+            return _content(text, kind or _PLAIN)
         if len(raw) > BLOB_BYTES:
             raise InvalidRequest(f"{name} has {size} bytes that are no text, {BLOB_BYTES} are the most here.")
         if opened.mask(readable) != readable:
@@ -86,6 +96,11 @@ def templates(resources: Resources, offer: Offer) -> list[tuple[str, Callable[..
         (OUTPUT, resources.output, _PLAIN),
     ]
     return [*found, (FILE, resources.file, _UNKNOWN)] if "files" in offer.groups else found
+
+
+def _taken(text: str) -> int:
+    """How much of an answer a text takes, without its quotes."""
+    return json_bytes(text) - 2
 
 
 def _content(content: str | bytes, kind: str) -> ResourceResult:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, cast
 
 from fastmcp import Context
 
-from kernelexec.mcp.answers import preview
+from kernelexec.mcp.answers import fitted, preview
 from kernelexec.mcp.calls import Calls
 from kernelexec.mcp.tools import SessionName, refusing
+from kernelexec.mcp.words import PREVIEW_CHARS
 from kernelexec.results import SecurityError, TestCase, TestReport
 from kernelexec.session.testing import CASE_SECONDS
 
@@ -64,20 +66,23 @@ class Testing:
         with refusing():
             opened = await self._calls.session(session)
             try:
-                return _answer(await opened.run_tests(code, cases, timeout=timeout, approver=asking))
+                report = await opened.run_tests(code, cases, timeout=timeout, approver=asking)
+                return fitted(partial(_answer, report), PREVIEW_CHARS)
             except SecurityError:
                 if asking.needed is None:
                     raise
         return cast("TestsAnswer", asking.needed)  # fastmcp hands it on as it is; the schema is of the other answers
 
 
-def _answer(report: TestReport) -> TestsAnswer:
-    error = None if report.error is None else _case(report.error)
-    output = preview(report.output, _SHOWN)
-    return TestsAnswer(report.ok, report.summary, error, output, [_case(case) for case in report.cases])
+def _answer(report: TestReport, chars: int) -> TestsAnswer:
+    error = None if report.error is None else _case(report.error, chars)
+    output = preview(report.output, _SHOWN, chars=chars)
+    return TestsAnswer(report.ok, report.summary, error, output, [_case(case, chars) for case in report.cases])
 
 
-def _case(case: TestCase) -> CaseAnswer:
-    source, output = preview(case.source, "as it was sent"), preview(case.output, _SHOWN)
-    where = case.line, case.line_text, case.in_code
-    return CaseAnswer(source, case.verdict, case.message, *where, output, round(case.duration, 3))
+def _case(case: TestCase, chars: int) -> CaseAnswer:
+    source = preview(case.source, "as it was sent", chars=chars)
+    message, output = preview(case.message, "say less", chars=chars), preview(case.output, _SHOWN, chars=chars)
+    line_text = case.line_text and preview(case.line_text, "as it was sent", chars=chars)
+    where = case.line, line_text, case.in_code
+    return CaseAnswer(source, case.verdict, message, *where, output, round(case.duration, 3))

@@ -178,7 +178,7 @@ Example: install_packages(packages=["numpy>=2", "httpx"])
 LIST_FILES = """\
 List a directory of a session's workspace: path, kind (file, directory, link, other) and size_bytes of each entry. \
 Files persist beyond kernels and sessions. Directories that tools fill, as .git and node_modules, are not entered. At \
-most 500 entries are shown: narrow it by path or pattern.
+most 500 entries are shown, fewer of long paths: narrow it by path or pattern.
 
 Examples:
   list_files()
