@@ -219,3 +219,15 @@ def test_an_old_clients_session_is_its_users(server: tuple[Server, str], issuer:
     for browser, status in ((carol, 404), (alice, 200)):
         headers = accepted | {"authorization": f"Bearer {browser.token}", "mcp-session-id": session}
         assert running.ask("POST", "/mcp", ping, **headers)[0] == status
+
+
+def test_what_strangers_send_to_log_in_is_small(server: tuple[Server, str]) -> None:
+    running, _ = server
+    client = b'{"redirect_uris": ["http://localhost/x"], "pad": "%s"}'
+    kind = {"Content-Type": "application/json"}
+    assert running.ask("POST", "/register", client % b"", **kind)[0] == 201
+    for more in ({}, {"Transfer-Encoding": "chunked"}):
+        body = client % (b"p" * 2**18)
+        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if more else body
+        status, said = running.ask("POST", "/register", chunked, **kind, **more)
+        assert (status, said["error"]) == (413, "The body is larger than 262144 bytes.")

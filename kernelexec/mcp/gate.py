@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: The largest request: the largest cell, every character of it escaped, fits.
 BODY_BYTES = 64 * 1024 * 1024
+#: The largest one where strangers log in: forms, and what registers a client.
+FORM_BYTES = 256 * 1024
 _LOOPBACK = "localhost"
 
 
@@ -31,6 +33,7 @@ class Gate:
         origins: pages' origins, as ``https://example.org``, that may send requests besides this machine's and the server's own.
         ready: whether cells can be run, or the server ends.
         body_bytes: how large a body may be.
+        path: where it may; elsewhere nobody has shown a token, and ``FORM_BYTES`` are the most. None is everywhere.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class Gate:
         origins: Collection[str] = (),
         ready: Callable[[], bool] = lambda: True,
         body_bytes: int = BODY_BYTES,
+        path: str | None = None,
     ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._ready = ready
         self._body_bytes = body_bytes
+        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -63,20 +68,15 @@ class Gate:
         if (why := self._foreign(scope)) is not None:
             await say(send, 403, {"error": why})
             return
-        if any(name == b"content-length" and not self._fits(value) for name, value in scope["headers"]):
-            await self._too_large(send)
+        most = self._body_bytes if self._path in (None, scope["path"]) else min(self._body_bytes, FORM_BYTES)
+        if any(name == b"content-length" and not _fits(value, most) for name, value in scope["headers"]):
+            await _too_large(send, most)
             return
-        bounded = _Bounded(receive, send, self._body_bytes)
+        bounded = _Bounded(receive, send, most)
         with suppress(ClientDisconnect):  # nobody is there any more to be answered, or the gate answers
             await self._app(scope, bounded.receive, bounded.send)
         if bounded.over:
-            await self._too_large(send)
-
-    def _fits(self, length: bytes) -> bool:
-        return length.isdigit() and int(length) <= self._body_bytes
-
-    async def _too_large(self, send: Send) -> None:
-        await say(send, 413, {"error": f"The body is larger than {self._body_bytes} bytes."})
+            await _too_large(send, most)
 
     def _foreign(self, scope: Scope) -> str | None:
         """Why a request is not meant for this server, or comes from a page that may not; None where neither is so."""
@@ -122,6 +122,14 @@ class _Bounded:
         if not self.over:
             self._answered = True
             await self._send(message)
+
+
+def _fits(length: bytes, most: int) -> bool:
+    return length.isdigit() and int(length) <= most
+
+
+async def _too_large(send: Send, most: int) -> None:
+    await say(send, 413, {"error": f"The body is larger than {most} bytes."})
 
 
 def _host_of(url: str) -> str | None:

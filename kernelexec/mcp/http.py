@@ -116,7 +116,8 @@ async def serve_http(
         app = served.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_connection_seconds(config)
         )
-        gate = Middleware(Gate, hosts=(door.host, *door.hosts), origins=door.origins, ready=lambda: not over.is_set())
+        hosts = (door.host, *door.hosts)
+        gate = Middleware(Gate, hosts=hosts, origins=door.origins, ready=lambda: not over.is_set(), path=PATH)
         app.user_middleware.insert(0, gate)
         server = _Server(uvicorn.Config(app, **_OPTIONS), app, begun=lambda: told(_where(door, listener)))
 
