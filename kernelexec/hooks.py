@@ -248,6 +248,8 @@ class Ledger(Hook, Protocol):
     path: Path
     failure: str | None
     """Why the newest event is not recorded; None if it is."""
+    was_left: bool
+    """Whether who kept it before was killed, with the session and what its cells had made."""
 
     def secure(self) -> None:
         """Have what is written outlast a failure of the machine too. For a thread.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from kernelexec import AsyncExecutor
+from kernelexec import AsyncExecutor, Executor
 from tests.takeovers import wait_until
 from tests.test_executor_life import SLEEPS, entered, executor, run
 from tests.traces import marked_processes, runtime_directories
@@ -85,7 +85,7 @@ def printed(script: str, **environ: str) -> str:
 
 OWNER = """
 import asyncio, os, sys, time
-from kernelexec import AsyncExecutor
+from kernelexec import AsyncExecutor, Executor
 async def main(workspace):
     async with AsyncExecutor("local", workspace=workspace) as executor:
         sessions = [await executor.session(name) for name in ("a", "b")]
@@ -121,3 +121,33 @@ def test_what_a_killed_owner_left_goes_with_the_next_start(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
     assert runtime_directories() == set()
+
+
+KILLED = """
+import os, signal, sys
+from kernelexec import Executor
+with Executor("local", workspace=sys.argv[1]) as executor:
+    executor.session("idle")
+    executor.session("ended").execute("x = 1")
+    executor.session("ended").close()
+    session = executor.session("ran")
+    session.execute("x = 1")
+    session.execute(sys.argv[2])
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("last", ["2", "print('y' * 200_000)"], ids=["short", "long"])
+def test_state_that_ended_with_its_owner_is_said_to_be_lost_once(tmp_path: Path, last: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), last], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    with Executor("local", workspace=tmp_path) as executor:
+        for name in ("idle", "ended", "new"):
+            assert executor.session(name).execute("1").state == "kept"
+        session = executor.session("ran")
+        first, second = session.execute("'x' in globals()"), session.execute("1")
+        assert (first.text, first.state, first.cause) == ("False\n", "lost", "killed")
+        assert "the one before ended (killed)" in first.notes[0]
+        assert (second.state, second.notes) == ("kept", ())
+    with Executor("local", workspace=tmp_path) as executor:
+        assert executor.session("ran").execute("1").state == "kept"

@@ -27,6 +27,8 @@ PARTS = 4
 PATIENCE, _PAUSE = 10.0, 0.02
 _KEEPERS = 1000
 _TAIL_BYTES = 64 * 1024
+#: Records by which a session's life begins and ends, and those of cells in it.
+_BEGINS, _ENDS, _CELLS = ("opened", "adopted"), ("closing", "closed"), ("started", "finished")
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 logger = logging.getLogger("kernelexec")
@@ -55,6 +57,7 @@ class Journal:
         self._here: set[str] = set()
         self._adopted = False
         self._closed = False
+        self.was_left = False
         self._claim()
 
     def __call__(self, event: Event, /) -> None:
@@ -124,6 +127,7 @@ class Journal:
                 if _locked(fd, path):
                     self._fd, self.path = hold(fd), path
                     self._mend(fd)
+                    self.was_left = _was_left(fd)
                     return
                 os.close(fd)
         except OSError as exc:
@@ -228,10 +232,22 @@ def _locked(fd: int, path: Path) -> bool:
 
 def _is_ending(fd: int) -> bool:
     """Whether the last word about the session's life is that it ends."""
-    size = os.fstat(fd).st_size
+    return _newest(fd)[0] in _ENDS
+
+
+def _was_left(fd: int) -> bool:
+    """Whether cells ran in the session since its life began, and nobody ended it."""
+    life, ran = _newest(fd)
+    return ran and life not in _ENDS
+
+
+def _newest(fd: int) -> tuple[str | None, bool]:
+    """The newest record of the session's life, as far as it is near, and whether there are any of cells since."""
+    size, ran = os.fstat(fd).st_size, False
     for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
         with suppress(ValueError, AttributeError):
             said = json.loads(raw).get("event")
-            if said in ("opened", "adopted", "closing", "closed"):
-                return said in ("closing", "closed")
-    return False
+            if said in (*_BEGINS, *_ENDS):
+                return said, ran
+            ran |= said in _CELLS
+    return None, ran or size > _TAIL_BYTES

@@ -131,6 +131,12 @@ class Keeper(Judging):
             self._check_wanted()
         return self.kernel
 
+    async def begin(self, *, bereft: bool) -> None:
+        """Have a first kernel; ``bereft`` says that the session had one before, which was killed with its owner."""
+        if bereft and not self._ephemeral and self.loss is None:
+            self.loss = Loss("killed", 137, (), 0, told=False)
+        await self.start()
+
     async def take_over(self, handover: Handover) -> Kernel | None:
         """Have a kernel that outlived its owner, as the first one; None where it cannot be had, and its loss is told."""
         self._check_wanted()

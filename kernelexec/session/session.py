@@ -132,7 +132,7 @@ class AsyncSession(Asking, Sending):
         """Have a first kernel; ``replays`` says what will be replayed then. Called by the executor.
 
         The kernel is a new one, or what an owner that died has ``left``, with the cell that runs in it; where that cannot be
-        had, the first result says that it was lost.
+        had, or is not repeated, the first result says that it was lost.
 
         Raises:
             KernelStartFailed: no kernel came up.
@@ -159,7 +159,7 @@ class AsyncSession(Asking, Sending):
                     self._requests.resumed(turn)
                 return
             self._tell(SessionOpened(self.name, self.workspace, replays))
-            await self._keeper.start()
+            await self._keeper.begin(bereft=replays is None and self._ledger is not None and self._ledger.was_left)
 
     def replayed(self, replay: Replay, past: Past) -> None:
         """Take note of what came back of an earlier session's past. Called by the executor."""
