@@ -151,7 +151,10 @@ def _elsewhere(pictures: Inline, count: int, seen: Seen) -> Iterator[str]:
     if pictures.smaller:
         yield f"[{len(pictures.smaller)} picture(s) shown smaller than they are; {_saved(pictures.smaller, count, seen)}]"
     if pictures.left_out:
-        limits = f"at most {PICTURES_MAX} pictures are shown, of what can be brought to {PICTURE_BYTES // 1000} kB"
+        limits = (
+            f"at most {PICTURES_MAX} pictures are shown, of what can be brought to {PICTURE_BYTES // 1000} kB, while the whole "
+            f"answer, pictures in base64, is within {ANSWER_BYTES // 1000} kB"
+        )
         yield f"[{len(pictures.left_out)} picture(s) not shown here: {limits}; {_saved(pictures.left_out, count, seen)}]"
 
 
