@@ -12,6 +12,7 @@ from kernelexec import BackgroundCommand, Executor, SecurityError, Session
 from kernelexec.errors import CapacityReached, InvalidCode, InvalidRequest, InvalidWorkDir, UnknownExecution
 from tests.conftest import EVERY_KIND, KINDS, WRAPPED
 from tests.engine import needs_bubblewrap
+from tests.takeovers import wait_until
 
 BOUND = 10.0
 ALL = [*EVERY_KIND, pytest.param("bubblewrap", marks=needs_bubblewrap)]
@@ -89,10 +90,7 @@ def test_the_newest_lines_are_kept(session: Session) -> None:
 def test_lines_that_are_too_much_for_a_reply_are_fewer_and_not_none(session: Session) -> None:
     started = session.start_background("line=$(head -c 500 /dev/zero | tr '\\0' '\\1'); yes $line | head -n 9000")
     until(session, started.command_id, "stopped")
-    deadline = time.monotonic() + BOUND
-    while session.background(started.command_id).stdout_lines < 9000:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: session.background(started.command_id).stdout_lines == 9000)
     found = session.background_output(started.command_id, lines=9000)
     shown = found.stdout.splitlines()
     assert set(shown) == {"\x01" * 500}

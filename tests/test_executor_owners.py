@@ -85,7 +85,7 @@ def printed(script: str, **environ: str) -> str:
 
 OWNER = """
 import asyncio, os, sys, time
-from kernelexec import AsyncExecutor, Executor
+from kernelexec import AsyncExecutor
 async def main(workspace):
     async with AsyncExecutor("local", workspace=workspace) as executor:
         sessions = [await executor.session(name) for name in ("a", "b")]

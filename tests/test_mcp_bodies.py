@@ -65,7 +65,7 @@ def test_a_body_without_a_length_ends_at_the_limit(server: Server) -> None:
     assert server.ask("GET", "/readyz")[0] == 200
 
 
-def test_a_client_that_leaves_amid_its_request_is_nothing_to_write_home_about(tmp_path: Path) -> None:
+def test_a_client_that_leaves_amid_its_request_is_no_error_of_the_server(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nContent-Type: application/json\r\n"
         for more in ("", "MCP-Protocol-Version: 2026-07-28\r\n"):

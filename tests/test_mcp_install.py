@@ -115,12 +115,12 @@ def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None
 
 
 def test_each_client_gets_the_form_of_a_program_that_it_knows() -> None:
-    entry = {"type": "stdio", "command": "python", "args": ["mcp"], "env": {"A": "b"}, "cwd": "/work"}
+    entry = {"type": "stdio", "command": "python", "args": ["mcp"], "env": {"A": "b"}, "cwd": "/srv/agent"}
     shown = {name: started(client, entry) for name, client in CLIENTS.items()}
     assert {name for name, made in shown.items() if "type" in made} == {"claude-code", "cursor", "vscode"}
     assert {name for name, made in shown.items() if "cwd" in made} == {"vscode", "codex", "gemini"}
     for name in ("claude-code", "claude-desktop", "cursor"):
-        assert shown[name]["args"] == ["mcp", "--workspace", "/work/workspaces"]  # wherever it is started
+        assert shown[name]["args"] == ["mcp", "--workspace", "/srv/agent/workspaces"]  # wherever it is started
         assert started(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]
 
 

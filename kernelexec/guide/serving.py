@@ -2,12 +2,13 @@ r"""The server of MCP: who is served, over what, for how long.
 
 ## Where it listens
 
-`kernelexec mcp` speaks over stdin and stdout. `kernelexec mcp --http` listens at 127.0.0.1:8000, at `/mcp`, unless `--host`,
-`--port` or `--socket PATH` say otherwise; at other addresses than loopback only with `--tokens`, `--jwt-keys` or `--auth`.
-Foreign `Host` and `Origin` are refused with 403 (`--allowed-host`, `--allowed-origin`), bodies over 64 MiB with 413, and of
-who has no token no body is read, but forms up to 256 KiB where users of OAuth log in; `/healthz` and `/readyz` need none.
-It speaks plain HTTP, and ends no connection that says nothing: where other machines connect, have a proxy before it that
-does both. The server ends with all that it started when its client leaves, or at SIGTERM or SIGINT.
+`kernelexec mcp` speaks over stdin and stdout. `kernelexec mcp --http` listens at 127.0.0.1:8000, at `/mcp`, unless
+`--host`, `--port` or `--socket PATH` say otherwise; at other addresses than loopback only with `--tokens`, `--jwt-keys` or
+`--auth`. Foreign `Host` and `Origin` are refused with 403 (`--allowed-host`, `--allowed-origin`), bodies over 64 MiB with
+413, and of who has no token no body is read, but forms up to 256 KiB where users of OAuth log in; `/healthz` and `/readyz`
+need none. It speaks plain HTTP, and ends no connection that says nothing: where other machines connect, have a proxy before
+it that speaks TLS and ends such connections. The server ends with all that it started when its client leaves, or at SIGTERM
+or SIGINT.
 
 `kernelexec mcp-config` prints the entry for clients' settings, with absolute paths and the options that it is given;
 `kernelexec.config.clients` has it as functions, which put it into a client's mapping or list of servers and never twice.

@@ -47,7 +47,7 @@ async def answer(seen: Seen) -> ToolResult:
 
 def json_bytes(value: object) -> int:
     """How much of an answer something takes."""
-    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+    return utf8_size(json.dumps(value, ensure_ascii=False))
 
 
 def fitted(make: Callable[[int], T], most: int) -> T:
@@ -61,8 +61,8 @@ def fitted(make: Callable[[int], T], most: int) -> T:
 
 def _travels(answered: Any) -> int:  # noqa: ANN401 - any of our dataclasses
     """How much clients get of a structured answer: it comes a second time, as text."""
-    plain = asdict(answered)
-    return json_bytes(plain) + json_bytes(json.dumps(plain, ensure_ascii=False))
+    text = json.dumps(asdict(answered), ensure_ascii=False)
+    return utf8_size(text) + json_bytes(text)
 
 
 def preview(text: str, more: str, *, cut: bool = False, chars: int = PREVIEW_CHARS) -> str:

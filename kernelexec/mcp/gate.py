@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: The largest request: the largest cell, every character of it escaped, fits.
-BODY_BYTES = 64 * 1024 * 1024
+from kernelexec.mcp.wire import LINE_BYTES
+
+#: The largest request: what fits over stdin fits here.
+BODY_BYTES = LINE_BYTES
 #: The largest one where strangers log in: forms, and what registers a client.
 FORM_BYTES = 256 * 1024
 _LOOPBACK = "localhost"

@@ -119,7 +119,12 @@ async def serve_http(
         hosts = (door.host, *door.hosts)
         gate = Middleware(Gate, hosts=hosts, origins=door.origins, ready=lambda: not over.is_set(), path=PATH)
         app.user_middleware.insert(0, gate)
-        server = _Server(uvicorn.Config(app, **_OPTIONS), app, begun=lambda: told(_where(door, listener)))
+
+        def begun() -> None:
+            _leave_bound_to_gate(app)
+            told(_where(door, listener))
+
+        server = _Server(uvicorn.Config(app, **_OPTIONS), begun=begun)
 
         async def end() -> None:
             await over.wait()
@@ -156,9 +161,8 @@ _OPTIONS: dict[str, Any] = {
 class _Server(uvicorn.Server):
     """One that leaves signals to who runs it, and says when it has begun."""
 
-    def __init__(self, config: uvicorn.Config, app: Starlette, *, begun: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, *, begun: Callable[[], None]) -> None:
         super().__init__(config)
-        self._app = app
         self._begun = begun
 
     @contextlib.contextmanager
@@ -169,7 +173,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn's ``Server``."""
         await super().startup(sockets)
-        _leave_bound_to_gate(self._app)
         self._begun()
 
 

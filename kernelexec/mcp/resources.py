@@ -54,13 +54,12 @@ class Resources:
         """Read the text that a cell has printed so far, from its beginning."""
         with _raising():
             opened = self._calls.session_of(execution_id, session)
-            limit = TEXT_BYTES
-            page = await opened.read_output(execution_id, offset=0, limit=limit)
-            while _taken(clean_text(page.text)) > TEXT_BYTES:
-                limit //= 2
+            limit, text = TEXT_BYTES, None
+            while text is None or _taken(text) > TEXT_BYTES:
                 page = await opened.read_output(execution_id, offset=0, limit=limit)
+                limit, text = limit // 2, clean_text(page.text)
         more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} reads on]"
-        return _content(f"{clean_text(page.text)}{more}", _PLAIN)
+        return _content(f"{text}{more}", _PLAIN)
 
     async def _file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
         raw = bytearray()

@@ -19,7 +19,7 @@ from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirec
 from kernelexec.results import Cause, MemoryUse
 from kernelexec.session.judging import Judging
 from kernelexec.session.life import Life
-from kernelexec.session.loss import Loss
+from kernelexec.session.loss import WITH_OWNER, Loss
 from kernelexec.session.starting import NOT_READY, Ready, begin
 
 logger = logging.getLogger("kernelexec")
@@ -134,7 +134,7 @@ class Keeper(Judging):
     async def begin(self, *, bereft: bool) -> None:
         """Have a first kernel; ``bereft`` says that the session had one before, which was killed with its owner."""
         if bereft and not self._ephemeral and self.loss is None:
-            self.loss = Loss("killed", 137, (), 0, told=False)
+            self.loss = WITH_OWNER
         await self.start()
 
     async def take_over(self, handover: Handover) -> Kernel | None:

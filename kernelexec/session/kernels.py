@@ -19,7 +19,7 @@ from kernelexec.provisioning import InstalledSpec, Place
 from kernelexec.provisioning.register import note_language
 from kernelexec.session.keeper import Keeper
 from kernelexec.session.life import Life
-from kernelexec.session.loss import Loss
+from kernelexec.session.loss import WITH_OWNER
 
 _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
 
@@ -167,7 +167,7 @@ class Kernels:
             note_language(place, spec.label)
         keeper = self._make(runtime=place, installed=spec)
         if (epoch := self.ended.get(spec.label)) is not None:
-            keeper.epoch, keeper.loss = epoch, Loss("killed", 137, (), 0, told=False)
+            keeper.epoch, keeper.loss = epoch, WITH_OWNER
         return keeper
 
 

@@ -27,6 +27,10 @@ class Loss:
         return ", ".join(listed) + f" and {more} more" * (more > 0)
 
 
+#: Of a kernel that was killed with its owner, whose names nobody knows any more.
+WITH_OWNER = Loss("killed", 137, (), 0, told=False)
+
+
 def loss_told(verdict: Verdict, loss: Loss | None, epoch: int) -> None:
     """Let the first result after a new kernel say what became of the old one."""
     if loss is None:
