@@ -36,8 +36,7 @@ from kernelexec.errors import (
     UnknownExecution,
     UnknownSession,
 )
-from kernelexec.executor import AsyncExecutor
-from kernelexec.hooks import (
+from kernelexec.events import (
     CellAborted,
     CellExecuted,
     CellRefused,
@@ -53,6 +52,7 @@ from kernelexec.hooks import (
     SessionClosing,
     SessionOpened,
 )
+from kernelexec.executor import AsyncExecutor
 from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.results import (
     Attempt,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.hooks import DisplayUpdated, Event
+from kernelexec.events import DisplayUpdated, Event
 from kernelexec.notebooks import notebook_output
 from kernelexec.past import PastCell, PastStatus, called
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult

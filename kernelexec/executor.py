@@ -26,18 +26,18 @@ from kernelexec.errors import (
     UnknownSession,
     nearest,
 )
-from kernelexec.estates import Estates
-from kernelexec.hooks import Hook, checked
+from kernelexec.events import Hook, checked
+from kernelexec.executor_directories import Estates
 from kernelexec.notices import tell_passing, tell_risk
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import unavailable
-from kernelexec.provisioning.envfile import variables_of
-from kernelexec.provisioning.interpreters import check_venv
+from kernelexec.provisioning.host.interpreters import check_venv
+from kernelexec.provisioning.launch.envfile import variables_of
 from kernelexec.replay import read_past, replay
-from kernelexec.roster import Roster
 from kernelexec.session import AsyncSession
-from kernelexec.session.life import Life
-from kernelexec.session.permission import check_callables
+from kernelexec.session.cells.approval import check_callables
+from kernelexec.session.lifecycle import Life
+from kernelexec.session_registry import Roster
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 

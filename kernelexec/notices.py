@@ -6,7 +6,7 @@ import logging
 import sys
 from contextlib import suppress
 
-from kernelexec.hooks import Event, InContainer, KernelChanged, SessionAdopted, SessionClosing
+from kernelexec.events import Event, InContainer, KernelChanged, SessionAdopted, SessionClosing
 
 _SECRETS = "The environment is scrubbed of what looks like secrets."
 _RISKS = {

@@ -21,9 +21,9 @@ from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of, stored_identity
-from kernelexec.provisioning.temporary import remove_private
-from kernelexec.session.life import Life
-from kernelexec.session.starting import Ready, begin
+from kernelexec.provisioning.runtime.temp_dirs import remove_private
+from kernelexec.session.kernels.warm_start import Ready, begin
+from kernelexec.session.lifecycle import Life
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.trees import remove_tree
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.cells import Cell
-from kernelexec.hooks import CellExecuted, DisplayUpdated, Event
+from kernelexec.events import CellExecuted, DisplayUpdated, Event
 from kernelexec.notebooks import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import json_encoder

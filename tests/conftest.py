@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.provisioning import systems
+from kernelexec.provisioning import platform
 from tests.engine import IMAGE, needs_bubblewrap, needs_engine
 from tests.tight import MIB, Tight
 from tests.traces import RUN
@@ -106,7 +106,7 @@ def executor_of(kind: str, workspace: Path, **more: Any) -> Iterator[Executor]:
     config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind], kind.split()
     with pytest.MonkeyPatch.context() as patch:
         if kind in ELSEWHERE:
-            patch.setattr(systems, "HERE", systems.System.of("darwin"))
+            patch.setattr(platform, "HERE", platform.System.of("darwin"))
         with Executor(isolation=isolation, workspace=workspace, config={**config, **more}) as opened:
             yield opened
 

@@ -12,9 +12,9 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from kernelexec.provisioning.container.labels import CLIENT, ROOT
 from kernelexec.provisioning.engine import Engine, Seen
-from kernelexec.provisioning.kernelspecs import install_spec
-from kernelexec.provisioning.labels import CLIENT, ROOT
+from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.conftest import KINDS
 
 BOUND = 120.0

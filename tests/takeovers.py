@@ -16,15 +16,15 @@ import anyio
 import anyio.to_thread
 
 from kernelexec import AsyncSession, InputRequest
-from kernelexec.belongings import Belongings
-from kernelexec.collector import Collector
 from kernelexec.config import Config, load
 from kernelexec.journal import in_flight
 from kernelexec.kernel import Kernel
+from kernelexec.outputs import Collector
 from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, new_root, stored_identity
-from kernelexec.provisioning.register import left_sessions
-from kernelexec.provisioning.roots import Root
-from kernelexec.session.inheritance import Left
+from kernelexec.provisioning.runtime.discovery import left_sessions
+from kernelexec.provisioning.runtime.owned_directory import Root
+from kernelexec.session.cells.takeover import Left
+from kernelexec.session_resources import Belongings
 
 BOUND = 60
 PATIENCE = 30.0

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor
-from kernelexec.hooks import Event, SessionAdopted
+from kernelexec.events import Event, SessionAdopted
+from kernelexec.provisioning.container.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.provisioning.engine import Engine, Labelled
-from kernelexec.provisioning.handover import NAME
-from kernelexec.provisioning.labels import RUNTIME, SESSION, WORKSPACE
+from kernelexec.provisioning.runtime.handover import NAME
 from tests.engine import IMAGE, needs_engine
 from tests.language_image import language_image
 from tests.traces import runtime_directories

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import belongings
-from kernelexec.belongings import Belongings
+from kernelexec import session_resources
 from kernelexec.config import Config, load
 from kernelexec.errors import InvalidConfig
 from kernelexec.journal import journal_path
 from kernelexec.provisioning import Handover
-from kernelexec.provisioning.register import LeftSession
+from kernelexec.provisioning.runtime.discovery import LeftSession
+from kernelexec.session_resources import Belongings
 
 
 class Refusal:
@@ -64,7 +64,7 @@ def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_it
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    monkeypatch.setattr(belongings, step, Refusal(getattr(belongings, step)))
+    monkeypatch.setattr(session_resources, step, Refusal(getattr(session_resources, step)))
     with pytest.raises(InvalidConfig, match="cannot be had"):
         had(config, root)
     assert opened(tmp_path) == []

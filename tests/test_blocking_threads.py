@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Closed, Executor, InvalidRequest, Output, Session
-from kernelexec.estates import Estates
 from kernelexec.executor import AsyncExecutor
+from kernelexec.executor_directories import Estates
 from tests.traces import descriptors, marked_processes, runtime_directories
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)"

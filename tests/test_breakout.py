@@ -18,9 +18,9 @@ import pytest
 
 from kernelexec import Executor, Session
 from kernelexec.errors import KernelNotAnswering
-from kernelexec.kernel.visit import ask_kernel
+from kernelexec.kernel.one_shot import ask_kernel
 from kernelexec.provisioning.engine import Engine
-from kernelexec.provisioning.runtime import RuntimeDirectory
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
 from tests.engine import needs_engine
 from tests.test_hostile import forget_peak, peak_bytes

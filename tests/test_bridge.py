@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.loopback import free_ports
+from kernelexec.provisioning.runtime.ports import free_ports
 from tests.takeovers import wait_until
 
 SERVES = """

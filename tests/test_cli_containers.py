@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import ContainerGone
+from kernelexec.provisioning.container.labels import OWNER
 from kernelexec.provisioning.engine import Engine
-from kernelexec.provisioning.labels import OWNER
 from tests.engine import needs_engine
 from tests.terminal import Terminal
 from tests.test_cli import BOUND, COMMAND, SWALLOW, environment, script

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor
-from kernelexec.provisioning.bases import bases
-from kernelexec.provisioning.register import CONTROL, CONTROL_KEY, live_roots
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, live_roots
+from kernelexec.provisioning.runtime.locations import bases
 from tests.mcp_clients import record_of
 from tests.test_cli import BOUND, COMMAND, environment, kernelexec
 from tests.test_mcp_http import Server, serving

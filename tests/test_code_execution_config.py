@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, Disabled, Executor
-from kernelexec.belongings import Belongings
 from kernelexec.config import MIB, Config, load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
+from kernelexec.session_resources import Belongings
 
 WHERE = "import os; print(os.getcwd())"
 KX = "KERNELEXEC_USE_DOCKER"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelexec.collector import Collector, Displays
 from kernelexec.config import OutputLimits
+from kernelexec.outputs import Collector, Displays
 from kernelexec.results import DisplayData, Error, ExecuteResult, Output, Stream
 
 Feed = tuple[str, dict[str, Any]]

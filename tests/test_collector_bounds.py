@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernelexec.collector import Collector, Displays
 from kernelexec.config import OutputLimits
+from kernelexec.outputs import Collector, Displays
 from kernelexec.results import DisplayData, ExecutionResult, Output, Stream
 from tests.hostile.messages import feeds
 

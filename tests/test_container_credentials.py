@@ -9,9 +9,9 @@ import pytest
 from kernelexec import Executor
 from kernelexec.config import CREDENTIALS, Config, load
 from kernelexec.errors import InvalidConfig
+from kernelexec.provisioning.container.environment import environment_inside
+from kernelexec.provisioning.container.mounts import binds
 from kernelexec.provisioning.engine.accounts import moved
-from kernelexec.provisioning.inside import environment_inside
-from kernelexec.provisioning.mounts import binds
 from tests.engine import MINIMAL, needs_engine
 
 FILES = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidWorkDir, Session
-from kernelexec.kernel.visit import ask_kernel
-from kernelexec.provisioning.runtime import RuntimeDirectory
+from kernelexec.kernel.one_shot import ask_kernel
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
 from tests.engine import needs_engine
 

@@ -15,7 +15,7 @@ from kernelexec.cells import CodeCell, command
 from kernelexec.containerlog import ContainerLog, check
 from kernelexec.containerlog import flow as flows
 from kernelexec.errors import InvalidConfig, InvalidRequest
-from kernelexec.hooks import (
+from kernelexec.events import (
     CellAborted,
     CellExecuted,
     CellRefused,

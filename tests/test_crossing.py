@@ -11,13 +11,14 @@ import pytest
 from kernelexec import Executor, KernelStartFailed
 from kernelexec.config import Config, load
 from kernelexec.errors import EngineAway, EngineRefused
-from kernelexec.provisioning import crossing, standin, systems
-from kernelexec.provisioning.crossing import by_signs, sockets_cross, tried
+from kernelexec.provisioning import platform as systems
+from kernelexec.provisioning.container import mounted_python, socket_probe
+from kernelexec.provisioning.container.create import NotShared, make
+from kernelexec.provisioning.container.labels import ROOT
+from kernelexec.provisioning.container.socket_probe import by_signs, sockets_cross, tried
 from kernelexec.provisioning.engine import Engine, Order, Whereabouts
 from kernelexec.provisioning.engine.whereabouts import _listener
-from kernelexec.provisioning.labels import ROOT
-from kernelexec.provisioning.making import NotShared, make
-from kernelexec.provisioning.spec import KernelNotHeard
+from kernelexec.provisioning.launch.kernelspec import KernelNotHeard
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.language_image import static_image
 
@@ -30,19 +31,19 @@ NOBODY = 0
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossing, "_known", {})
-    monkeypatch.setattr(crossing, "_doubted", set())
+    monkeypatch.setattr(socket_probe, "_known", {})
+    monkeypatch.setattr(socket_probe, "_doubted", set())
 
 
-def signs(monkeypatch: pytest.MonkeyPatch, found: crossing.Crossing | None) -> list[Path]:
+def signs(monkeypatch: pytest.MonkeyPatch, found: socket_probe.Crossing | None) -> list[Path]:
     """Have them say that; where they were looked for."""
     asked: list[Path] = []
 
-    def by_signs(_: Whereabouts, root: Path) -> crossing.Crossing | None:
+    def by_signs(_: Whereabouts, root: Path) -> socket_probe.Crossing | None:
         asked.append(root)
         return found
 
-    monkeypatch.setattr(crossing, "by_signs", by_signs)
+    monkeypatch.setattr(socket_probe, "by_signs", by_signs)
     return asked
 
 
@@ -93,7 +94,7 @@ def test_who_may_not_look_into_the_engine_goes_by_the_machine(
         return stat(path, **options)
 
     monkeypatch.setattr(Path, "stat", refused)
-    monkeypatch.setattr(crossing, "in_container", lambda: inside)
+    monkeypatch.setattr(socket_probe, "in_container", lambda: inside)
     assert by_signs(where(**said), short_path) == sign
 
 
@@ -139,15 +140,15 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("found", PROGRAMS)
 def test_a_trial_finds_what_else_crosses(monkeypatch: pytest.MonkeyPatch, short_path: Path, found: str) -> None:
-    monkeypatch.setattr(crossing, "_PROGRAM", PROGRAMS[found])
+    monkeypatch.setattr(socket_probe, "_PROGRAM", PROGRAMS[found])
     with Engine() as engine:
         assert tried(engine, config(short_path), short_path, "python3") == found
     assert left(short_path) == []
 
 
 def test_a_socket_that_is_seen_but_not_connected_does_not_cross(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    monkeypatch.setattr(crossing, "_TRIAL_SECONDS", 1.0)
-    monkeypatch.setattr(crossing, "_answers", lambda _: False)
+    monkeypatch.setattr(socket_probe, "_TRIAL_SECONDS", 1.0)
+    monkeypatch.setattr(socket_probe, "_answers", lambda _: False)
     with Engine() as engine:
         assert tried(engine, config(short_path), short_path, "python3") == "files"
     assert left(short_path) == []
@@ -156,16 +157,16 @@ def test_a_socket_that_is_seen_but_not_connected_does_not_cross(monkeypatch: pyt
 def test_an_engine_is_tried_once(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     asked = signs(monkeypatch, None)
     trials = iter(["sockets"])
-    monkeypatch.setattr(crossing, "tried", lambda *_: next(trials))
+    monkeypatch.setattr(socket_probe, "tried", lambda *_: next(trials))
     assert [sockets_cross(config(short_path), short_path, "python3") for _ in range(3)] == [True] * 3
     assert len(asked) == 1
 
 
 def test_after_a_doubt_signs_are_not_believed(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     asked = signs(monkeypatch, "sockets")
-    monkeypatch.setattr(crossing, "tried", lambda *_: "files")
+    monkeypatch.setattr(socket_probe, "tried", lambda *_: "files")
     assert sockets_cross(config(short_path), short_path, "python3")
-    crossing.doubt()
+    socket_probe.doubt()
     assert not sockets_cross(config(short_path), short_path, "python3")
     assert len(asked) == 1
 
@@ -182,7 +183,7 @@ def test_a_trial_in_a_directory_that_the_engine_does_not_see_finds_nothing(
     def refused(*_: object) -> str:
         raise NotShared(short_path)
 
-    monkeypatch.setattr(crossing, "make", refused)
+    monkeypatch.setattr(socket_probe, "make", refused)
     with Engine() as engine:
         assert tried(engine, config(short_path), short_path, "python3") == "nothing"
     assert left(short_path) == []
@@ -213,7 +214,7 @@ def test_ports_of_another_machine_are_not_waited_for(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("found", "transport"), [("sockets", "ipc"), ("files", "tcp"), (None, "ipc")])
 def test_a_session_is_reached_in_the_way_that_was_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: crossing.Crossing | None, transport: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: socket_probe.Crossing | None, transport: str
 ) -> None:
     signs(monkeypatch, found)
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
@@ -227,7 +228,7 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     signs(monkeypatch, "sockets")
-    monkeypatch.setattr(crossing, "tried", lambda *_: "files")
+    monkeypatch.setattr(socket_probe, "tried", lambda *_: "files")
     silent = tmp_path / "silent"
     silent.write_text('#!/bin/sh\ncase "$KERNELEXEC_LAUNCH" in *curve*) exec python3 "$@";; esac\nexec sleep 600\n')
     silent.chmod(0o755)
@@ -244,11 +245,11 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
 
 def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     signs(monkeypatch, None)
-    monkeypatch.setattr(standin, "_chosen", {})
+    monkeypatch.setattr(mounted_python, "_chosen", {})
     options = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL}}
     with Executor("container", workspace=tmp_path, config=options) as executor:
         assert executor.session("a").execute("6 * 7").text == "42\n"
-    assert list(crossing._known.values()) == [True]
+    assert list(socket_probe._known.values()) == [True]
 
 
 def test_a_trial_without_python_says_so(short_path: Path) -> None:

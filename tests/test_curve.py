@@ -15,9 +15,9 @@ import zmq.utils.z85
 from nacl.bindings import crypto_box_easy_afternm
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel import curve, zmtp
-from kernelexec.kernel.channels import Channel
-from kernelexec.kernel.zmtp import Multipart, ProtocolError
+from kernelexec.kernel.wire import curve, zmtp
+from kernelexec.kernel.wire.channels import Channel
+from kernelexec.kernel.wire.zmtp import Multipart, ProtocolError
 
 PATIENCE = 30
 LIMIT = 100_000

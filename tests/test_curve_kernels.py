@@ -22,16 +22,17 @@ import pytest
 import zmq
 import zmq.utils.z85
 
-from kernelexec.collector import Collector
 from kernelexec.config import Config, OutputLimits
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.kernel import Kernel, ask_kernel, lease
-from kernelexec.kernel.dialing import Dialing
-from kernelexec.kernel.link import Link
-from kernelexec.kernel.zmtp import GREETING, message, ready_command
-from kernelexec.provisioning import Connection, LocalPlace, RuntimeDirectory, Transport, runtime
-from kernelexec.provisioning.local import Provisioner
-from kernelexec.provisioning.loopback import free_ports
+from kernelexec.kernel.client import Link
+from kernelexec.kernel.wire.connect import Dialing
+from kernelexec.kernel.wire.zmtp import GREETING, message, ready_command
+from kernelexec.outputs import Collector
+from kernelexec.provisioning import Connection, LocalPlace, RuntimeDirectory, Transport
+from kernelexec.provisioning.provisioners.local import Provisioner
+from kernelexec.provisioning.runtime import kernel_directory
+from kernelexec.provisioning.runtime.ports import free_ports
 from tests.traces import descriptors, marked_processes
 
 BOUND = 60.0
@@ -270,7 +271,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def published(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """A provisioner whose kernels are reached at other ports than they bind, known once they run."""
     ports = free_ports(tuple(f"{channel}_port" for channel in CHANNELS))[1]
-    monkeypatch.setattr(runtime, "PUBLISHED_PORTS", ports)
+    monkeypatch.setattr(kernel_directory, "PUBLISHED_PORTS", ports)
     publisher, launch = Publisher(ports), Provisioner.launch_kernel
 
     async def launch_kernel(self: Provisioner, cmd: list[str], **kwargs: Any) -> Any:
@@ -324,7 +325,7 @@ OWNER = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
 import anyio
-from kernelexec.collector import Collector
+from kernelexec.outputs import Collector
 from kernelexec.config import Config, OutputLimits
 from kernelexec.kernel import Kernel, lease
 from kernelexec.provisioning import LocalPlace, RuntimeDirectory

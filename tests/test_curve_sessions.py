@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import Executor, Session, belongings
+from kernelexec import Executor, Session, session_resources
 from kernelexec.config import Config
 from kernelexec.provisioning import LocalPlace
 from tests.test_contract import (
@@ -68,7 +68,7 @@ def encrypted(config: Config, *, workspace: Path, **_: object) -> LocalPlace:
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(belongings, "place_of", encrypted)
+        patch.setattr(session_resources, "place_of", encrypted)
         with Executor("local", workspace=tmp_path_factory.mktemp("workspaces")) as opened:
             yield opened
 

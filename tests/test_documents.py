@@ -12,7 +12,7 @@ import pytest
 
 from kernelexec.documents import Document
 from kernelexec.errors import InvalidRequest
-from kernelexec.hooks import DisplayUpdated, SessionClosed
+from kernelexec.events import DisplayUpdated, SessionClosed
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
 CODE: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 
 from kernelexec import AsyncExecutor, ExecutionResult, IsolationUnavailable
 from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning.container.labels import OWNER
 from kernelexec.provisioning.engine import Engine
-from kernelexec.provisioning.labels import OWNER
 from tests.engine import IMAGE, needs_engine
 from tests.own_engine import OwnEngine, own_engine
 

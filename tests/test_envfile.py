@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidConfig, notices
-from kernelexec.provisioning.envfile import variables_of
+from kernelexec.provisioning.launch.envfile import variables_of
 from tests.conftest import EVERY_KIND, KINDS
 
 LINES = """

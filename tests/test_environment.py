@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.config import Environment
-from kernelexec.provisioning.environment import looks_secret, scrubbed
+from kernelexec.provisioning.launch.environment import looks_secret, scrubbed
 
 HELD_NAMES = """
     API_KEY APIKEY OPENAI_API_KEY ANTHROPIC_API_KEY openai_api_key OpenAI_Api_Key MYAPIKEY API_KEY_2 GOOGLE_APIKEY

@@ -10,12 +10,13 @@ import pytest
 
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config, load
-from kernelexec.estates import Estates, heritage
-from kernelexec.hooks import CellStarted
+from kernelexec.events import CellStarted
+from kernelexec.executor_directories import Estates, heritage
 from kernelexec.journal import Journal, journal_path
-from kernelexec.provisioning import Handover, new_root, orphans
-from kernelexec.provisioning.register import LeftSession, left_sessions, note
-from kernelexec.provisioning.roots import Root
+from kernelexec.provisioning import Handover, new_root
+from kernelexec.provisioning.container import orphans
+from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions, note
+from kernelexec.provisioning.runtime.owned_directory import Root
 
 HANDOVER = Handover(1, "token", {}, {})
 

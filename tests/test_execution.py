@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kernelexec.collector import Collector
 from kernelexec.config import OutputLimits
 from kernelexec.kernel import execution as module
 from kernelexec.kernel.execution import End, Execution
+from kernelexec.outputs import Collector
 from kernelexec.results import Stream
 
 PATIENCE = 8.0

@@ -20,7 +20,7 @@ from kernelexec import (
     InvalidWorkDir,
     Session,
 )
-from kernelexec.hooks import Event
+from kernelexec.events import Event
 from kernelexec.journal.reading import rows
 
 

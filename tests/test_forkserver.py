@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.provisioning.forkserver import ForkedProcess, ForkServer, NoForkServer
-from kernelexec.provisioning.processes import Mark
+from kernelexec.provisioning.host.fork_client import ForkedProcess, ForkServer, NoForkServer
+from kernelexec.provisioning.runtime.processes import Mark
 from tests.traces import marked_processes
 
 BOUND = 30

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Config, ExecutionResult, Executor, InvalidRequest, Session, UnknownExecution
-from kernelexec.guidance import OFF, Surroundings, debugging, guidance
+from kernelexec.prompts import OFF, Surroundings, debugging, guidance
 from kernelexec.results import DisplayData, PythonEnvironment
 from tests.engine import IMAGE, needs_engine
 from tests.mcp_clients import ERAS, connected, transport

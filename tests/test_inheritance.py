@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kernelexec import AsyncSession, ExecutionResult
 from kernelexec.containerlog import ContainerLog
-from kernelexec.hooks import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
+from kernelexec.events import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
 from kernelexec.journal import in_flight, journal_path, past, read
-from kernelexec.provisioning.register import left_sessions
+from kernelexec.provisioning.runtime.discovery import left_sessions
 from kernelexec.results import Stream
 from tests.takeovers import BOUND, gone, inherited, kernel_pid, kill_after, session_owner, wait_until
 from tests.test_recorder import cells_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest
-from kernelexec.provisioning.installed import Installed
-from kernelexec.provisioning.spec import PROVISIONER, create_provisioner, guarded_spec
+from kernelexec.provisioning.jupyter.installed import Installed
+from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_provisioner, guarded_spec
 from tests.kernelspecs import write
 
 
@@ -113,5 +113,5 @@ def test_our_guard_and_provisioner_serve_every_kernelspec(specs: Path) -> None:
     guarded = guarded_spec(spec, Path("/c"))
     assert (guarded.argv[0], guarded.argv[-4:]) == (sys.executable, ["--guard", "k", "-f", "/c"])
     assert (guarded.env, guarded.interrupt_mode) == ({"A": "1"}, "message")
-    assert type(create_provisioner("id", guarded)).__module__ == "kernelexec.provisioning.local"
+    assert type(create_provisioner("id", guarded)).__module__ == "kernelexec.provisioning.provisioners.local"
     assert guarded.metadata["kernel_provisioner"]["provisioner_name"] == PROVISIONER

@@ -18,7 +18,7 @@ import pytest
 
 from kernelexec.cells import CodeCell, ShellCell, digest, fingerprint
 from kernelexec.errors import InvalidCode, InvalidRequest, Refused
-from kernelexec.hooks import (
+from kernelexec.events import (
     CellAborted,
     CellExecuted,
     CellRefused,

@@ -18,7 +18,7 @@ from jupyter_client.manager import KernelManager
 from papermill.execute import execute_notebook
 
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.engine import needs_engine
 from tests.jupyter_places import IMAGE, SPECS, containers, jupyter_place, kernel_of, text_of
 from tests.test_oracle import joined

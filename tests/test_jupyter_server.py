@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import websocket
 
-from kernelexec.provisioning.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.engine import needs_engine
 from tests.jupyter_places import BOUND, SPECS, comes_true, containers, jupyter_place, kernel_of, text_of
 from tests.traces import marked_processes, runtime_directories

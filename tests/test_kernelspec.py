@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
-from kernelexec.provisioning.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.kernelspecs import write
 from tests.test_cli import kernelexec, names, refused
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kernelexec.provisioning.kills import Kills
+from kernelexec.provisioning.container.oom import Kills
 
 
 @pytest.fixture

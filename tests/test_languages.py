@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 from kernelexec import DisplayData, Executor, InvalidCode, InvalidRequest, KernelChanged, KernelStartFailed, Session
-from kernelexec.hooks import Event
+from kernelexec.events import Event
 from kernelexec.results import Stream
 from tests.conftest import EVERY_KIND
 from tests.engine import IMAGE, needs_engine

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.provisioning import container
+from kernelexec.provisioning.provisioners import container
 from tests.conftest import EVERY_KIND
 from tests.engine import needs_engine
 from tests.kernelspecs import BASH, settings, write, write_all

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Session
-from kernelexec.collector import Collector, Displays
 from kernelexec.config import OutputLimits
 from kernelexec.inkernel.words import HALF_BYTES, LastWords
 from kernelexec.kernel import Execution
-from kernelexec.kernel.lastwords import unsent
+from kernelexec.kernel.crash_output import unsent
+from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream
 
 OUT, ERR = False, True

@@ -14,10 +14,11 @@ import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning import RuntimeDirectory, succession
+from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.provisioning.container import reuse
+from kernelexec.provisioning.container.create import make
+from kernelexec.provisioning.container.labels import WORKSPACE
 from kernelexec.provisioning.engine import Engine, Labelled
-from kernelexec.provisioning.labels import WORKSPACE
-from kernelexec.provisioning.making import make
 from tests.engine import IMAGE, needs_engine
 from tests.succession import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 
@@ -135,7 +136,7 @@ def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
         time.sleep(1)  # in the thread that makes it
         return made
 
-    monkeypatch.setattr(succession, "make", slow)
+    monkeypatch.setattr(reuse, "make", slow)
     asyncio.run(main())
     with Engine() as engine:
         assert engine.labelled(f"{WORKSPACE}={tmp_path}") == []
@@ -164,7 +165,7 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
         time.sleep(0.5)  # in the thread, of which nobody knows yet what it made
         return container
 
-    monkeypatch.setattr(succession, "make", slow)
+    monkeypatch.setattr(reuse, "make", slow)
     asyncio.run(main())
     assert made.is_set()
 

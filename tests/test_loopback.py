@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.dialing import Dialing
+from kernelexec.kernel.wire.connect import Dialing
 from kernelexec.provisioning import Connection
-from kernelexec.provisioning.loopback import free_ports, strangers
+from kernelexec.provisioning.runtime.ports import free_ports, strangers
 
 LISTENS = """
 import socket, sys, time

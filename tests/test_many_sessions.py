@@ -21,7 +21,7 @@ from kernelexec import (
     Output,
     QueueFull,
 )
-from kernelexec.session.turn import Turn
+from kernelexec.session.cells.cell_run import Turn
 from tests.traces import descriptors, marked_processes, processes_of, runtime_directories
 
 SESSIONS, CELLS = 20, 10

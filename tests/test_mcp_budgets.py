@@ -15,8 +15,8 @@ import PIL.Image
 import pytest
 from fastmcp.client.client import CallToolResult
 
-from kernelexec.mcp.pictures import PICTURE_BYTES, SIDE_PIXELS, inline
-from kernelexec.mcp.tables import table_text
+from kernelexec.mcp.content.pictures import PICTURE_BYTES, SIDE_PIXELS, inline
+from kernelexec.mcp.content.tables import table_text
 from kernelexec.results import Image
 from tests.mcp_clients import Agent, connected, record_of, text_of, transport
 
@@ -100,7 +100,7 @@ def test_two_hundred_figures(agent: Agent) -> None:
 
 
 def test_pictures_come_as_pictures_beside_a_record_of_the_published_schema(agent: Agent) -> None:
-    from kernelexec.mcp.answers import record_schema  # noqa: PLC0415 - of what is tested here only
+    from kernelexec.mcp.content.answers import record_schema  # noqa: PLC0415 - of what is tested here only
 
     tools = {tool.name: tool for tool in agent.do("list_tools")}
     schema = record_schema()

@@ -13,8 +13,8 @@ import pytest
 from fastmcp import Client
 
 from kernelexec import AsyncExecutor
+from kernelexec.mcp.calls.progress import newest_line
 from kernelexec.mcp.server import make_server
-from kernelexec.mcp.waiting import newest_line
 from kernelexec.results import DisplayData, Stream
 from tests.mcp_clients import ERAS, record_of, text_of
 

@@ -12,9 +12,9 @@ import pytest
 
 from kernelexec.errors import InvalidConfig, InvalidRequest
 from kernelexec.mcp.callers import PROCESS, Caller
-from kernelexec.mcp.gate import Gate
-from kernelexec.mcp.http import Door, _listen
-from kernelexec.mcp.tokens import Tokens, add_token, hashed
+from kernelexec.mcp.http.app import Door, _listen
+from kernelexec.mcp.http.guard import Gate
+from kernelexec.mcp.http.tokens import Tokens, add_token, hashed
 
 LIMIT = 100
 

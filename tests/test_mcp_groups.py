@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec.config.clients import server_entry
-from kernelexec.mcp.groups import EVERYTHING, GROUPS
+from kernelexec.mcp.toolsets import EVERYTHING, GROUPS
 from tests.mcp_clients import ERAS, Agent, connected, text_of, transport
 from tests.test_cli import kernelexec
 from tests.test_mcp_http import TOOLS

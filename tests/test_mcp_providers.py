@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.mcp.providers import Provided
+from kernelexec.mcp.http.oauth import Provided
 from tests.test_cli import kernelexec
 
 

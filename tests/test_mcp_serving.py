@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kernelexec.mcp.wire import Lines, refusal
+from kernelexec.mcp.stdio_transport import Lines, refusal
 from tests.mcp_clients import ERAS, raw
 from tests.test_cli import AWAY, BOUND, COMMAND, environment, kernelexec, names, refused
 from tests.test_cli_running import appears

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from kernelexec import AsyncExecutor
 from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.mcp import calls, tasks
+from kernelexec.mcp.calls import sessions, tasks
 from kernelexec.mcp.server import make_server
 from tests.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
 from tests.task_clients import LONG, META, METHODS, TASKS, Created, Knowing, answer_of, begin, request, until
@@ -230,7 +230,7 @@ def test_a_server_over_http_with_a_task_ends_in_time_and_leaves_nothing(tmp_path
 
 
 def test_tasks_that_nobody_can_look_at_any_more_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_AT_ONCE", SHORTEST_TIMEOUT)
+    monkeypatch.setattr(sessions, "_AT_ONCE", SHORTEST_TIMEOUT)
     monkeypatch.setattr(tasks, "_MANY", 4)
     kept: list[int] = []
 

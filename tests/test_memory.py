@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec import MemoryHigh, Session
-from kernelexec.hooks import Event
+from kernelexec.events import Event
 from tests.tight import MIB, Tight
 
 FILLS = "parts = []\nfor _ in range(500):\n    parts = [*parts, bytearray(b'x') * 2_000_000]\n    time.sleep(0.03)"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from kernelexec.kernel.messages import Malformed, Message, Wire
-from kernelexec.kernel.zmtp import Multipart
+from kernelexec.kernel.wire.messages import Malformed, Message, Wire
+from kernelexec.kernel.wire.zmtp import Multipart
 
 KEY = b"0123456789abcdef"
 DELIMITER = b"<IDS|MSG>"

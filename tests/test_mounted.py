@@ -10,9 +10,9 @@ import pytest
 
 from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.config import Config
-from kernelexec.provisioning import standin
+from kernelexec.provisioning.container import mounted_python
+from kernelexec.provisioning.container.labels import RUNTIME_INSIDE
 from kernelexec.provisioning.engine import Engine, mounted, probing
-from kernelexec.provisioning.labels import RUNTIME_INSIDE
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.language_image import static_image
 
@@ -92,7 +92,7 @@ def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path
     with Executor("container", workspace=tmp_path, config=config) as executor:
         result = executor.session().execute("import sys; 'kernelexec' in sys.executable")
         assert (result.text, result.notes) == ("False\n", ())
-        assert standin.stand_in(executor.config.container) is None
+        assert mounted_python.stand_in(executor.config.container) is None
 
 
 def test_a_mounted_one_can_be_asked_for(tmp_path: Path) -> None:

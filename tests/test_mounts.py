@@ -11,7 +11,7 @@ import pytest
 import kernelexec
 from kernelexec.config import MIB, Container, Mount
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.provisioning.mounts import binds, give, refusal
+from kernelexec.provisioning.container.mounts import binds, give, refusal
 
 NEVER = {
     "everything": "/",

@@ -14,7 +14,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from kernelexec import AsyncExecutor, Executor, KernelStartFailed, belongings
+from kernelexec import AsyncExecutor, Executor, KernelStartFailed, session_resources
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.files import write_atomically
 from tests.test_recorder import cells_of
@@ -68,7 +68,7 @@ def test_many_who_ask_at_once_get_a_name_each(tmp_path: Path) -> None:
 
     def ask() -> None:
         begin.wait(10)
-        recorder = belongings._recorder("s", place)
+        recorder = session_resources._recorder("s", place)
         assert recorder is not None
         found.append(recorder.path)
 
@@ -125,7 +125,7 @@ def test_where_no_notebook_can_be_made_a_session_goes_without(
     def fail(_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(belongings, "make_empty", fail)
+    monkeypatch.setattr(session_resources, "make_empty", fail)
     with caplog.at_level(logging.ERROR, logger="kernelexec"), Executor("local", workspace=tmp_path) as mine:
         session = mine.session("s")
         assert session.notebook is None

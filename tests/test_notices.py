@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
-from kernelexec.hooks import InContainer, KernelChanged, SessionClosing
+from kernelexec.events import InContainer, KernelChanged, SessionClosing
 from kernelexec.notices import Notices
 from tests.conftest import KINDS
 from tests.engine import needs_engine

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec.provisioning.local import Provisioner
-from kernelexec.provisioning.processes import NAME, Leader, Mark
+from kernelexec.provisioning.provisioners.local import Provisioner
+from kernelexec.provisioning.runtime.processes import NAME, Leader, Mark
 
 PATIENCE_MS = 30_000
 #: Says its id and stays; says every signal of two that it gets.

@@ -16,9 +16,9 @@ import pytest
 
 from kernelexec import Session
 from kernelexec.cells import CodeCell
-from kernelexec.collector import Collector
 from kernelexec.config import OutputLimits
-from kernelexec.hooks import CellExecuted, DisplayUpdated, Event, KernelChanged, SessionClosed, SessionOpened
+from kernelexec.events import CellExecuted, DisplayUpdated, Event, KernelChanged, SessionClosed, SessionOpened
+from kernelexec.outputs import Collector
 from kernelexec.recorder import Recorder as Noting
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from tests.hostile.messages import feeds

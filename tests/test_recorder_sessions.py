@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, recorder
-from kernelexec.hooks import DisplayUpdated
-from kernelexec.session import scribe
+from kernelexec.events import DisplayUpdated
+from kernelexec.session.observers import notebook_writer
 from tests.slow_disk import BOUND, Disk
 from tests.test_recorder import cells_of
 
@@ -111,7 +111,7 @@ def test_a_disk_that_hangs_holds_no_result_back_for_ever_and_no_close(
         disk.free.set()
         await until(lambda: bool(cells_of(notebook_of(one))))
 
-    monkeypatch.setattr(scribe, "PATIENCE", 0.2)
+    monkeypatch.setattr(notebook_writer, "PATIENCE", 0.2)
     monkeypatch.setattr(recorder, "_PATIENCE", 0.1)
     run(tmp_path, main)
     assert "kernelexec.notebook_late" in [record.message for record in caplog.records]
@@ -160,7 +160,7 @@ def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Dis
         await one.execute("import time\nfor n in range(200):\n    handle.update(n)\n    time.sleep(0.002)\n")
         await one.save_notebook()
         assert text_of(one) == "199"
-        assert disk.writes - before <= 2 + (time.monotonic() - begun) / scribe.SOONEST
+        assert disk.writes - before <= 2 + (time.monotonic() - begun) / notebook_writer.SOONEST
 
     run(tmp_path, main)
 
@@ -175,7 +175,7 @@ def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pyte
             if isinstance(event, DisplayUpdated):
                 heard.set()
 
-        monkeypatch.setattr(scribe.Scribe, "__call__", hear)
+        monkeypatch.setattr(notebook_writer.Scribe, "__call__", hear)
         for session in (one, two):
             await session.execute(SHOW)
             heard.clear()
@@ -186,7 +186,7 @@ def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pyte
         await one.close()
         assert text_of(one) == "'new'"
 
-    monkeypatch.setattr(scribe, "SOONEST", 600.0)
-    monkeypatch.setattr(scribe, "LATEST", 600.0)
+    monkeypatch.setattr(notebook_writer, "SOONEST", 600.0)
+    monkeypatch.setattr(notebook_writer, "LATEST", 600.0)
     run(tmp_path, main)
     assert cells_of(tmp_path / "two" / "two.ipynb")[0].outputs[0].data["text/plain"] == "'new'"

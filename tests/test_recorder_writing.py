@@ -14,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from kernelexec import recorder
-from kernelexec.hooks import DisplayUpdated
+from kernelexec.events import DisplayUpdated
 from kernelexec.notebooks import notebook_output
 from kernelexec.recorder import Recorder
 from kernelexec.results import DisplayData, Stream

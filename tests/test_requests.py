@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, InvalidRequest, QueueFull, Refused
-from kernelexec.hooks import CellAborted, CellRefused, CellStarted, Event
+from kernelexec.events import CellAborted, CellRefused, CellStarted, Event
 from kernelexec.journal import Journal, read, rows
 
 BOUND = 60

@@ -15,7 +15,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, KernelConnectionFailed
 from kernelexec.cells import CodeCell
-from kernelexec.hooks import CellAborted, CellExecuted, CellStarted, Event
+from kernelexec.events import CellAborted, CellExecuted, CellStarted, Event
 from kernelexec.journal import Journal, past
 from kernelexec.results import ExecutionResult
 

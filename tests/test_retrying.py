@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Attempts, Executor, Session
 from kernelexec.errors import InvalidRequest
-from kernelexec.hooks import KernelChanged
+from kernelexec.events import KernelChanged
 
 
 @pytest.fixture(scope="module")

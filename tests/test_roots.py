@@ -17,15 +17,16 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning import new_root, roots
-from kernelexec.provisioning.bases import bases
-from kernelexec.provisioning.roots import RECORD, Owner, Root, sweep
+from kernelexec.provisioning import new_root
+from kernelexec.provisioning.runtime import owned_directory
+from kernelexec.provisioning.runtime.locations import bases
+from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, sweep
 
 OWN = """
 import os, sys
 from pathlib import Path
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.roots import Root
+from kernelexec.provisioning.runtime.owned_directory import Root
 root = Root.claim(new_root())
 (root.path / "work" / "1").mkdir(parents=True)
 (root.path / "work" / "1" / "spill").write_text("kept")
@@ -61,9 +62,9 @@ def line_of(process: subprocess.Popen[str]) -> str:
 OUT_OF_DESCRIPTORS = """
 import json, os, resource, sys
 from pathlib import Path
-from kernelexec.provisioning.labels import OWNER, ROOT
-from kernelexec.provisioning.orphans import abandoned
-from kernelexec.provisioning.roots import RECORD, Owner
+from kernelexec.provisioning.container.labels import OWNER, ROOT
+from kernelexec.provisioning.container.orphans import abandoned
+from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner
 record = Path(sys.argv[1], RECORD).read_text()
 owner, labels = Owner.said(json.loads(record)), {OWNER: record, ROOT: sys.argv[1]}
 free = os.dup(0)
@@ -98,7 +99,10 @@ def left(base: Path, record: Owner | str | None, *names: str, name: str = "kx-ab
 
 def dead(**changes: Any) -> Owner:
     """An owner on this machine that has ended."""
-    return replace(Owner(2**22 + 1, 5, roots._boot(), roots._pid_namespace(), os.uname().nodename, locked=True), **changes)
+    return replace(
+        Owner(2**22 + 1, 5, owned_directory._boot(), owned_directory._pid_namespace(), os.uname().nodename, locked=True),
+        **changes,
+    )
 
 
 def test_what_a_killed_owner_left_is_removed_and_told(

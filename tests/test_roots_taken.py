@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.roots import RECORD, Owner, Root, sweep
+from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, sweep
 from tests.test_roots import base, dead, left, line_of, owner, swept
 
 __all__ = ["base", "owner"]
@@ -19,7 +19,7 @@ __all__ = ["base", "owner"]
 TAKE = """
 import sys
 from pathlib import Path
-from kernelexec.provisioning.roots import Root
+from kernelexec.provisioning.runtime.owned_directory import Root
 sys.stdin.readline()
 root = Root.take_over(Path(sys.argv[1]))
 print(root is not None, flush=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kernelexec import AsyncExecutor, roster
-from kernelexec.belongings import Belongings
+from kernelexec import AsyncExecutor, session_registry
 from kernelexec.config import Config
-from kernelexec.estates import Estates, heritage
+from kernelexec.executor_directories import Estates, heritage
 from kernelexec.provisioning import Handover
-from kernelexec.provisioning.register import LeftSession
-from kernelexec.session.inheritance import Left
+from kernelexec.provisioning.runtime.discovery import LeftSession
+from kernelexec.session.cells.takeover import Left
+from kernelexec.session_resources import Belongings
 
 BOUND = 60
 
@@ -45,7 +45,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
 
     monkeypatch.setattr(Estates, "inherit", inherit)
     monkeypatch.setattr(Estates, "give_up", give_up)
-    monkeypatch.setattr(roster, "heritage", late)
+    monkeypatch.setattr(session_registry, "heritage", late)
 
     async def main() -> None:
         async with asyncio.timeout(BOUND):

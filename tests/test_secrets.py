@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidConfig, Session
-from kernelexec.collector import Collector
-from kernelexec.hooks import Event
-from kernelexec.kernel.messages import Wire
+from kernelexec.events import Event
+from kernelexec.kernel.wire.messages import Wire
+from kernelexec.outputs import Collector
 from kernelexec.session import AsyncSession
 from tests.conftest import EVERY_KIND, KINDS
 from tests.secret_values import AWKWARD, MARK, NAME, NAME_MARK, config, shown, written

@@ -23,7 +23,7 @@ import yaml
 from fastmcp.client.transports import StreamableHttpTransport
 
 from kernelexec.errors import EngineFailed
-from kernelexec.mcp.tokens import add_token
+from kernelexec.mcp.http.tokens import add_token
 from kernelexec.provisioning.engine.authorities import own_authorities
 from kernelexec.provisioning.engine.building import BuildOrder
 from kernelexec.provisioning.engine.client import Engine, mapped

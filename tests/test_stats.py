@@ -6,7 +6,7 @@ import pytest
 
 from kernelexec import Closed, Executor, Session
 from kernelexec.provisioning.engine.usage import figures
-from kernelexec.results.stats import Holder, MemoryUse, size_text
+from kernelexec.results.usage import Holder, MemoryUse, size_text
 from tests.tight import MIB, Tight
 
 

@@ -16,12 +16,12 @@ import pytest
 from kernelexec import Executor
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, KernelStartFailed
-from kernelexec.provisioning import Connection, KernelSpec, LocalPlace, place_of, systems
-from kernelexec.provisioning.installed import InstalledSpec
-from kernelexec.provisioning.interpreters import check_venv, interpreter
-from kernelexec.provisioning.loopback import free_ports
-from kernelexec.provisioning.processes import Mark, peer_of
-from kernelexec.provisioning.systems import System
+from kernelexec.provisioning import Connection, KernelSpec, LocalPlace, place_of, platform
+from kernelexec.provisioning.host.interpreters import check_venv, interpreter
+from kernelexec.provisioning.jupyter.installed import InstalledSpec
+from kernelexec.provisioning.platform import System
+from kernelexec.provisioning.runtime.ports import free_ports
+from kernelexec.provisioning.runtime.processes import Mark, peer_of
 
 SYSTEMS = ("linux", "darwin", "win32")
 PYTHON = InstalledSpec("own", "own", "", KernelSpec(argv=["python", "-m", "ipykernel_launcher"], language="python"))
@@ -47,12 +47,12 @@ CHOICES: dict[str, tuple[object, object, object]] = {
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
     """A system in the place of this machine's."""
     found = System.of(str(request.param))
-    monkeypatch.setattr(systems, "HERE", found)
+    monkeypatch.setattr(platform, "HERE", found)
     return found
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systems, "HERE", System.of(name))
+    monkeypatch.setattr(platform, "HERE", System.of(name))
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -65,7 +65,7 @@ def test_every_choice_is_in_the_table() -> None:
 
 
 def test_this_machine_is_the_one_that_python_names() -> None:
-    assert System.of(sys.platform) == systems.HERE
+    assert System.of(sys.platform) == platform.HERE
 
 
 def test_a_system_that_nobody_has_looked_at_is_taken_for_the_poorer_unix() -> None:
@@ -127,16 +127,16 @@ def test_who_is_at_the_other_end_is_told_where_the_system_tells(system: System) 
 @pytest.mark.parametrize("name", ["linux", "darwin"])
 def test_a_program_apart_leads_a_group_that_is_killed_as_a_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     become(name, monkeypatch)
-    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], **systems.HERE.apart) as process:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], **platform.HERE.apart) as process:
         assert os.getpgid(process.pid) == process.pid != os.getpgrp()
-        systems.kill_group(process.pid)
+        platform.kill_group(process.pid)
         assert process.wait() == -signal.SIGKILL
 
 
 def test_without_groups_the_program_alone_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     become("win32", monkeypatch)
     with subprocess.Popen(["sleep", "600"]) as process:
-        systems.kill_group(process.pid)
+        platform.kill_group(process.pid)
         assert process.wait() == -signal.SIGTERM
 
 
@@ -153,9 +153,9 @@ def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system
 
 def test_who_files_belong_to_is_no_question_on_windows(system: System) -> None:
     numbered = system.name != "win32"
-    assert systems.user() == (os.getuid() if numbered else 0)
-    assert systems.is_root() == (numbered and os.geteuid() == 0)
-    assert Connection(Path("s"), b"").uid == systems.user()
+    assert platform.user() == (os.getuid() if numbered else 0)
+    assert platform.is_root() == (numbered and os.geteuid() == 0)
+    assert Connection(Path("s"), b"").uid == platform.user()
 
 
 @pytest.mark.parametrize("name", ["linux", "darwin"])
@@ -163,10 +163,10 @@ def test_a_lock_is_one_owners_or_many_readers(name: str, tmp_path: Path, monkeyp
     become(name, monkeypatch)
     path = tmp_path / "file"
     with path.open("w") as first, path.open() as second, path.open() as third:
-        systems.lock(second.fileno(), shared=True)
-        systems.lock(third.fileno(), shared=True)
+        platform.lock(second.fileno(), shared=True)
+        platform.lock(third.fileno(), shared=True)
         with pytest.raises(BlockingIOError):
-            systems.lock(first.fileno())
+            platform.lock(first.fileno())
 
 
 class Msvcrt(types.ModuleType):
@@ -201,8 +201,8 @@ def test_on_windows_a_byte_is_locked_that_nobody_reads(msvcrt: Msvcrt, tmp_path:
         file.seek(4)
         if msvcrt.taken:
             with pytest.raises(BlockingIOError):
-                systems.lock(file.fileno())
+                platform.lock(file.fileno())
         else:
-            systems.lock(file.fileno())
+            platform.lock(file.fileno())
             assert msvcrt.locked == [(2**31 - 2, 1)]
         assert file.read() == b" text"

@@ -14,7 +14,7 @@ import kernelexec
 
 PACKAGE = Path(kernelexec.__file__).parent
 #: Who may ask, by path; and what the workspace, which stands below, has to ask itself.
-ASKING = {"provisioning/systems.py", "inkernel/systems.py"}
+ASKING = {"provisioning/platform.py", "inkernel/systems.py"}
 BELOW = {("workspace/trees.py", "getattr(os, 'O_PATH')")}
 #: Not everywhere; their imports are guarded where they are asked for.
 MODULES = ("fcntl", "resource", "termios", "pwd")

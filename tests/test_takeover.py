@@ -14,9 +14,9 @@ import anyio
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from kernelexec.collector import Collector
 from kernelexec.errors import KernelStartFailed
 from kernelexec.kernel import Execution, Kernel
+from kernelexec.outputs import Collector
 from kernelexec.provisioning import Handover, RuntimeDirectory
 from kernelexec.results import DisplayData, Error, Output, Stream
 from tests.takeovers import BOUND, gone, kernel_at, kernel_pid, kill_after, owner_of, settings, taken_over, wait_until

@@ -17,7 +17,7 @@ from kernelexec import AsyncExecutor, Executor
 from kernelexec.adapters.tracing import NAME, Tracing
 from kernelexec.config import Config
 from kernelexec.mcp.callers import CALLER
-from kernelexec.mcp.observing import observers
+from kernelexec.mcp.instrumentation import observers
 from kernelexec.mcp.server import make_server
 
 

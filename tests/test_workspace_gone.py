@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidWorkDir, KernelStartFailed
-from kernelexec.provisioning.spec import start_failure
+from kernelexec.provisioning.launch.kernelspec import start_failure
 from kernelexec.workspace import Workspace
 from tests.traces import processes_of
 

@@ -15,8 +15,18 @@ import zmq
 import zmq.asyncio
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.channels import Channel, open_pinned
-from kernelexec.kernel.zmtp import GREETING, Answer, Decoder, Multipart, ProtocolError, Ready, frame, message, ready_command
+from kernelexec.kernel.wire.channels import Channel, open_pinned
+from kernelexec.kernel.wire.zmtp import (
+    GREETING,
+    Answer,
+    Decoder,
+    Multipart,
+    ProtocolError,
+    Ready,
+    frame,
+    message,
+    ready_command,
+)
 
 MORE, LONG, COMMAND = 1, 2, 4
 LIMIT = 400

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.hooks import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh
+from kernelexec.events import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh
 
 NAME = "kernelexec.cell"
 _OPEN_MAX = 10_000

@@ -13,8 +13,8 @@ from kernelexec.blocking.portal import Portal
 from kernelexec.blocking.session import Session
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
+from kernelexec.events import Hook
 from kernelexec.executor import AsyncExecutor
-from kernelexec.hooks import Hook
 from kernelexec.policy.decisions import Approver, Validator
 
 

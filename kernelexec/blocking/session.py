@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelexec.blocking.files import Files
 from kernelexec.blocking.portal import Portal
 from kernelexec.policy.decisions import Approver
-from kernelexec.provisioning.errands import Network
+from kernelexec.provisioning.launch.one_shot import Network
 from kernelexec.results import (
     Attempts,
     BackgroundCommand,
@@ -34,11 +34,11 @@ from kernelexec.results import (
 )
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session import AsyncSession
-from kernelexec.session.executions import PAGE_BYTES
-from kernelexec.session.lookout import LOOK_SECONDS
-from kernelexec.session.retrying import RETRIES, Between, Fix
-from kernelexec.session.testing import CASE_SECONDS
-from kernelexec.session.turn import OnOutput
+from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.cells.executions import PAGE_BYTES
+from kernelexec.session.features.inspection import LOOK_SECONDS
+from kernelexec.session.features.retry import RETRIES, Between, Fix
+from kernelexec.session.features.run_tests import CASE_SECONDS
 
 
 class Session:

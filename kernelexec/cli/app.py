@@ -159,7 +159,7 @@ def log(
     """Show what a session's journal holds: its cells with their outcomes, refusals, and what became of its kernels."""
     from kernelexec.cli.figures import show_figures  # noqa: PLC0415 - see run
     from kernelexec.cli.log import journal_of, show_journal  # noqa: PLC0415 - see run
-    from kernelexec.session.counting import CALLS_MAX  # noqa: PLC0415 - see run
+    from kernelexec.session.observers.statistics import CALLS_MAX  # noqa: PLC0415 - see run
 
     if statistics:
         return show_figures(journal_of(name, Path(workspace)), last=last or CALLS_MAX, as_json=as_json)

@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 
 from kernelexec.policy.decisions import Approval, ApprovalRequest
-from kernelexec.provisioning.systems import unseen
+from kernelexec.provisioning.platform import unseen
 from kernelexec.results import InputRequest
 
 _TERMINAL = "/dev/tty"

@@ -18,8 +18,9 @@ from kernelexec.cli.options import BRIEF, Place
 from kernelexec.cli.surroundings import here, write_any, writing
 from kernelexec.config import Config, chosen_by
 from kernelexec.errors import KernelexecError
-from kernelexec.provisioning import new_root, systems
-from kernelexec.provisioning.bubblewraps import missing
+from kernelexec.provisioning import new_root
+from kernelexec.provisioning import platform as systems
+from kernelexec.provisioning.host.bubblewrap_backend import missing
 
 _ROOM_BYTES = 100 * 1024 * 1024
 _FILES_MIN = 1024

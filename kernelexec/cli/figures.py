@@ -10,7 +10,7 @@ from kernelexec.cli.surroundings import write_any
 from kernelexec.cli.table import show_table
 from kernelexec.journal import statistics
 from kernelexec.results import CallStatistics, Statistics
-from kernelexec.results.stats import size_text
+from kernelexec.results.usage import size_text
 
 _ALL = ("cells", "ok", "p50 s", "p95 s", "all s", "cpu s", "peak memory", "output")
 _EACH = ("execution", "language", "ok", "seconds", "timeout", "cpu s", "peak memory", "output")

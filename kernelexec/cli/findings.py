@@ -12,7 +12,7 @@ from kernelexec.config import Config
 from kernelexec.config.images import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
-from kernelexec.provisioning import systems, unavailable
+from kernelexec.provisioning import platform, unavailable
 from kernelexec.session import AsyncSession
 
 _NO_ENGINE = (
@@ -120,7 +120,7 @@ async def _sockets(session: AsyncSession, kind: str) -> Finding:
 async def _confinement(session: AsyncSession, kind: str) -> Finding:
     """What holds a kernel within its workspace, beside this user's rights."""
     layers = (await session.execute("None")).confinement
-    mend = _NO_LANDLOCK if systems.HERE.confinement else _NO_CONFINEMENT
+    mend = _NO_LANDLOCK if platform.HERE.confinement else _NO_CONFINEMENT
     return Finding(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", mend)
 
 

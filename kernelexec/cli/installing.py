@@ -19,7 +19,7 @@ from kernelexec.cli.surroundings import here, say, write_any
 from kernelexec.config import jsonc
 from kernelexec.config.client_settings import Client, Scope, client_of, reached, settings_path, started
 from kernelexec.config.clients import server_entry
-from kernelexec.provisioning.systems import HERE
+from kernelexec.provisioning.platform import HERE
 
 #: What clients take as a server's name.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

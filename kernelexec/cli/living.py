@@ -17,8 +17,8 @@ from kernelexec.cli.status import CommandFailed
 from kernelexec.cli.surroundings import say, write_any
 from kernelexec.cli.table import show_table
 from kernelexec.errors import InvalidRequest, UnknownSession
-from kernelexec.provisioning.bases import bases
-from kernelexec.provisioning.register import CONTROL, CONTROL_KEY, LiveSession, live_roots, live_sessions
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, live_roots, live_sessions
+from kernelexec.provisioning.runtime.locations import bases
 
 _ANSWER_SECONDS, _FOLLOW_SECONDS = 30.0, 0.5
 _KEY_BYTES = 200

@@ -12,8 +12,8 @@ from kernelexec.cli.surroundings import write_any
 from kernelexec.cli.table import show_table
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, nearest
 from kernelexec.kernel import ask_kernel
-from kernelexec.provisioning.bases import bases
-from kernelexec.provisioning.register import LiveSession, live_sessions
+from kernelexec.provisioning.runtime.discovery import LiveSession, live_sessions
+from kernelexec.provisioning.runtime.locations import bases
 from kernelexec.results import Variable, Variables
 from kernelexec.results.variables import VARIABLES_MAX
 

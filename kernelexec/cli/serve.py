@@ -20,7 +20,7 @@ from kernelexec.config.publication import server_json
 from kernelexec.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kernelexec.mcp.groups import Offer, Source
+    from kernelexec.mcp.toolsets import Offer, Source
 
 _MISSING = "MCP needs fastmcp, which is not installed here: pip install 'kernelexec[mcp]'."
 
@@ -55,10 +55,10 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     here()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
-    from kernelexec.mcp.authentication import Signed  # noqa: PLC0415 - the same
-    from kernelexec.mcp.http import Door, serve_http  # noqa: PLC0415 - only where MCP is served
-    from kernelexec.mcp.providers import Provided  # noqa: PLC0415 - the same
-    from kernelexec.mcp.serving import Broken  # noqa: PLC0415 - the same
+    from kernelexec.mcp.http.app import Door, serve_http  # noqa: PLC0415 - only where MCP is served
+    from kernelexec.mcp.http.authentication import Signed  # noqa: PLC0415 - the same
+    from kernelexec.mcp.http.oauth import Provided  # noqa: PLC0415 - the same
+    from kernelexec.mcp.run import Broken  # noqa: PLC0415 - the same
 
     _check_reach(config, door)
     signed = Signed(**door["signed"]) if "signed" in door else None
@@ -110,8 +110,8 @@ def _offer(
     *,
     allow_input: bool,
 ) -> Offer:
-    from kernelexec.mcp.groups import EVERYTHING, Offer, chosen  # noqa: PLC0415 - only where MCP is served
     from kernelexec.mcp.quotas import Quotas  # noqa: PLC0415 - as above
+    from kernelexec.mcp.toolsets import EVERYTHING, Offer, chosen  # noqa: PLC0415 - only where MCP is served
 
     source: Source = None
     if packages_from == "network":
@@ -128,7 +128,7 @@ def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
     """Print a new token, whose hash is in the file now."""
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
-    from kernelexec.mcp.tokens import add_token  # noqa: PLC0415 - as above
+    from kernelexec.mcp.http.tokens import add_token  # noqa: PLC0415 - as above
 
     write_any(sys.stdout, f"{add_token(file, name, scopes)}\n")
     return 0

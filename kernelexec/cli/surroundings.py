@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kernelexec.cli.status import UNREAD, CommandFailed
-from kernelexec.provisioning import systems
+from kernelexec.provisioning import platform
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -29,7 +29,7 @@ def prepare() -> None:
             os.set_inheritable(fd, True)  # noqa: FBT003 - a stream goes to programs too
             if name != "stdin":  # whoever reads it is to be told that it is closed
                 setattr(sys, name, os.fdopen(fd, "w", closefd=False))
-    if "stdout" in closed or systems.read_only(sys.stdout.fileno()):
+    if "stdout" in closed or platform.read_only(sys.stdout.fileno()):
         raise CommandFailed("stdout is not open for writing: results go there. If nobody wants them, send it to /dev/null.")
 
 

@@ -12,7 +12,7 @@ from kernelexec.cli.status import INTERRUPTED
 from kernelexec.cli.surroundings import here, write_any
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
-from kernelexec.guidance import OFF
+from kernelexec.prompts import OFF
 
 
 def show_guidance(config: Config, work_dir: Path | None) -> int:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernelexec.errors import InvalidConfig
-from kernelexec.provisioning.roots import hold, let_go
-from kernelexec.provisioning.systems import lock
+from kernelexec.provisioning.platform import lock
+from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNFIT = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})

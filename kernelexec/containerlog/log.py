@@ -12,7 +12,7 @@ from kernelexec.containerlog.file import LogFile
 from kernelexec.containerlog.flow import Flow
 from kernelexec.containerlog.lines import bounded, cost, now, plain, quoted, said
 from kernelexec.errors import InvalidConfig
-from kernelexec.hooks import (
+from kernelexec.events import (
     CellAborted,
     CellExecuted,
     CellRefused,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kernelexec.diagnosis.causes import (
+from kernelexec.diagnosis.explanations import (
     COMMANDS,
     ENDS,
     EXCEPTIONS,
@@ -19,8 +19,8 @@ from kernelexec.diagnosis.causes import (
     READ_STDERR,
     Meaning,
 )
-from kernelexec.diagnosis.places import SYNTAX, TREE_ERROR, calls, is_elsewhere, tree_of, where
 from kernelexec.diagnosis.source import Source
+from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, calls, is_elsewhere, tree_of, where
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
 
 _MESSAGE_CHARS, _STDERR_CHARS = 2000, 20_000

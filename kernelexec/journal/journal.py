@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import Refused
-from kernelexec.hooks import Earlier, Event
+from kernelexec.events import Earlier, Event
 from kernelexec.journal.reading import beside, part_after, parts, requests, requests_of_life
 from kernelexec.journal.records import line, record
-from kernelexec.provisioning.roots import hold, let_go
-from kernelexec.provisioning.systems import lock
+from kernelexec.provisioning.platform import lock
+from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 
 #: A journal is kept in so many files at most; the newest one has the journal's name, the others are numbered.
 PARTS = 4

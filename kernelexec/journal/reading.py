@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import InvalidRequest, nearest
-from kernelexec.hooks import Earlier
+from kernelexec.events import Earlier
 from kernelexec.journal.records import request_mark
 from kernelexec.results import ExecutionResult
 

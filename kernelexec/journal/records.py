@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelexec import cells
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.hooks import (
+from kernelexec.events import (
     CellAborted,
     CellEvent,
     CellExecuted,

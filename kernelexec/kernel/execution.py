@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from kernelexec.collector import Collector
-from kernelexec.kernel.lastwords import unsent
-from kernelexec.kernel.questions import OnQuestion
+from kernelexec.kernel.crash_output import unsent
+from kernelexec.kernel.input_request import OnQuestion
+from kernelexec.outputs import Collector
 
 #: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
 End = Literal["complete", "incomplete", "died", "disconnected"]

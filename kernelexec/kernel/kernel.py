@@ -14,22 +14,22 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from kernelexec.collector import Collector, Displays
 from kernelexec.config import Config
-from kernelexec.hooks import InContainer
-from kernelexec.kernel.beginning import Beginning
-from kernelexec.kernel.confined import Confined
+from kernelexec.events import InContainer
+from kernelexec.kernel.client import Link
+from kernelexec.kernel.confinement_report import Confined
 from kernelexec.kernel.death import Death
-from kernelexec.kernel.dialing import Dialing
-from kernelexec.kernel.ending import Remains
 from kernelexec.kernel.execution import Execution
-from kernelexec.kernel.link import Link
-from kernelexec.kernel.masked import MaskedWire
-from kernelexec.kernel.names import Names
-from kernelexec.kernel.programs import Programs
-from kernelexec.kernel.questions import Question
-from kernelexec.kernel.settling import settled
+from kernelexec.kernel.input_request import Question
+from kernelexec.kernel.quiesce import settled
+from kernelexec.kernel.shutdown import Remains
+from kernelexec.kernel.startup import Beginning
+from kernelexec.kernel.startup_children import Programs
 from kernelexec.kernel.usage import Usage
+from kernelexec.kernel.variable_names import Names
+from kernelexec.kernel.wire.connect import Dialing
+from kernelexec.kernel.wire.masked_session import MaskedWire
+from kernelexec.outputs import Collector, Displays
 from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import (
     InstalledSpec,

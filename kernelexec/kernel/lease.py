@@ -6,7 +6,7 @@ import asyncio
 
 import anyio
 
-from kernelexec.kernel.link import Link
+from kernelexec.kernel.client import Link
 
 #: How long a kernel goes on without a word. It is given three times within that, so that two may be lost.
 SECONDS = 60.0

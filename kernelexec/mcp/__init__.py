@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.mcp.serving import Broken
+from kernelexec.mcp.run import Broken
 from kernelexec.mcp.stdio import serve
 
 __all__ = ["Broken", "serve"]

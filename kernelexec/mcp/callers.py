@@ -22,9 +22,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from kernelexec.errors import CapacityReached, InvalidRequest
+from kernelexec.mcp.current_client import HANDLE
 from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.scopes import EXECUTE, READ, allows
-from kernelexec.mcp.who import HANDLE
 from kernelexec.workspace.directory import check_name
 
 #: How a request names its agent: in its ``_meta``, or as a header; and for a process, in its environment.

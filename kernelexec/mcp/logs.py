@@ -16,10 +16,10 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
-from kernelexec import hooks
+from kernelexec import events
 from kernelexec.cells import ShellCell
 from kernelexec.errors import InvalidConfig
-from kernelexec.mcp.who import HANDLE, client
+from kernelexec.mcp.current_client import HANDLE, client
 from kernelexec.text import clean
 
 logger = logging.getLogger("kernelexec")
@@ -71,35 +71,35 @@ def logged_to(path: Path | None) -> Iterator[None]:
         handler.close()
 
 
-def log_event(event: hooks.Event) -> None:
+def log_event(event: events.Event) -> None:
     """A hook: log what happens to sessions, their cells and kernels."""
     if not logger.isEnabledFor(logging.INFO):
         return
     match event:
-        case hooks.CellStarted():
+        case events.CellStarted():
             about: dict[str, Any] = {"execution_id": event.execution_id, "kernel_epoch": event.kernel_epoch}
             kind = "command" if isinstance(event.cell, ShellCell) else "code"
             _log("cell_started", event.session, kind=kind, code_chars=len(event.cell.source), timeout=event.timeout, **about)
-        case hooks.CellExecuted() | hooks.CellAborted():
+        case events.CellExecuted() | events.CellAborted():
             result = event.result
             about = {name: getattr(result, name) for name in ("status", "state", "exit_code", "interrupted", "cause")}
             about |= {"error": result.error and result.error.ename, "seconds": round(result.timing.run, 6)}
             about |= {"queue_seconds": round(result.timing.queue, 6), "output_bytes": result.total_bytes}
             _log("cell_ended", event.session, execution_id=result.execution_id, **about)
-        case hooks.CellRefused():
+        case events.CellRefused():
             _log("cell_refused", event.session, kind=event.kind, error=type(event.error).__name__)
-        case hooks.KernelChanged():
+        case events.KernelChanged():
             container = event.container and event.container.name
             about = {"kernel_epoch": event.kernel_epoch, "language": event.language, "container": container}
             _log(f"kernel_{event.change}", event.session, cause=event.cause, **about)
-        case hooks.MemoryHigh():
+        case events.MemoryHigh():
             _log("memory_high", event.session, used_bytes=event.used_bytes, limit_bytes=event.limit_bytes)
-        case hooks.SessionOpened() | hooks.SessionAdopted():
-            adopted = isinstance(event, hooks.SessionAdopted)
+        case events.SessionOpened() | events.SessionAdopted():
+            adopted = isinstance(event, events.SessionAdopted)
             _log("session_adopted" if adopted else "session_opened", event.session, workspace=str(event.workspace))
-        case hooks.SessionClosed():
+        case events.SessionClosed():
             _log("session_closed", event.session)
-        case hooks.FilesTouched():
+        case events.FilesTouched():
             _log("files", event.session, operation=event.operation, paths=len(event.paths), refused=len(event.refused))
         case _:
             pass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernelexec.mcp.calls import Calls
-from kernelexec.mcp.tools import refusing
+from kernelexec.mcp.calls.sessions import Calls
+from kernelexec.mcp.tools.code import refusing
 
 
 class Prompts:

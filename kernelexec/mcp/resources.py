@@ -12,10 +12,10 @@ from fastmcp.exceptions import ValidationError
 from fastmcp.resources import ResourceContent, ResourceResult
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.mcp.answers import json_bytes
-from kernelexec.mcp.calls import Calls
-from kernelexec.mcp.groups import Offer
-from kernelexec.mcp.tools import refusing
+from kernelexec.mcp.calls.sessions import Calls
+from kernelexec.mcp.content.answers import json_bytes
+from kernelexec.mcp.tools.code import refusing
+from kernelexec.mcp.toolsets import Offer
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
 

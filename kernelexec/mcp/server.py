@@ -21,23 +21,23 @@ from mcp.types import CallToolRequestParams, ToolAnnotations
 from kernelexec.config import Config
 from kernelexec.errors import nearest
 from kernelexec.executor import AsyncExecutor
-from kernelexec.guidance import OFF, Surroundings, guidance
-from kernelexec.mcp import words
-from kernelexec.mcp.background import Background
 from kernelexec.mcp.callers import Callers
-from kernelexec.mcp.calls import Calls
-from kernelexec.mcp.commands import Commands
-from kernelexec.mcp.files import FileTools
-from kernelexec.mcp.groups import EVERYTHING, Offer
-from kernelexec.mcp.inputs import Inputs
+from kernelexec.mcp.calls.pending_inputs import Inputs
+from kernelexec.mcp.calls.sessions import Calls
+from kernelexec.mcp.calls.tasks import Tasks
 from kernelexec.mcp.logs import log_call
-from kernelexec.mcp.packages import Packages
 from kernelexec.mcp.prompts import Prompts
 from kernelexec.mcp.quotas import Allotment
 from kernelexec.mcp.resources import Resources, templates
-from kernelexec.mcp.tasks import Tasks
-from kernelexec.mcp.testing import Testing
-from kernelexec.mcp.tools import Tools
+from kernelexec.mcp.tools import descriptions
+from kernelexec.mcp.tools.background import Background
+from kernelexec.mcp.tools.code import Tools
+from kernelexec.mcp.tools.commands import Commands
+from kernelexec.mcp.tools.files import FileTools
+from kernelexec.mcp.tools.packages import Packages
+from kernelexec.mcp.tools.run_tests import Testing
+from kernelexec.mcp.toolsets import EVERYTHING, Offer
+from kernelexec.prompts import OFF, Surroundings, guidance
 from kernelexec.text import clean_text
 
 _GIVEN_CHARS = 100
@@ -92,26 +92,26 @@ def _tools(calls: Calls, offer: Offer, idle: str) -> tuple[tuple[Callable[..., A
     tools, commands = Tools(calls), Commands(calls)
     background, files, testing = Background(calls), FileTools(calls), Testing(calls)
     return (
-        (tools.execute_code, words.EXECUTE_CODE + idle, _RUNS),
-        (commands.execute_command, words.EXECUTE_COMMAND + idle, _RUNS),
-        (tools.wait_execution, words.WAIT_EXECUTION, _READS),
-        (tools.read_output, words.READ_OUTPUT, _READS),
-        (tools.interrupt_kernel, words.INTERRUPT_KERNEL, _ENDS),
-        (tools.restart_kernel, words.RESTART_KERNEL, _ENDS),
-        (tools.create_session, words.CREATE_SESSION + idle, _RUNS),
-        (tools.list_sessions, words.LIST_SESSIONS, _READS),
-        (tools.close_session, words.CLOSE_SESSION, _ENDS),
-        (tools.list_variables, words.LIST_VARIABLES, _READS),
-        (background.start_background, words.START_BACKGROUND, _RUNS),
-        (background.background_output, words.BACKGROUND_OUTPUT, _READS),
-        (background.kill_background, words.KILL_BACKGROUND, _ENDS),
-        (background.list_background, words.LIST_BACKGROUND, _READS),
-        (testing.run_tests, words.RUN_TESTS, _RUNS),
-        (Packages(calls, offer.packages_from).install_packages, words.INSTALL_PACKAGES, _RUNS),
-        (files.list_files, words.LIST_FILES, _READS),
-        (files.read_file, words.READ_FILE, _READS),
-        (files.write_file, words.WRITE_FILE, _WRITES),
-        (files.delete_files, words.DELETE_FILES, _ENDS),
+        (tools.execute_code, descriptions.EXECUTE_CODE + idle, _RUNS),
+        (commands.execute_command, descriptions.EXECUTE_COMMAND + idle, _RUNS),
+        (tools.wait_execution, descriptions.WAIT_EXECUTION, _READS),
+        (tools.read_output, descriptions.READ_OUTPUT, _READS),
+        (tools.interrupt_kernel, descriptions.INTERRUPT_KERNEL, _ENDS),
+        (tools.restart_kernel, descriptions.RESTART_KERNEL, _ENDS),
+        (tools.create_session, descriptions.CREATE_SESSION + idle, _RUNS),
+        (tools.list_sessions, descriptions.LIST_SESSIONS, _READS),
+        (tools.close_session, descriptions.CLOSE_SESSION, _ENDS),
+        (tools.list_variables, descriptions.LIST_VARIABLES, _READS),
+        (background.start_background, descriptions.START_BACKGROUND, _RUNS),
+        (background.background_output, descriptions.BACKGROUND_OUTPUT, _READS),
+        (background.kill_background, descriptions.KILL_BACKGROUND, _ENDS),
+        (background.list_background, descriptions.LIST_BACKGROUND, _READS),
+        (testing.run_tests, descriptions.RUN_TESTS, _RUNS),
+        (Packages(calls, offer.packages_from).install_packages, descriptions.INSTALL_PACKAGES, _RUNS),
+        (files.list_files, descriptions.LIST_FILES, _READS),
+        (files.read_file, descriptions.READ_FILE, _READS),
+        (files.write_file, descriptions.WRITE_FILE, _WRITES),
+        (files.delete_files, descriptions.DELETE_FILES, _ENDS),
     )
 
 
@@ -119,7 +119,7 @@ def _instructions(config: Config, offer: Offer) -> str:
     """How the server works, and what is known of where code runs before any does."""
     if not config.enabled:
         return OFF
-    told = words.INSTRUCTIONS.format(timeout=config.budgets.timeout) + words.FILES * ("files" in offer.groups)
+    told = descriptions.INSTRUCTIONS.format(timeout=config.budgets.timeout) + descriptions.FILES * ("files" in offer.groups)
     return f"{told}{_idle(config)}\n{guidance(Surroundings(config))}"
 
 
@@ -128,7 +128,7 @@ def _idle(config: Config) -> str:
     seconds = config.capacity.idle_seconds
     if seconds is None:
         return ""
-    return words.IDLE.format(idle=f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min")
+    return descriptions.IDLE.format(idle=f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min")
 
 
 def quiet() -> None:

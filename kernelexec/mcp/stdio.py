@@ -9,10 +9,10 @@ import anyio
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.groups import EVERYTHING, Offer
-from kernelexec.mcp.observing import observers
-from kernelexec.mcp.serving import INTERVAL, until_over
-from kernelexec.mcp.wire import Wire
+from kernelexec.mcp.instrumentation import observers
+from kernelexec.mcp.run import INTERVAL, until_over
+from kernelexec.mcp.stdio_transport import Wire
+from kernelexec.mcp.toolsets import EVERYTHING, Offer
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP

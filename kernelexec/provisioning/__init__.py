@@ -5,18 +5,18 @@ from __future__ import annotations
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
-from kernelexec.provisioning.bases import new_root, stored_identity
-from kernelexec.provisioning.environment import scrubbed
-from kernelexec.provisioning.forks import Forks
-from kernelexec.provisioning.grants import file_roots
-from kernelexec.provisioning.handover import Handover
-from kernelexec.provisioning.here import LocalPlace
-from kernelexec.provisioning.installed import Installed, InstalledSpec, Transport
-from kernelexec.provisioning.places import Place, place_of, unavailable
-from kernelexec.provisioning.processes import Mark
-from kernelexec.provisioning.runtime import Connection, RuntimeDirectory
+from kernelexec.provisioning.backend import Place, place_of, unavailable
+from kernelexec.provisioning.host.backend import LocalPlace
+from kernelexec.provisioning.host.file_roots import file_roots
+from kernelexec.provisioning.host.fork_servers import Forks
+from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
+from kernelexec.provisioning.launch.environment import scrubbed
+from kernelexec.provisioning.launch.kernelspec import create_provisioner
+from kernelexec.provisioning.runtime.handover import Handover
+from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory
+from kernelexec.provisioning.runtime.locations import new_root, stored_identity
+from kernelexec.provisioning.runtime.processes import Mark
 from kernelexec.provisioning.secrets import Vault
-from kernelexec.provisioning.spec import create_provisioner
 
 __all__ = [
     "Connection",

@@ -7,6 +7,7 @@ from kernelexec.results.background import BackgroundCommand, BackgroundOutput, B
 from kernelexec.results.environments import Installation, Package, PythonEnvironment, Served
 from kernelexec.results.files import FileBytes, FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.results.inputs import InputRequest, OnInput
+from kernelexec.results.notes import remarks
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -39,9 +40,8 @@ from kernelexec.results.result import (
 )
 from kernelexec.results.snapshots import LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.results.statistics import CallStatistics, Statistics, Tally
-from kernelexec.results.stats import Holder, KernelStatus, LimitsSet, MemoryUse, Stats
-from kernelexec.results.telling import remarks
 from kernelexec.results.tests import TestCase, TestReport, TestVerdict
+from kernelexec.results.usage import Holder, KernelStatus, LimitsSet, MemoryUse, Stats
 from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.session.filing import AsyncFiles
+from kernelexec.session.features.files import AsyncFiles
 from kernelexec.session.session import AsyncSession
 
 __all__ = ["AsyncFiles", "AsyncSession"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernelexec.session.culling import Culling
-from kernelexec.session.filing import Filing
-from kernelexec.session.guiding import Guiding
-from kernelexec.session.limiting import Limiting
-from kernelexec.session.preinstalling import Preinstalling
-from kernelexec.session.retrying import Retrying
-from kernelexec.session.testing import Testing
+from kernelexec.session.features.culling import Culling
+from kernelexec.session.features.files import Filing
+from kernelexec.session.features.limits import Limiting
+from kernelexec.session.features.preinstall import Preinstalling
+from kernelexec.session.features.prompts import Guiding
+from kernelexec.session.features.retry import Retrying
+from kernelexec.session.features.run_tests import Testing
 
 
 class Asking(Culling, Guiding, Filing, Limiting, Preinstalling, Retrying, Testing):

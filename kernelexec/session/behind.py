@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config
-from kernelexec.session.caching import NOTHING, Caching
-from kernelexec.session.queue import Queue
-from kernelexec.session.turn import Turn
+from kernelexec.session.cells.cell_run import Turn
+from kernelexec.session.cells.queue import Queue
+from kernelexec.session.cells.result_cache import NOTHING, Caching
 
 
 class Behind:

@@ -11,7 +11,7 @@ import anyio
 
 from kernelexec import cells
 from kernelexec.config import Config
-from kernelexec.hooks import (
+from kernelexec.events import (
     Hook,
     Ledger,
     Record,
@@ -25,24 +25,24 @@ from kernelexec.hooks import (
 from kernelexec.past import Past
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Place
-from kernelexec.provisioning.register import POSTPONED, note
-from kernelexec.provisioning.temporary import remove_private
+from kernelexec.provisioning.runtime.discovery import POSTPONED, note
+from kernelexec.provisioning.runtime.temp_dirs import remove_private
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.asking import Asking
-from kernelexec.session.caching import caching_of
-from kernelexec.session.counting import Counter
-from kernelexec.session.culling import LastUse
-from kernelexec.session.inheritance import Left
-from kernelexec.session.kernels import Kernels
-from kernelexec.session.life import Life, in_thread
-from kernelexec.session.permission import Permission
-from kernelexec.session.queue import Queue
-from kernelexec.session.requests import Requests
-from kernelexec.session.runner import Runner, teller
-from kernelexec.session.scribe import Scribe
-from kernelexec.session.sending import Sending
-from kernelexec.session.starting import NOT_READY, Ready
-from kernelexec.session.turn import OnOutput
+from kernelexec.session.cells.approval import Permission
+from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.cells.idempotency import Requests
+from kernelexec.session.cells.queue import Queue
+from kernelexec.session.cells.result_cache import caching_of
+from kernelexec.session.cells.runner import Runner, teller
+from kernelexec.session.cells.submit import Sending
+from kernelexec.session.cells.takeover import Left
+from kernelexec.session.features.culling import LastUse
+from kernelexec.session.kernels.languages import Kernels
+from kernelexec.session.kernels.warm_start import NOT_READY, Ready
+from kernelexec.session.lifecycle import Life, in_thread
+from kernelexec.session.observers.notebook_writer import Scribe
+from kernelexec.session.observers.statistics import Counter
 from kernelexec.workspace import Workspace
 
 logger = logging.getLogger("kernelexec")

@@ -16,11 +16,11 @@ from docker.types.services import Mount
 
 from kernelexec.config.container import DEFAULT_PYTHON
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
+from kernelexec.provisioning.container.labels import RUNTIME_INSIDE
 from kernelexec.provisioning.engine.client import Engine, mapped
 from kernelexec.provisioning.engine.judgement import at_least, ipykernel_min, python_min
 from kernelexec.provisioning.engine.known import asking, known_facts
 from kernelexec.provisioning.engine.probing import locked, settings_of
-from kernelexec.provisioning.labels import RUNTIME_INSIDE
 
 #: What such a volume carries.
 LABEL = "kernelexec.runtime"

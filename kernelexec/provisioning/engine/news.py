@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Self
 
 from kernelexec.errors import EngineAway, EngineRefused
+from kernelexec.provisioning.container.labels import OWNER
 from kernelexec.provisioning.engine.client import Engine
-from kernelexec.provisioning.labels import OWNER
 
 _ENDS, _OUT_OF_MEMORY = frozenset({"die", "destroy"}), "oom"
 _AGAIN_SECONDS = 0.5

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from kernelexec.provisioning.engine.address import host, socket_at
 from kernelexec.provisioning.engine.client import Engine, mapped
-from kernelexec.provisioning.processes import peer_of
+from kernelexec.provisioning.runtime.processes import peer_of
 
 _NEAR = frozenset({"", "localhost", "127.0.0.1", "::1"})
 

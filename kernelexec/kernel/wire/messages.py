@@ -1,0 +1,171 @@
+"""Jupyter messages on the wire: signed on the way out, checked and bounded on the way in. No socket, no clock.
+
+Source: https://jupyter-client.readthedocs.io/en/stable/messaging.html (wire protocol 5.x).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from json.scanner import make_scanner
+from typing import Any
+
+from kernelexec.kernel.wire.zmtp import Multipart
+from kernelexec.text import json_encoder
+
+_DELIMITER = b"<IDS|MSG>"
+_VERSION = "5.4"
+_SIGNED_FRAMES = 4
+_ENVELOPE_BYTES = 64 * 1024
+#: What nobody here reads the content of: it repeats what was sent.
+_ECHO = "execute_input"
+_encode = json_encoder(separators=(",", ":"))
+_scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # without looks for white space around it
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message from the kernel. ``whole`` is False where its content was too large to be read."""
+
+    msg_type: str
+    msg_id: str
+    parent_id: str
+    session: str
+    content: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    whole: bool = True
+    dropped_bytes: int = 0
+
+
+def cell(code: str, *, counted: bool, asks: bool) -> dict[str, Any]:
+    """The content of an `execute_request`. What is not ``counted`` takes no execution count, and the history has it not.
+
+    Where it ``asks``, `input()` is no error.
+    """
+    return {
+        "code": code,
+        "silent": False,
+        "store_history": counted,
+        "user_expressions": {},
+        "allow_stdin": asks,
+        "stop_on_error": False,
+    }
+
+
+class Malformed(Exception):
+    """What came is no message of this kernel: not JSON objects, not signed with the key, or cut short."""
+
+
+class Wire:
+    """Packs and unpacks the messages of one connection to one kernel, under a session id of its own."""
+
+    def __init__(self, key: bytes) -> None:
+        self.session = uuid.uuid4().hex
+        self._hmac = hmac.new(key, digestmod=hashlib.sha256)
+        self._count = 0
+        self._parent = (b"{}", "")
+
+    def pack(self, msg_type: str, content: dict[str, Any], *, msg_id: str | None = None) -> tuple[str, list[bytes]]:
+        """A request's msg_id and its frames."""
+        self._count += 1
+        msg_id = msg_id or f"{self.session}_{self._count}"
+        header = {
+            "msg_id": msg_id,
+            "msg_type": msg_type,
+            "session": self.session,
+            "username": "kernelexec",
+            "date": datetime.now(UTC).isoformat(),
+            "version": _VERSION,
+        }
+        parts = [_dump(header), b"{}", b"{}", _dump(content)]
+        return msg_id, [_DELIMITER, self._sign(parts), *parts]
+
+    def read(self, multipart: Multipart) -> Message | None:
+        """The message in the frames; None where it is to be dropped."""
+        try:
+            return self.unpack(multipart)
+        except Malformed:
+            return None
+
+    def unpack(self, multipart: Multipart) -> Message:
+        """The message in the frames.
+
+        Raises:
+            Malformed: see there; the message is to be dropped.
+        """
+        frames = multipart.frames
+        try:
+            start = frames.index(_DELIMITER) + 1
+            signature, *parts = frames[start : start + 1 + _SIGNED_FRAMES]
+            header_part, parent_part, metadata_part, content_part = parts
+        except ValueError as exc:
+            raise Malformed from exc
+        if signature is None:
+            raise Malformed
+        whole = metadata_part is not None and content_part is not None
+        if whole and not hmac.compare_digest(self._sign([part or b"" for part in parts]), signature):
+            raise Malformed
+        header = _load(header_part, _ENVELOPE_BYTES)
+        msg_type = _text(header, "msg_type")
+        return Message(
+            msg_type=msg_type,
+            msg_id=_text(header, "msg_id"),
+            parent_id=self._parent_id(parent_part),
+            session=_text(header, "session"),
+            content=_load(content_part) if whole and msg_type != _ECHO else {},
+            metadata=_load(metadata_part) if whole else {},
+            whole=whole,
+            dropped_bytes=multipart.dropped_bytes,
+        )
+
+    def _parent_id(self, part: bytes | None) -> str:
+        """Whose message it is; for all messages of a cell the same bytes say so."""
+        known, parent_id = self._parent
+        if part != known or part is None:
+            parent_id = _text(_load(part, _ENVELOPE_BYTES), "msg_id")
+            self._parent = part or b"{}", parent_id
+        return parent_id
+
+    def _sign(self, parts: Sequence[bytes]) -> bytes:
+        *envelope, content = parts
+        signer = self._hmac.copy()
+        signer.update(b"".join(envelope))
+        signer.update(content)
+        return signer.hexdigest().encode()
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return _encode(value).encode("utf-8")
+
+
+def _load(part: bytes | None, limit: int | None = None) -> dict[str, Any]:
+    if part is None or (limit is not None and len(part) > limit):
+        raise Malformed
+    if part == b"{}":
+        return {}
+    try:
+        value = _value(part)
+    except (ValueError, RecursionError, MemoryError) as exc:
+        raise Malformed from exc
+    if not isinstance(value, dict):
+        raise Malformed
+    return value
+
+
+def _value(part: bytes) -> object:
+    text = part.decode()
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        end = -1
+    return value if end == len(text) else json.loads(text)
+
+
+def _text(header: dict[str, Any], name: str) -> str:
+    value = header.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,1 @@
+"""The HTTP transport: the application, its guard, authentication and metrics."""

@@ -1,0 +1,1 @@
+"""The tools of the server, one module for each group, and their descriptions."""

@@ -1,0 +1,1 @@
+"""Kernels in containers: creation, reuse, statistics, mounts and orphans."""

@@ -1,0 +1,295 @@
+"""Containers as the place of a session's kernels: what their kernelspec, their environment and their directory are there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+from jupyter_client.kernelspec import KernelSpec
+
+from kernelexec.config import WORKSPACE_INSIDE, Config
+from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
+from kernelexec.provisioning.container.environment import environment_inside
+from kernelexec.provisioning.container.init_client import NAME as WARDEN
+from kernelexec.provisioning.container.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name, labels_of
+from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
+from kernelexec.provisioning.container.mounted_python import find_stand_in, notice, stand_in
+from kernelexec.provisioning.container.mounts import Bind, binds, credentials, give
+from kernelexec.provisioning.host.file_roots import records
+from kernelexec.provisioning.host.writable_paths import First
+from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
+from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
+from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
+from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory
+from kernelexec.provisioning.secrets import Vault
+from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
+
+_NO_TCP = (
+    "Kernels with container.network='host' are not reached by tcp: their ports would be this machine's. Choose another network."
+)
+_NOT_NONE = (
+    "The network is not 'none': kernels of this engine are reached by ports, and those need a network. It leads nowhere and to"
+    " no other container, but what listens on all addresses of the engine's machine can be reached."
+)
+_NO_CREDENTIALS = "The credentials {} are not given to the container: there is no {} on this machine."
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlace:
+    """Containers, one for each kernel process, which see the session's workspace and what is mounted besides."""
+
+    config: Config
+    session: str
+    workspace: Path
+    root: Path
+    secrets: Vault | None = None
+
+    @property
+    def isolation(self) -> str:
+        """What results say."""
+        return "container"
+
+    @property
+    def cwd(self) -> str:
+        """The workspace as kernels see it."""
+        return str(self.workspace) if self.config.container.layout == "host" else WORKSPACE_INSIDE
+
+    @property
+    def user(self) -> tuple[int, int]:
+        """The caller's own, or what is chosen."""
+        return self.config.container.ids
+
+    def inside(self, path: str) -> str:
+        """Where kernels see a path of the workspace, or of a context path."""
+        return next(
+            (str(there / Path(path).relative_to(here)) for here, there in self._seen if Path(path).is_relative_to(here)), path
+        )
+
+    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Which path a path of the workspace, or of a context path, as kernels see it is here."""
+        pairs = self._seen if isinstance(path, str | os.PathLike) else []
+        return next((here / Path(path).relative_to(there) for here, there in pairs if Path(path).is_relative_to(there)), path)
+
+    @property
+    def _seen(self) -> list[tuple[Path, Path]]:
+        """Where the workspace and the context paths are here, and where kernels see them, the deeper ones here first."""
+        found = [(self.workspace, Path(self.cwd))]
+        if self.config.container.layout == "classic":
+            found += [(context.path, Path(CONTEXT_INSIDE, context.name)) for context in contexts(self.config)]
+        return sorted(found, key=lambda pair: len(pair[0].parts), reverse=True)
+
+    @property
+    def patience(self) -> float:
+        """For an executor of the same workspace, if one is to take them over."""
+        options = self.config.container
+        return options.orphan_seconds if options.adopt and options.mode == "persistent" else 0.0
+
+    @property
+    def python(self) -> str:
+        """The image's interpreter, or a mounted one."""
+        options = self.config.container
+        python = STAND_IN if stand_in(options) else options.python
+        return f"{python} in the image {options.image[0]}"
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of the container."""
+        return self.config.container.memory_bytes
+
+    @property
+    def cpus(self) -> float | None:
+        """Of the container."""
+        return self.config.container.cpus
+
+    def limited(self, config: Config) -> ContainerPlace:
+        """The same with other limits."""
+        return replace(self, config=config)
+
+    @property
+    def specs_where(self) -> str:
+        """In the image."""
+        return f"in the image {' or '.join(self.config.container.image)}"
+
+    async def installed(self) -> Installed:
+        """The image's own, whatever is installed here. A container of it is asked, the first time in this process.
+
+        Raises:
+            KernelStartFailed: there is no image, or the engine does not answer.
+        """
+        from kernelexec.provisioning.engine import known_facts  # noqa: PLC0415 - who runs code locally needs no docker package
+
+        options = self.config.container
+        try:
+            return Installed.in_image(await anyio.to_thread.run_sync(known_facts, options.image, options.python))
+        except EngineFailed as exc:
+            raise KernelStartFailed(str(exc)) from exc
+
+    def reach(self, installed: InstalledSpec | None) -> Transport:
+        """By unix sockets, which may be its guard's; where they do not cross, by ports that are published.
+
+        Raises:
+            KernelStartFailed: they do not cross, and the kernel is not ours.
+        """
+        if self._crosses:
+            return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
+        if installed is None:
+            return "published"
+        message = (
+            f"The kernel {installed.name!r} cannot be reached: this engine's containers are reached by tcp, and in them only"
+            f" the session's own Python. Run {installed.label} by execute_command, or leave container.transport='auto' and run"
+            " kernelexec where unix sockets of containers can be reached."
+        )
+        raise KernelStartFailed(message)
+
+    @property
+    def _crosses(self) -> bool:
+        """Whether kernels are reached by unix sockets, as far as is known."""
+        if self.config.container.transport != "auto":
+            return self.config.container.transport == "ipc"
+        from kernelexec.provisioning.container.socket_probe import known_to_cross  # noqa: PLC0415 - docker, as above
+
+        return known_to_cross()
+
+    async def prepare(self, failure: KernelStartFailed | None = None) -> None:
+        """Have a Python mounted where the image's own is not wanted, or where a start failed that it could not have served.
+
+        And know whether unix sockets cross. Where a kernel was not heard, that is to be tried the next time.
+
+        Raises:
+            KernelStartFailed: there is no Python, or no way to the kernel.
+        """
+        await find_stand_in(self.config.container, failure)
+        if isinstance(failure, KernelNotHeard):
+            from kernelexec.provisioning.container.socket_probe import doubt  # noqa: PLC0415 - docker, as above
+
+            doubt()
+        elif failure is None:
+            await self._find_way()
+
+    async def _find_way(self) -> None:
+        options = self.config.container
+        if options.transport == "auto":
+            mounted = stand_in(options)
+            try:
+                await self._try_sockets()
+            except EngineFailed as exc:  # the image may have no Python for a trial either
+                failure = KernelStartFailed(str(exc))
+                await find_stand_in(options, failure)
+                if stand_in(options) is mounted:
+                    raise failure from exc
+                await self._find_way()
+        if options.network == "host" and not self._crosses:
+            raise KernelStartFailed(_NO_TCP)
+
+    async def _try_sockets(self) -> None:
+        from kernelexec.provisioning.container.socket_probe import sockets_cross  # noqa: PLC0415 - docker, as above
+
+        mounted = stand_in(self.config.container)
+        python = (STAND_IN, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (self.config.container.python, ())
+        await anyio.to_thread.run_sync(sockets_cross, self.config, self.root, *python)
+
+    def passes(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
+        """Nothing of that kind is known."""
+        return False
+
+    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
+        """Whose Python it is, where it is not the image's; that there is a network where there was to be none."""
+        if installed is not None:
+            return ()
+        networked = transport == "published" and self.config.container.network == "none"
+        given = credentials(self.config.container)
+        missing = [_NO_CREDENTIALS.format(name, path) for name, path, _ in given if not path.exists()]
+        return (*notice(self.config.container), *([_NOT_NONE] if networked else []), *missing)
+
+    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
+        """Our launcher, or another kernel under our guard, mounted into a container of the chosen image.
+
+        The private directory is there too, but for a kernel that is reached by ports.
+        """
+        options = self.config.container
+        python = STAND_IN if stand_in(options) else options.python
+        forks = self.config.fork_server and not runtime.leased and installed is None and options.succeeds
+        warden = str(runtime.path / WARDEN) if forks else ""
+        if installed:
+            guard = (python, *GUARD, LAUNCHER_INSIDE, "--guard-alone")
+            spec = guarded_spec(installed, runtime.connection_file, guard=guard)
+        else:
+            spec = kernel_spec(python, None if runtime.leased else runtime.connection_file, launcher=LAUNCHER_INSIDE)
+            if warden:
+                spec.argv[2:2] = ["--warden", warden]
+        parts = (options.name, installed.label if installed else None, options.instance)
+        named = options.name and "-".join(filter(None, parts))
+        settings = {
+            "container": options.model_dump(mode="json"),
+            "limits": self.config.limits.model_dump(mode="json"),
+            "mounts": [*self._binds(), *self._ours(runtime)],
+            "labels": labels_of(
+                session=self.session,
+                workspace=self.config.workspaces,
+                root=self.root,
+                runtime=runtime.path,
+                held_by="lease" if runtime.leased else "pipe",
+            ),
+            "warden": warden,
+            "ports": PUBLISHED_PORTS if runtime.leased else {},
+            "name": named or container_name(self.session, token, options.instance),
+        }
+        spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}
+        return spec
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of this process's but what is named; programs keep their caches where they can write."""
+        return environment_inside(self.config, self.cwd)
+
+    def first(self) -> First:
+        """As all of it: nothing of this machine is loaded there."""
+        return First(self.environment(), self.cwd)
+
+    def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - of the protocol
+        """The container does that."""
+        return None
+
+    @property
+    def network(self) -> Network:
+        """That of their containers."""
+        chosen = self.config.container.network
+        return False if chosen == "none" else chosen
+
+    async def run(self, errand: Errand, session: Path) -> Done:  # noqa: ARG002 - of the protocol
+        """In a container of its own, which sees the workspace only where the errand fills something there."""
+        from kernelexec.provisioning.container.one_shot import run_in_container  # noqa: PLC0415 - docker, as above
+
+        labels = labels_of(session=self.session, workspace=self.config.workspaces, root=self.root, runtime=errand.directory)
+        binds = self._binds() if errand.fills else []
+        return await run_in_container(errand, self.config, self.environment(), labels, binds, self.cwd)
+
+    def check(self, *, own: bool) -> None:
+        """See to it that kernels could start here, and write; ``own`` says that the workspace was made for the session.
+
+        Raises:
+            InvalidConfig: a mount cannot be had, or is not given to containers.
+            InvalidWorkDir: kernels could not write in the workspace.
+        """
+        self._mounts()
+        give(self.workspace, self.user, own=own)
+
+    def _ours(self, runtime: RuntimeDirectory) -> list[Bind]:
+        mounted = stand_in(self.config.container)
+        found = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
+        private = [] if runtime.leased else [(str(runtime.path), str(runtime.path), False)]
+        return [*found, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
+
+    def _binds(self) -> list[Bind]:
+        try:
+            return self._mounts()
+        except InvalidConfig as exc:
+            raise KernelStartFailed(str(exc)) from exc
+
+    def _mounts(self) -> list[Bind]:
+        seen = contexts(self.config, self.workspace)
+        return binds(
+            self.config.container, workspace=self.workspace, root=self.root, records=records(self.config), contexts=seen
+        )

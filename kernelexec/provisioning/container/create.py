@@ -1,0 +1,131 @@
+"""Making containers and removing them: the image that is there, the name that is free, what was left behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernelexec.config.images import OURS
+from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
+from kernelexec.provisioning.container.labels import OWNER, RUNTIME
+from kernelexec.provisioning.container.orphans import abandoned
+from kernelexec.provisioning.engine import Engine, Order
+from kernelexec.provisioning.engine.accounts import give_account, missing_account, write_account
+from kernelexec.provisioning.engine.recipes import how_to_get
+
+#: Containers that could not be removed while the engine was away.
+_left: set[str] = set()
+_NO_SOURCE = "bind source path does not exist"
+logger = logging.getLogger("kernelexec")
+
+
+class NotShared(KernelStartFailed):
+    """The engine does not see a directory of this machine."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"The container engine does not see {path} of this machine, so no kernel there can have it. Share that directory"
+            " with the engine, run kernelexec on the engine's machine, or name another engine by DOCKER_HOST. With"
+            " isolation='local' code runs here, with your rights."
+        )
+
+
+def make(engine: Engine, order: Order, name: str) -> str:
+    """A container of the first image that is there, or can be had; its id. For a thread.
+
+    Raises:
+        ImageMissing: none can be had; each is named.
+        KernelStartFailed: another container has the name, or the engine does not see a directory (``NotShared``).
+        EngineRefused, EngineAway: see there.
+    """
+    refused = []
+    for image in order.options.image:
+        try:
+            made = _from_image(engine, order, name, image)
+            return _with_account(engine, order, name, image, made) if order.options.needs_account else made
+        except ImageMissing as exc:
+            refused.append(str(exc))
+        except EngineRefused as exc:
+            if _NO_SOURCE in str(exc):
+                raise NotShared(str(exc).partition(_NO_SOURCE)[2].strip(": ")) from exc
+            raise
+    raise ImageMissing(f"{' '.join(refused)} {how_to_get(order.options.image[0])}")
+
+
+def remove(engine: Engine, container: str) -> None:
+    """Remove a container, now or when the engine is back. For a thread."""
+    try:
+        engine.remove(container)
+    except EngineFailed:
+        logger.warning("kernelexec.container_left", extra={"container": container})
+        _left.add(container)
+
+
+def remove_now(container: str) -> None:
+    """The same, for one whose maker has let go of the engine meanwhile."""
+    with Engine.shared() as engine:
+        remove(engine, container)
+
+
+def remove_left(engine: Engine) -> None:
+    """Remove what could not be removed before. For a thread."""
+    while _left:
+        container = _left.pop()
+        remove(engine, container)
+        if container in _left:
+            return
+
+
+def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
+    settings, host = order.settings() | {"image": image}, order.host()
+    try:
+        return _named(engine, name, settings, host)
+    except ImageMissing:
+        if image.startswith(OURS) or not order.options.pull:
+            raise
+        logger.info("kernelexec.image_pulled", extra={"image": image})
+        try:
+            engine.pull(image)
+        except EngineRefused as exc:
+            raise ImageMissing(f"{str(exc).rstrip('.')}.") from exc
+    return _named(engine, name, settings, host)
+
+
+def _with_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
+    """The container with an account for its user; where its root cannot be written, another one that has it mounted."""
+    try:
+        files = missing_account(
+            engine, container, order.user, order.environment.get("HOME", "/"), own_home=bool(order.options.credentials)
+        )
+        if not files:
+            return container
+        if not order.options.read_only_root:
+            give_account(engine, container, files)
+            return container
+        mounts = write_account(Path(order.labels[RUNTIME]).parent, files)  # code in the container does not see it
+    except BaseException:
+        remove(engine, container)
+        raise
+    engine.remove(container)
+    return _from_image(engine, replace(order, mounts=(*order.mounts, *mounts)), name, image)
+
+
+def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Make it; a container of ours that has its name, and that has ended or whose owner is dead, makes room."""
+    try:
+        return engine.create(name, settings, host)
+    except EngineRefused as exc:
+        if "is already in use" not in str(exc):
+            raise
+        found = engine.see(name)
+        if OWNER not in found.labels:
+            message = f"The container {name!r} is there and none of ours: remove it, or choose another name."
+            raise KernelStartFailed(message) from exc
+        if found.running and not abandoned(found.labels):
+            message = f"The container {name!r} is a living session's: leave its name out, or choose another one."
+            raise KernelStartFailed(message) from exc
+        engine.remove(found.id)
+    return engine.create(name, settings, host)

@@ -1,0 +1,153 @@
+"""Containers whose owners died: taken over by the next executor in the same workspace, or removed."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kernelexec.config import Config
+from kernelexec.errors import EngineFailed
+from kernelexec.provisioning.container.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
+from kernelexec.provisioning.engine import Engine, Labelled, networks
+from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions
+from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, is_held
+from kernelexec.workspace.trees import DIRECTORY
+
+#: Who is out of descriptors or memory knows nothing of others.
+_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+#: How long after the end of a container its owner, wherever it is, has taken note of that.
+_NOTED = timedelta(minutes=10)
+logger = logging.getLogger("kernelexec")
+
+
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """A dead owner's private directory, which is this process's now, and the sessions in it whose kernels live."""
+
+    root: Root
+    sessions: tuple[LeftSession, ...]
+
+
+def inherit(config: Config) -> list[Estate]:
+    """Take over what dead owners left in the workspace of ``config``: of many who ask at once, one gets it. For a thread.
+
+    Raises:
+        EngineFailed: nobody knows what is there.
+    """
+    workspace = str(config.workspaces)
+    with Engine.shared() as engine:
+        there = engine.labelled(f"{WORKSPACE}={workspace}")
+        estates = []
+        for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if _waits(found)):
+            root = Root.take_over(Path(path)) if path else None
+            if root is not None:
+                its = [found for found in there if found.labels.get(ROOT) == path]
+                estates.append(Estate(root, _going_on(engine, root, its)))
+    return estates
+
+
+def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSession, ...]:
+    """The sessions whose containers wait. What else is there waits in vain: it belongs to none, or was never ready."""
+    lives = {found.id for found in there if found.running}
+    sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
+    wanted = {left.handover.provisioner.get("container") for left in sessions}
+    for found in there:
+        if found.id not in wanted:
+            _remove(engine, found)
+    return sessions
+
+
+def give_up(left: LeftSession) -> None:
+    """Remove the container of a session with which nobody can go on, as far as the engine does it. For a thread."""
+    container = left.handover.provisioner.get("container")
+    with suppress(EngineFailed), Engine.shared() as engine:
+        for found in engine.labelled(OWNER):
+            if found.id == container:
+                _remove(engine, found)
+
+
+def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
+    """Remove the containers of dead owners, but for those that wait for a new one; the directories of these. For a thread.
+
+    A kernel that waits in vain ends by itself, and is removed by whoever starts next; one whose directory is not seen from
+    here may have a new owner elsewhere. Where nobody can say whether an owner lives (it is in a container, or this process is),
+    what runs is left, and what has ended is removed a while later.
+
+    Raises:
+        EngineFailed: nobody knows what is there.
+    """
+    waiting = set()
+    own = str(config.workspaces)
+    with Engine.shared() as engine:
+        for found in engine.labelled(OWNER):
+            if stop.is_set():
+                break
+            if not _is_nobodys(engine, found):
+                continue
+            root = found.labels.get(ROOT, "")
+            wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
+            if not (_waits(found) and wanted):
+                _remove(engine, found)
+            elif os.path.exists(Path(root, RECORD)):  # noqa: PTH110 - false too where nobody may look
+                waiting.add(root)
+        networks.remove_unused(engine)
+    return frozenset(waiting)
+
+
+def remove_leftovers(engine: Engine) -> None:
+    """Remove the containers of other programs' kernels whose owners died, as far as the engine does it. For a thread."""
+    with suppress(EngineFailed):
+        for found in engine.labelled(CLIENT):
+            if _is_nobodys(engine, found):
+                _remove(engine, found)
+
+
+def _remove(engine: Engine, found: Labelled) -> None:
+    try:
+        engine.remove(found.id)
+    except EngineFailed:
+        logger.warning("kernelexec.container_left", extra={"container": found.id})
+        return
+    logger.info("kernelexec.container_swept", extra={"container": found.id, "session": found.labels.get(SESSION)})
+
+
+def _waits(found: Labelled) -> bool:
+    """Whether its kernel waits for a new owner when its own has died: one that has a lease ends with that."""
+    return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
+
+
+def _is_nobodys(engine: Engine, found: Labelled) -> bool:
+    """Whether no living owner wants a container any more, as far as that can be known."""
+    return abandoned(found.labels) or _ended_long_ago(engine, found)
+
+
+def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
+    """Whether a container has ended, or was never started, for so long, and its owner cannot be judged from here."""
+    here, owner = Owner.this(locked=False), owner_of(found.labels)
+    judged = owner is None or (owner.started and (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace))
+    if found.running or judged:
+        return False
+    with suppress(EngineFailed, ValueError, TypeError):  # it is gone, or what the engine says of it is no time
+        return datetime.now(UTC) - datetime.fromisoformat(engine.see(found.id).changed) > _NOTED
+    return False
+
+
+def abandoned(labels: Mapping[str, str]) -> bool:
+    """Whether a container's owner is certainly dead and no other process has taken its private directory over."""
+    try:
+        fd = os.open(labels.get(ROOT, "/nowhere"), DIRECTORY)
+    except OSError as exc:
+        owner = owner_of(labels)
+        return exc.errno not in _OUT and owner is not None and replace(owner, locked=False).gone  # its lock is not seen
+    try:
+        owner = Owner.of(fd)
+        return owner is not None and not is_held(fd, owner) and owner.gone
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""Kernels on this machine: fork servers, confinement, bubblewrap and interpreters."""

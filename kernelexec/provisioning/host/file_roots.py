@@ -1,0 +1,41 @@
+"""Beneath which directories a session's file operations may name files, and what in them can only be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelexec.config import Config
+from kernelexec.provisioning.container.mounts import own_code
+from kernelexec.provisioning.host.confinement import hidden_paths
+from kernelexec.workspace.contexts import contexts
+from kernelexec.workspace.spots import Root
+
+
+def records(config: Config) -> list[Path]:
+    """Where what ran is recorded: the journals of all sessions, and their logs."""
+    logs = config.log_dir
+    return [config.workspaces.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
+
+
+def file_roots(config: Config, workspace: Path, inside: Callable[[str], str]) -> tuple[Root, ...]:
+    """The workspace first, then the context paths; ``inside`` says where kernels see a path.
+
+    Raises:
+        InvalidConfig: a context path is not there any more.
+    """
+    kept = (*own_code(), *records(config))
+    found = [Root(workspace, inside(str(workspace)), protected=_within(workspace, kept))]
+    named = contexts(config, workspace)
+    secret = tuple(Path(name) for path in hidden_paths(config) for name in {path, os.path.realpath(path)}) if named else ()
+    for context in named:
+        protected = (*context.protected, *_within(context.path, kept))
+        hidden = _within(context.path, secret)
+        root = Root(context.path, inside(str(context.path)), context.writable, protected, context.single, hidden)
+        found.append(root)
+    return tuple(found)
+
+
+def _within(path: Path, kept: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(one for one in kept if path in one.parents)

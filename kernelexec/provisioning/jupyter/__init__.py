@@ -1,0 +1,1 @@
+"""Jupyter's own applications: installed kernelspecs, and kernels of other programs' managers."""

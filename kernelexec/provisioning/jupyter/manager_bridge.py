@@ -1,0 +1,196 @@
+"""A kernel of a KernelManager that is not ours: JupyterLab's, nbclient's, papermill's, the console's.
+
+Such a manager has no private directory, connects by path, and believes what it finds there. So its kernel gets a directory as
+kernels of our own have it, and the manager gets hard links to its sockets, in a directory that the kernel does not see.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from string import Template
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from jupyter_client.kernelspec import KernelSpec
+
+from kernelexec.config import Budgets, Config, load
+from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, KernelStartFailed
+from kernelexec.provisioning.backend import place_of
+from kernelexec.provisioning.launch.kernelspec import complaint as spec_complaint
+from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
+from kernelexec.provisioning.runtime.locations import bases, new_root
+from kernelexec.provisioning.runtime.owned_directory import Root, sweep
+
+T = TypeVar("T")
+Awaitables = Callable[[], Awaitable[T]]
+#: Which notebook it is that a server starts a kernel for.
+_NOTEBOOK = "JPY_SESSION_NAME"
+_IN_LOG = " What it wrote is in the log of the program that started it."
+
+
+class Guest:
+    """One such manager's kernel: its directory stays over restarts, and each kernel process has one of its own in it."""
+
+    def __init__(self, manager: Any) -> None:  # noqa: ANN401 - jupyter_client's KernelManager, or what an application made of it
+        self._manager = manager
+        self._root: Root | None = None
+        self._runtime: RuntimeDirectory | None = None
+        self._kernels = 0
+        self._python = ""
+
+    async def receive(
+        self,
+        spec: KernelSpec,
+        kernel_id: str,
+        kwargs: Mapping[str, Any],
+        *,
+        isolation: str,
+        options: Mapping[str, Any],
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make the directory of a new kernel process; how it is to be launched, and the provisioner's own settings for it.
+
+        The kernel learns nothing of this process's environment but which notebook it is for, and what the kernelspec names.
+
+        Raises:
+            InvalidConfig: the kernelspec holds what is no option, or asks for a way that such kernels cannot be reached.
+            InvalidWorkDir: the kernel would see all of the user's own directory.
+            KernelStartFailed: there is no place for its sockets.
+        """
+        config = _config(isolation, options, kwargs.get("cwd"))
+        if self._root is None:
+            self._root = await anyio.to_thread.run_sync(_new_root)
+        runtime = self._furnish(self._root.path)
+        session = f"jupyter-{self._manager.kernel_name}"
+        place = place_of(config, session=session, workspace=config.workspace, root=self._root.path)
+        self._python = place.python
+        named = {name: Template(text).safe_substitute(os.environ) for name, text in spec.env.items()}
+        notebook = {name: text for name, text in (kwargs.get("env") or {}).items() if name == _NOTEBOOK}
+        order = runtime.launch_environment("", config.limits.model_dump(exclude_none=True))
+        words = [*spec.argv, *kwargs.get("extra_arguments", ())]
+        launch = {
+            "cmd": [word.replace("{connection_file}", str(runtime.connection_file)) for word in words],
+            "env": place.environment() | notebook | named | order,
+            "cwd": place.cwd,
+        }
+        return launch, place.spec(runtime, kernel_id, None).metadata["kernel_provisioner"]["config"]
+
+    @property
+    def connection_info(self) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        """Where the manager's clients connect."""
+        return self._manager.get_connection_info()
+
+    def _furnish(self, root: Path) -> RuntimeDirectory:
+        """The directory of the next kernel process; the manager is told where the sockets will be."""
+        manager = self._manager
+        self._kernels += 1
+        runtime = self._runtime = RuntimeDirectory(root / str(self._kernels))
+        runtime.create(name=manager.kernel_name, key=manager.session.key.decode(), scheme=manager.session.signature_scheme)
+        manager.transport, manager.ip = "ipc", str(root / "s")
+        for name, port in PORTS.items():
+            setattr(manager, name, port)
+        manager.write_connection_file()
+        return runtime
+
+    async def welcome(self, ended: Awaitables[object], complaint: Awaitables[str] | None = None) -> None:
+        """Wait until the kernel serves, and link its sockets where the manager looks for them.
+
+        ``ended`` waits for its end; ``complaint`` gives what it wrote, where that is not in the application's own log.
+
+        Raises:
+            KernelStartFailed: it ended, does not serve in time, or has something else where its sockets should be.
+        """
+        assert self._runtime is not None
+        runtime, served, budget = self._runtime, False, Budgets().start
+        with anyio.move_on_after(budget) as late:
+            async with anyio.create_task_group() as tasks:
+
+                async def give_up_at_its_end() -> None:
+                    await ended()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(give_up_at_its_end)
+                await runtime.wait_ready()
+                served = True
+                tasks.cancel_scope.cancel()
+        if not served:
+            how = f"did not serve within {budget} s" if late.cancelled_caught else "ended while it started"
+            said = _IN_LOG if complaint is None else spec_complaint((await complaint()).strip(), self._python)
+            raise KernelStartFailed(f"The kernel {how}.{said}")
+        self._link(runtime)
+
+    def _link(self, runtime: RuntimeDirectory) -> None:
+        """A link to a socket's own inode: whatever the kernel puts in its place later, the manager does not come there."""
+        self._unlink()
+        for port in PORTS.values():
+            link = Path(f"{self._manager.ip}-{port}")
+            try:
+                os.link(runtime.path / f"s-{port}", link, follow_symlinks=False)
+            except OSError as exc:
+                raise KernelStartFailed(f"The kernel's socket {port} cannot be used: {exc.strerror}.") from exc
+            if not stat.S_ISSOCK(link.lstat().st_mode):
+                raise KernelStartFailed(f"What the kernel has in the place of its socket {port} is none.")
+
+    def _unlink(self) -> None:
+        for port in PORTS.values():
+            Path(f"{self._manager.ip}-{port}").unlink(missing_ok=True)
+
+    async def leave(self, *, restart: bool) -> None:
+        """Remove what the kernel process had; and, but for a restart, all there is."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            self._unlink()
+            await anyio.to_thread.run_sync(runtime.remove)
+        if not restart and self._root is not None:
+            root, self._root = self._root, None
+            await anyio.to_thread.run_sync(root.remove)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What goes wrong in here, as an error that a server of Jupyter hands on: of others it only says that there was one."""
+    try:
+        yield
+    except KernelexecError as exc:
+        raise _handed_on(str(exc)) from exc
+
+
+def _handed_on(message: str) -> Exception:
+    from tornado.web import HTTPError  # noqa: PLC0415 - only who fails needs it
+
+    class KernelNotStarted(KernelStartFailed, HTTPError):
+        """No kernel came up; in a server, the answer to who asked for it."""
+
+        def __init__(self) -> None:
+            super().__init__(500, message, reason="The kernel was not started")
+
+        def __str__(self) -> str:
+            return message
+
+    return KernelNotStarted()
+
+
+def _new_root() -> Root:
+    sweep(bases(), threading.Event())
+    return Root.claim(new_root())
+
+
+def _config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:
+    """The settings of one kernel, whose workspace is where it is started: the notebook's directory."""
+    workspace = Path(str(cwd) if cwd else Path.cwd()).resolve()
+    home = Path.home().resolve()
+    config = load(isolation, workspace=workspace, config=options)
+    shared = config.container.share_home
+    if isolation == "container" and ((workspace == home and not shared) or workspace in home.parents):
+        message = f"The kernel would see all of {workspace}, with what is private in {home}: put the notebook into a directory"
+        message += " of its own, or install the kernelspec with --share-home." if workspace == home else " of its own."
+        raise InvalidWorkDir(message)
+    if isolation == "container" and config.container.transport == "tcp":
+        message = "container.transport='tcp': kernels of other programs are reached by unix sockets only. Leave the option out."
+        raise InvalidConfig(message)
+    return config

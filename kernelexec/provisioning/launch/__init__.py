@@ -1,0 +1,1 @@
+"""The start of a kernel: its kernelspec, its environment, its secrets, and one-shot tasks."""

@@ -1,0 +1,45 @@
+"""Secrets on their way into a kernel that is not ours: by a pipe in its private directory, so that no file holds them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import platform
+
+NAME = "secrets"
+_PIPE_BYTES = 1024 * 1024
+
+
+@contextmanager
+def handed(directory: Path, values: Mapping[str, str], user: tuple[int, int] | None) -> Iterator[str | None]:
+    """A pipe that holds the values for who reads it first, and that is gone afterwards; None where there are none.
+
+    ``user`` is who the kernel runs as, where that may be another.
+
+    Raises:
+        KernelStartFailed: they are too much for a pipe.
+    """
+    if not values:
+        yield None
+        return
+    path, said = directory / NAME, json.dumps(values).encode() + b"\n"
+    os.mkfifo(path, 0o600)
+    if user is not None and user[0] != os.getuid():
+        os.chown(path, -1, user[1])
+        path.chmod(0o640)
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if len(said) <= _PIPE_BYTES:
+            platform.widen(pipe, len(said))
+        if len(said) > _PIPE_BYTES or os.write(pipe, said) < len(said):
+            message = f"All secrets together take {len(said)} bytes, the limit is {_PIPE_BYTES}: name less of them."
+            raise KernelStartFailed(message)
+        yield str(path)
+    finally:
+        os.close(pipe)
+        path.unlink(missing_ok=True)

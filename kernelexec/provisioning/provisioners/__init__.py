@@ -1,0 +1,1 @@
+"""The provisioners, which jupyter_client loads by their entry points."""

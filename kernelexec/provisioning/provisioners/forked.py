@@ -1,0 +1,29 @@
+"""A kernel that a fork server forks. jupyter_client calls it; it is found by the entry point ``kernelexec-fork``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from traitlets import Instance
+
+from kernelexec.provisioning.host.fork_client import ForkServer, NoForkServer
+from kernelexec.provisioning.provisioners.local import Provisioner as LocalProvisioner
+from kernelexec.provisioning.runtime.processes import Leader
+
+
+class Provisioner(LocalProvisioner):
+    """The local provisioner, but for who makes the process: the ``server``, or where it cannot, this process as ever."""
+
+    server = Instance(ForkServer)
+
+    async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        if not os.path.isdir(kwargs["cwd"]):  # noqa: ASYNC240, PTH112 - the system itself says then what is wrong
+            return await super()._launch(cmd, kwargs)
+        try:
+            self.process = await self.server.fork(cmd[-2:], kwargs["env"], kwargs["cwd"], kwargs["stderr"])
+        except NoForkServer:
+            return await super()._launch(cmd, kwargs)
+        self.pid = self.pgid = self.process.pid
+        self._leader = Leader.of(self.process.pid)
+        return self.connection_info

@@ -1,0 +1,84 @@
+"""Ports for kernels that cannot be reached by unix sockets: chosen so that nobody else takes them, and told whose they are."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import platform
+from kernelexec.provisioning.runtime.processes import descends
+
+_LISTENS = "0A"
+_TRIES = 10
+_PROC = Path("/proc")
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+
+def free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
+    """An address of this machine's own and a free port of it for each name.
+
+    A random address of 127.0.0.0/8 is nobody else's: between the choice and the kernel's own binding no other program
+    gets such a port by chance, as it could on 127.0.0.1, which other systems have alone.
+
+    Raises:
+        KernelStartFailed: no port is free.
+    """
+    for attempt in range(_TRIES):
+        last = attempt == _TRIES - 1
+        address = platform.loopback() or ("127.0.0.1" if last else _random_address())
+        with suppress(OSError), ExitStack() as bound:
+            return address, {name: _bind(bound, address) for name in names}
+    message = "No port of a loopback address is free: end what holds them, or raise net.ipv4.ip_local_port_range."
+    raise KernelStartFailed(message)
+
+
+def _random_address() -> str:
+    return f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
+
+
+def _bind(bound: ExitStack, address: str) -> int:
+    sock = bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    sock.bind((address, 0))
+    return int(sock.getsockname()[1])
+
+
+def strangers(address: str, port: int, family: int) -> bool:
+    """Whether anything but a process that comes from ``family`` listens there; False where no system tells."""
+    if not (_PROC / "net/tcp").exists():
+        return False
+    wanted = set(_listeners(address, port))
+    return not wanted or not wanted <= _sockets_of(family)
+
+
+def _listeners(address: str, port: int) -> Iterator[str]:
+    """The inodes of the sockets that listen on a port, at that address or at any."""
+    raw = struct.unpack("=I", socket.inet_aton(address))[0]
+    places = {f"{raw:08X}:{port:04X}", f"{0:08X}:{port:04X}"}
+    for line in (_PROC / "net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] in places and fields[3] == _LISTENS:
+            yield fields[9]
+
+
+def _sockets_of(family: int) -> set[str]:
+    """The inodes of the sockets that a process and its descendants hold."""
+    found = set()
+    for place in _PROC.glob("[0-9]*"):
+        if descends(int(place.name), family):
+            with suppress(OSError):
+                for fd in (place / "fd").iterdir():
+                    found |= _socket_behind(fd)
+    return found
+
+
+def _socket_behind(fd: Path) -> set[str]:
+    with suppress(OSError):
+        if found := _SOCKET.fullmatch(str(fd.readlink())):
+            return {found[1]}
+    return set()

@@ -1,0 +1,34 @@
+"""What an owner that died has left of a session, for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernelexec.journal import Flight
+from kernelexec.provisioning import Handover
+from kernelexec.session.cells.cell_run import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A kernel that waits for a new owner, and the cell that runs in it, as the journal says."""
+
+    handover: Handover
+    flight: Flight | None
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """The languages whose kernels ended with the owner, and how many of them there had been."""
+
+    def turn(self, isolation: str) -> Turn | None:
+        """A turn that takes the cell up; None where none runs in that kernel: those of other kernels ended with their owner."""
+        flight = self.flight
+        if flight is None or flight.cell.kernel != "python" or flight.kernel_epoch != self.handover.epoch:
+            return None
+        return Turn(
+            flight.cell,
+            timeout=flight.timeout,
+            request_id=flight.request_id,
+            isolation=isolation,
+            execution_id=flight.execution_id,
+            began=flight.began,
+        )

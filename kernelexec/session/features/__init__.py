@@ -1,0 +1,1 @@
+"""Everything that a session offers besides running cells, one module for each feature."""

@@ -1,0 +1,106 @@
+"""Cells that are tried again: somebody mends the code between two tries, and the session can be brought back to what it was."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Literal
+
+import anyio.to_thread
+
+from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.policy.decisions import Approver
+from kernelexec.results import Attempt, Attempts, ExecutionResult
+from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.features.snapshots import Snapshots
+
+#: Gives the code of the next try, told all tries so far; None gives up.
+Fix = Callable[[Attempts], str | Awaitable[str | None] | None]
+Between = Literal["keep", "restore", "restart"]
+
+_BETWEEN = ("keep", "restore", "restart")
+RETRIES, RETRIES_MAX = 3, 100
+
+
+class Retrying(Snapshots):
+    """The part of a session that tries a cell again."""
+
+    execute: Callable[..., Awaitable[ExecutionResult]]
+    restart: Callable[..., Awaitable[None]]
+
+    async def execute_with_retry(
+        self,
+        code: str,
+        fix: Fix | None = None,
+        *,
+        max_retries: int = RETRIES,
+        between: Between = "keep",
+        language: str = "python",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        approver: Approver | None = None,
+    ) -> Attempts:
+        """Run a cell until it ends well, ``max_retries`` times at most, the first one included.
+
+        Args:
+            code: the first try's source.
+            fix: called after a failure with the attempts so far; gives the next try's source, or None to give up. A plain
+                function, which is called in a thread, or a coroutine function. Without it the same code is tried again.
+            max_retries: how many tries there are in all, 1 to 100.
+            between: what becomes of the session between two tries: ``keep`` leaves it as the failed one did, ``restore``
+                brings its variables back to what they were before the first one, as far as a snapshot can, ``restart``
+                begins anew with an empty kernel.
+            language: of all tries, as of ``execute``.
+            timeout: of each try.
+            on_output: called with the outputs of all tries.
+            approver: asked about each try.
+
+        Raises:
+            InvalidRequest: before anything ran; later too, if ``fix`` gives neither text nor None.
+        """
+        _check(fix, max_retries, between)
+        run = partial(self.execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
+        before = await self.snapshot() if between == "restore" else None
+        attempts: list[Attempt] = []
+        while True:
+            result = await run(code)
+            restarted = result.state == "lost" or bool(attempts and attempts[-1].result.kernel_epoch != result.kernel_epoch)
+            attempts.append(Attempt(len(attempts) + 1, code, result, restarted))
+            found = Attempts(tuple(attempts))
+            if result.ok or len(attempts) == max_retries:
+                return found
+            mended = code if fix is None else await _mended(fix, found)
+            if mended is None:
+                return found
+            code = mended
+            if between == "restart":
+                await self.restart()
+            elif before is not None:
+                await self.restore(before)
+
+
+async def _mended(fix: Fix, attempts: Attempts) -> str | None:
+    """What the caller's function gives.
+
+    Raises:
+        InvalidRequest: it is neither text nor None.
+    """
+    given: Any = fix(attempts) if inspect.iscoroutinefunction(fix) else await anyio.to_thread.run_sync(fix, attempts)
+    given = await given if inspect.isawaitable(given) else given
+    if given is None or isinstance(given, str):
+        return given
+    message = f"fix gave {given!r:.100}: it gives the source of the next try, or None to give up."
+    raise InvalidRequest(message)
+
+
+def _check(fix: object, max_retries: object, between: object) -> None:
+    if fix is not None and not callable(fix):
+        message = f"fix={fix!r:.100}: a function of the attempts so far."
+        raise InvalidRequest(message)
+    if not isinstance(max_retries, int) or isinstance(max_retries, bool) or not 1 <= max_retries <= RETRIES_MAX:
+        message = f"max_retries={max_retries!r:.100}: how many tries there are in all, 1 to {RETRIES_MAX}."
+        raise InvalidRequest(message)
+    if between not in _BETWEEN:
+        message = f"between={between!r:.100}{nearest(str(between), _BETWEEN)}: one of {', '.join(_BETWEEN)}."
+        raise InvalidRequest(message)
