@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.past import Past
+from kernelexec.recorded_history import Past
 from kernelexec.results import ExecutionResult, Holder, Output, Replay, Snapshot, TestReport
 
 

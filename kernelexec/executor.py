@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from kernelexec import cache, containerlog
+from kernelexec import cache
 from kernelexec.config import Config, load, ways_out
 from kernelexec.errors import (
     Closed,
@@ -33,6 +33,7 @@ from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import unavailable
 from kernelexec.provisioning.host.interpreters import check_venv
 from kernelexec.provisioning.launch.envfile import variables_of
+from kernelexec.records import log
 from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.cells.approval import check_callables
@@ -88,7 +89,7 @@ class AsyncExecutor:
             check_venv(self.config)
         variables_of(self.config.environment.env_file)
         if self.config.log_dir is not None:
-            containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
+            log.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
         if self.config.cache.enabled:
             given = (one.path for one in self.config.context_paths if one.permission == "write")
             written = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *given)

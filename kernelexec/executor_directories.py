@@ -10,13 +10,13 @@ import anyio.to_thread
 
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
-from kernelexec.journal import in_flight, journal_path
 from kernelexec.pool import sweep_idle
 from kernelexec.provisioning import Vault, new_root
 from kernelexec.provisioning.runtime.discovery import LeftSession, ended_beside, left_sessions
 from kernelexec.provisioning.runtime.locations import bases
 from kernelexec.provisioning.runtime.owned_directory import Root, sweep
 from kernelexec.provisioning.runtime.temp_dirs import claim_room
+from kernelexec.records.journal import in_flight, journal_path
 from kernelexec.session.cells.takeover import Left
 from kernelexec.session.lifecycle import in_thread
 from kernelexec.session_resources import Belongings

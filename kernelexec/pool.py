@@ -25,7 +25,7 @@ from kernelexec.provisioning.runtime.temp_dirs import remove_private
 from kernelexec.session.kernels.warm_start import Ready, begin
 from kernelexec.session.lifecycle import Life
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.trees import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 logger = logging.getLogger("kernelexec")
 

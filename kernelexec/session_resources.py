@@ -12,17 +12,17 @@ from itertools import count
 from pathlib import Path
 
 from kernelexec.config import Config, system_refusal
-from kernelexec.containerlog import ContainerLog
 from kernelexec.errors import InvalidWorkDir
-from kernelexec.journal import Journal, journal_path
 from kernelexec.pool import Slot
 from kernelexec.provisioning import Forks, Place, RuntimeDirectory, Vault, place_of
 from kernelexec.provisioning.runtime.discovery import KEPT, LeftSession
-from kernelexec.recorder import Recorder, make_empty
+from kernelexec.records.journal import Journal, journal_path
+from kernelexec.records.log import ContainerLog
+from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.contexts import contexts
 from kernelexec.workspace.directory import check_allowed
-from kernelexec.workspace.trees import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 logger = logging.getLogger("kernelexec")
 

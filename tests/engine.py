@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from kernelexec.docker.client import Engine, mapped
 from kernelexec.errors import EngineFailed, ImageMissing
-from kernelexec.provisioning.engine.client import Engine, mapped
 
 BASE = os.environ.get("KERNELEXEC_TEST_BASE", "debian-python:bookworm")
 IMAGE = os.environ.get("KERNELEXEC_TEST_IMAGE", "kernelexec/data-science")

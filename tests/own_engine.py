@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kernelexec.docker import Engine
 from kernelexec.errors import EngineAway
-from kernelexec.provisioning.engine import Engine
 
 _START_SECONDS = 60.0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kernelexec.policy.guises import guises
+from kernelexec.secrets.encodings import guises
 from tests.conftest import KINDS
 
 #: One that every encoding writes differently, and one that is also a name; by the variables that kernels have them in.

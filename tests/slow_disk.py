@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import recorder
-from kernelexec.workspace.files import write_atomically
+from kernelexec.records.notebook import recorder
+from kernelexec.workspace.safe_files import write_atomically
 
 BOUND = 30
 

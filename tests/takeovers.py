@@ -17,12 +17,12 @@ import anyio.to_thread
 
 from kernelexec import AsyncSession, InputRequest
 from kernelexec.config import Config, load
-from kernelexec.journal import in_flight
 from kernelexec.kernel import Kernel
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, new_root, stored_identity
 from kernelexec.provisioning.runtime.discovery import left_sessions
 from kernelexec.provisioning.runtime.owned_directory import Root
+from kernelexec.records.journal import in_flight
 from kernelexec.session.cells.takeover import Left
 from kernelexec.session_resources import Belongings
 

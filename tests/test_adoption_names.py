@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor
-from kernelexec.journal import journal_path
+from kernelexec.records.journal import journal_path
 from tests.engine import MINIMAL, needs_engine
 from tests.test_adoption import labelled
 from tests.traces import runtime_directories

@@ -11,9 +11,9 @@ import pytest
 from kernelexec import session_resources
 from kernelexec.config import Config, load
 from kernelexec.errors import InvalidConfig
-from kernelexec.journal import journal_path
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import LeftSession
+from kernelexec.records.journal import journal_path
 from kernelexec.session_resources import Belongings
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
+from kernelexec.docker import Engine
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.kernel.one_shot import ask_kernel
-from kernelexec.provisioning.engine import Engine
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
 from tests.engine import needs_engine

@@ -14,7 +14,7 @@ import pytest
 
 from kernelexec import ExecutionResult, Executor, InvalidConfig, Session
 from kernelexec.cache import Store
-from kernelexec.workspace.changes import IGNORED
+from kernelexec.workspace.file_changes import IGNORED
 from tests.engine import IMAGE, needs_engine
 
 KINDS = ["local", pytest.param("container", marks=needs_engine)]

@@ -8,10 +8,10 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.config import CREDENTIALS, Config, load
+from kernelexec.docker.accounts import moved
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning.container.environment import environment_inside
 from kernelexec.provisioning.container.mounts import binds
-from kernelexec.provisioning.engine.accounts import moved
 from tests.engine import MINIMAL, needs_engine
 
 FILES = {

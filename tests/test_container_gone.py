@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession
+from kernelexec.docker import Engine
 from kernelexec.provisioning.container.labels import ROOT
-from kernelexec.provisioning.engine import Engine
 from tests.engine import IMAGE, needs_engine
 
 pytestmark = needs_engine

@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, InvalidWorkDir, KernelStartFailed, Session
 from kernelexec.config import Container
-from kernelexec.provisioning.engine import Engine, Order
+from kernelexec.docker import Engine, Order
 from kernelexec.provisioning.runtime.owned_directory import Owner
 from tests.conftest import KINDS
 from tests.engine import needs_engine

@@ -13,9 +13,9 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, KernelStartFailed, Session
 from kernelexec.config import Config, Container, Limits, load
-from kernelexec.config.refusals import CAPABILITIES
-from kernelexec.provisioning.engine import Engine, Order
-from kernelexec.provisioning.engine.accounts import with_group, with_user, write_account
+from kernelexec.config.protected_paths import CAPABILITIES
+from kernelexec.docker import Engine, Order
+from kernelexec.docker.accounts import with_group, with_user, write_account
 from tests.engine import MINIMAL, SUDO, needs_engine
 
 #: What ``CAPABILITIES`` are as the machine's kernel writes them.

@@ -19,12 +19,12 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec import Executor, InvalidConfig, KernelStartFailed, MemoryHigh, Session
 from kernelexec.config import load
+from kernelexec.docker import Engine, Labelled, Order, Seen, networks
+from kernelexec.docker.create_options import NETWORK
 from kernelexec.errors import EngineRefused
 from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel.wire.zmtp import GREETING
 from kernelexec.provisioning.container.labels import SESSION, WORKSPACE
-from kernelexec.provisioning.engine import Engine, Labelled, Order, Seen, networks
-from kernelexec.provisioning.engine.settings import NETWORK
 from kernelexec.provisioning.jupyter.manager_bridge import Guest
 from tests.conftest import OVER_TCP
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine

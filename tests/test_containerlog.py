@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from kernelexec.cells import CodeCell, command
-from kernelexec.containerlog import ContainerLog, check
-from kernelexec.containerlog import flow as flows
 from kernelexec.errors import InvalidConfig, InvalidRequest
 from kernelexec.events import (
     CellAborted,
@@ -28,6 +26,8 @@ from kernelexec.events import (
     SessionClosed,
     SessionOpened,
 )
+from kernelexec.records.log import ContainerLog, check
+from kernelexec.records.log import throttle as flows
 from kernelexec.results import DisplayData, Error, ExecutionResult, Stream
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -168,7 +168,7 @@ def test_one_piece_over_the_bound_is_cut(log: ContainerLog, text: str) -> None:
 
 def test_the_newest_output_of_a_silent_flood_comes_when_it_is_due(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("kernelexec.containerlog.flow.time.monotonic", lambda: now)
+    monkeypatch.setattr("kernelexec.records.log.throttle.time.monotonic", lambda: now)
     lines(log, started(), printed("x" * flows.HEAD_BYTES), printed("\nheld\n"))
     assert "held" not in log.path.read_text()
     now = 101.0
@@ -177,7 +177,7 @@ def test_the_newest_output_of_a_silent_flood_comes_when_it_is_due(log: Container
 
 def test_the_pauses_of_a_flood_are_one_second_two_four_and_so_on(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("kernelexec.containerlog.flow.time.monotonic", lambda: now)
+    monkeypatch.setattr("kernelexec.records.log.throttle.time.monotonic", lambda: now)
     lines(log, started(), printed("x" * (flows.HEAD_BYTES + 1) + "\n"))
     written = []
     for second in range(101, 116):

@@ -10,14 +10,14 @@ import pytest
 
 from kernelexec import Executor, KernelStartFailed
 from kernelexec.config import Config, load
+from kernelexec.docker import Engine, Order, Whereabouts
+from kernelexec.docker.location import _listener
 from kernelexec.errors import EngineAway, EngineRefused
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.container import mounted_python, socket_probe
 from kernelexec.provisioning.container.create import NotShared, make
 from kernelexec.provisioning.container.labels import ROOT
 from kernelexec.provisioning.container.socket_probe import by_signs, sockets_cross, tried
-from kernelexec.provisioning.engine import Engine, Order, Whereabouts
-from kernelexec.provisioning.engine.whereabouts import _listener
 from kernelexec.provisioning.launch.kernelspec import KernelNotHeard
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.language_image import static_image

@@ -16,9 +16,9 @@ import pytest
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kernelexec import CapacityReached, Config, Executor, Session
+from kernelexec.docker.client import Engine
 from kernelexec.events import Event, KernelChanged
 from kernelexec.mcp.http.app import Door, serve_http
-from kernelexec.provisioning.engine.client import Engine
 from tests.engine import MINIMAL, containers, needs_engine
 from tests.test_mcp_http import serving
 

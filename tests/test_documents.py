@@ -10,9 +10,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from kernelexec.documents import Document
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import DisplayUpdated, SessionClosed
+from kernelexec.records.notebook.notebook_io import Document
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
 CODE: dict[str, Any] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, IsolationUnavailable
+from kernelexec.docker import Engine, probe
 from kernelexec.errors import EngineAway
-from kernelexec.provisioning.engine import Engine, probe
 from tests.engine import needs_engine
 
 

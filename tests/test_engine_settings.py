@@ -7,7 +7,7 @@ from typing import Any
 from docker.types.containers import HostConfig
 
 from kernelexec.config import Config, load
-from kernelexec.provisioning.engine.settings import Order
+from kernelexec.docker.create_options import Order
 
 SECURE = [
     "--rm",

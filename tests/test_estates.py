@@ -12,11 +12,11 @@ from kernelexec.cells import CodeCell
 from kernelexec.config import Config, load
 from kernelexec.events import CellStarted
 from kernelexec.executor_directories import Estates, heritage
-from kernelexec.journal import Journal, journal_path
 from kernelexec.provisioning import Handover, new_root
 from kernelexec.provisioning.container import orphans
 from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions, note
 from kernelexec.provisioning.runtime.owned_directory import Root
+from kernelexec.records.journal import Journal, journal_path
 
 HANDOVER = Handover(1, "token", {}, {})
 

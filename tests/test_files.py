@@ -15,11 +15,11 @@ import pytest
 from kernelexec.config import Config, FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, KernelexecError
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
-from kernelexec.workspace import beneath
-from kernelexec.workspace.access import Access
-from kernelexec.workspace.globs import Globs
-from kernelexec.workspace.operations import FileOperations
-from kernelexec.workspace.spots import Root
+from kernelexec.workspace import openat2
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.globs import Globs
+from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.paths import Root
 
 NOBODY = 65534
 
@@ -136,9 +136,9 @@ import resource, signal, sys
 from pathlib import Path
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
-from kernelexec.workspace.access import Access
-from kernelexec.workspace.operations import FileOperations
-from kernelexec.workspace.spots import Root
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.paths import Root
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 work = Path(sys.argv[1])
@@ -246,9 +246,9 @@ import os
 from pathlib import Path
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
-from kernelexec.workspace.access import Access
-from kernelexec.workspace.operations import FileOperations
-from kernelexec.workspace.spots import Root
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.paths import Root
 files = FileOperations(Access([Root(Path("/tmp"), "/tmp"), Root(Path({str(work)!r}), {str(work)!r})]), FileBounds())
 os.setuid({NOBODY})
 print(files.list({str(work)!r}, recursive=True).complete)
@@ -337,10 +337,10 @@ def test_the_bounds_are_settings() -> None:
 
 @pytest.mark.parametrize("path", ["/a", "a/../b", "..", "a\0b"])
 def test_only_what_is_beneath_is_asked_for(path: str) -> None:
-    top = os.open("/", beneath.WAY)
+    top = os.open("/", openat2.WAY)
     try:
         with pytest.raises(ValueError, match="no path beneath a directory"):
-            beneath.open_beneath(top, path, os.O_RDONLY)
+            openat2.open_beneath(top, path, os.O_RDONLY)
     finally:
         os.close(top)
 
@@ -365,7 +365,7 @@ def test_nothing_stays_open(files: FileOperations, work: Path, monkeypatch: pyte
 
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
     everything()
-    monkeypatch.setattr(beneath, "resolves", lambda: False)
+    monkeypatch.setattr(openat2, "resolves", lambda: False)
     everything()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - as above
 

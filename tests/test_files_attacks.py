@@ -16,10 +16,10 @@ import pytest
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, KernelexecError
-from kernelexec.workspace import beneath
-from kernelexec.workspace.access import Access
-from kernelexec.workspace.operations import FileOperations
-from kernelexec.workspace.spots import Root
+from kernelexec.workspace import openat2
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.paths import Root
 
 SECRET = "what is outside"  # noqa: S105 - it is none
 ROUNDS = 300
@@ -66,9 +66,9 @@ class Ground:
 @pytest.fixture(params=["the system resolves", "part by part"], autouse=True)
 def branch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to open what is beneath a directory, on a system that has both."""
-    assert beneath.resolves(), "this system has no openat2: the first branch cannot be tested"
+    assert openat2.resolves(), "this system has no openat2: the first branch cannot be tested"
     if request.param == "part by part":
-        monkeypatch.setattr(beneath, "resolves", lambda: False)
+        monkeypatch.setattr(openat2, "resolves", lambda: False)
     return str(request.param)
 
 

@@ -12,13 +12,13 @@ import pytest
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import NotDeleted
-from kernelexec.workspace.access import Access
-from kernelexec.workspace.deleting import CRITICAL, is_critical
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.deletion import CRITICAL, is_critical
+from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.tracking import ReadTracker
+from kernelexec.workspace.agent_files.walk import walk
 from kernelexec.workspace.generated import PATTERNS, is_generated
-from kernelexec.workspace.operations import FileOperations
-from kernelexec.workspace.spots import Root
-from kernelexec.workspace.tracking import ReadTracker
-from kernelexec.workspace.walking import walk
 
 #: One path for each pattern.
 GENERATED = {
@@ -209,7 +209,7 @@ def test_what_has_no_content_of_its_own_need_not_be_read(files: FileOperations, 
 
 
 def test_the_memory_of_what_was_read_is_bounded(files: FileOperations, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.workspace.tracking._TRACKED_MAX", 3)
+    monkeypatch.setattr("kernelexec.workspace.agent_files.tracking._TRACKED_MAX", 3)
     for number in range(5):
         files.tracker.mark_as_read(str(number))
     assert [files.tracker.was_read(str(number)) for number in range(5)] == [False, False, True, True, True]
@@ -322,7 +322,7 @@ def test_a_file_that_goes_meanwhile_is_neither_deleted_nor_refused(work: Path, m
 
     for name in ("a.tmp", "b.tmp"):
         (work / name).write_text("x")
-    monkeypatch.setattr("kernelexec.workspace.deleting.walk", walked)
+    monkeypatch.setattr("kernelexec.workspace.agent_files.deletion.walk", walked)
     done = operations(work, read_before_delete=False).delete_many("*.tmp")
     assert (done.deleted, done.refused) == (("b.tmp",), ())
 

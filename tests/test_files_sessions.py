@@ -21,7 +21,7 @@ from kernelexec import (
     Session,
 )
 from kernelexec.events import Event
-from kernelexec.journal.reading import rows
+from kernelexec.records.journal.reader import rows
 
 
 def test_files_go_to_cells_and_come_back(session: Session) -> None:

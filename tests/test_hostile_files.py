@@ -11,12 +11,12 @@ import pytest
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
-from kernelexec.recorder import Recorder, make_empty
+from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.replay import read_past
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles
-from kernelexec.workspace.changes import _listing
-from kernelexec.workspace.trees import remove_within
+from kernelexec.workspace.file_changes import _listing
+from kernelexec.workspace.rmtree import remove_within
 
 NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 

@@ -12,16 +12,9 @@ from pathlib import Path
 import pytest
 
 from kernelexec.config.images import NAMES, with_sudo
+from kernelexec.docker.images.image_check import at_least, ipykernel_min
+from kernelexec.docker.images.recipes import how_to_get, packed, recipe, unpinned, wheels_in, write_template
 from kernelexec.errors import InvalidRequest
-from kernelexec.provisioning.engine.judgement import at_least, ipykernel_min
-from kernelexec.provisioning.engine.recipes import (
-    how_to_get,
-    packed,
-    recipe,
-    unpinned,
-    wheels_in,
-    write_template,
-)
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "images"
@@ -116,7 +109,7 @@ def test_the_wheel_of_this_package_holds_all_recipes(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(tmp_path / "installed")  # noqa: S202 - it is ours
-    program = "from kernelexec.provisioning.engine.recipes import recipe; print(sorted({*recipe('agent').files.values()}))"
+    program = "from kernelexec.docker.images.recipes import recipe; print(sorted({*recipe('agent').files.values()}))"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path / "installed", check=True, capture_output=True, text=True
     )

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from kernelexec.docker.client import Engine
+from kernelexec.docker.images.build import BuiltImage, build_image, built_images
+from kernelexec.docker.images.build_options import BuildOrder
+from kernelexec.docker.images.ca_certificates import own_authorities
+from kernelexec.docker.images.image_probe import PROBE, probe_image
+from kernelexec.docker.images.recipes import Recipe, recipe, wheels_in
 from kernelexec.errors import ImageBuildFailed, ImageMissing
-from kernelexec.provisioning.engine.authorities import own_authorities
-from kernelexec.provisioning.engine.building import BuildOrder
-from kernelexec.provisioning.engine.client import Engine
-from kernelexec.provisioning.engine.images import BuiltImage, build_image, built_images
-from kernelexec.provisioning.engine.probing import PROBE, probe_image
-from kernelexec.provisioning.engine.recipes import Recipe, recipe, wheels_in
 from tests.engine import BASE, MINIMAL, containers, nameless, needs_engine, output_of, removed_after
 from tests.takeovers import wait_until
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelexec.docker.images.build_options import BuildOrder
+from kernelexec.docker.images.build_progress import BuildLog
+from kernelexec.docker.images.ca_certificates import authorities, own_authorities
+from kernelexec.docker.images.recipes import Recipe, recipe
+from kernelexec.docker.images.wheels import download_command, python_of
 from kernelexec.errors import InvalidRequest
-from kernelexec.provisioning.engine.authorities import authorities, own_authorities
-from kernelexec.provisioning.engine.building import BuildOrder
-from kernelexec.provisioning.engine.progress import BuildLog
-from kernelexec.provisioning.engine.recipes import Recipe, recipe
-from kernelexec.provisioning.engine.wheels import download_command, python_of
 
 
 def certificate() -> str:

@@ -30,9 +30,9 @@ from kernelexec.events import (
     SessionClosing,
     SessionOpened,
 )
-from kernelexec.journal import Journal, journals, path_of, read, rows
-from kernelexec.journal.reading import parts
-from kernelexec.journal.records import RESULT_BYTES
+from kernelexec.records.journal import Journal, journals, path_of, read, rows
+from kernelexec.records.journal.reader import parts
+from kernelexec.records.journal.records import RESULT_BYTES
 from kernelexec.results import DisplayData, Error, ExecutionResult, Stream, Timing
 
 MIB = 1024 * 1024

@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from kernelexec.cells import CodeCell, ShellCell
-from kernelexec.policy.guises import guises
-from kernelexec.policy.masking import Masker
+from kernelexec.secrets.encodings import guises
+from kernelexec.secrets.masker import Masker
 
 PLAIN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"
 AWKWARD = 'p@ss/w\'ord "ü" <&>\\+%\nline two $HOME'

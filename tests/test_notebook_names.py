@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Executor, KernelStartFailed, session_resources
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.files import write_atomically
+from kernelexec.workspace.safe_files import write_atomically
 from tests.test_recorder import cells_of
 
 OTHER = """

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from kernelexec import AsyncExecutor
-from kernelexec.documents import Document
+from kernelexec.records.notebook.notebook_io import Document
 from kernelexec.results import strip_ansi
 
 HERE = Path(__file__).resolve().parent

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor
-from kernelexec.provisioning.engine.client import Engine, mapped
+from kernelexec.docker.client import Engine, mapped
 from tests.conftest import KINDS
 from tests.engine import needs_bubblewrap, needs_engine
 from tests.virtual import made_source, made_wheel

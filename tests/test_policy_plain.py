@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.policy.plain import plain
-from kernelexec.policy.script import read
-from kernelexec.policy.unread import Unread
+from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.normalize import plain
+from kernelexec.policy.shell.reader import read
 
 PLAIN = {
     "ls -la": "ls -la",

@@ -19,7 +19,7 @@ from kernelexec.cells import CodeCell
 from kernelexec.config import OutputLimits
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, KernelChanged, SessionClosed, SessionOpened
 from kernelexec.outputs import Collector
-from kernelexec.recorder import Recorder as Noting
+from kernelexec.records.notebook.recorder import Recorder as Noting
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from tests.hostile.messages import feeds
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from kernelexec import AsyncExecutor, AsyncSession, recorder
+from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.events import DisplayUpdated
+from kernelexec.records.notebook import recorder
 from kernelexec.session.observers import notebook_writer
 from tests.slow_disk import BOUND, Disk
 from tests.test_recorder import cells_of

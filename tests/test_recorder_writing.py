@@ -13,13 +13,13 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from kernelexec import recorder
 from kernelexec.events import DisplayUpdated
-from kernelexec.notebooks import notebook_output
-from kernelexec.recorder import Recorder
+from kernelexec.records.notebook import recorder
+from kernelexec.records.notebook.cell_format import notebook_output
+from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Stream
 from kernelexec.workspace import Watch
-from kernelexec.workspace.files import write_atomically
+from kernelexec.workspace.safe_files import write_atomically
 from tests.slow_disk import Disk
 from tests.test_recorder import NOTE, ODD, cells_of, executed, shown, texts_of, update
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.past import PastCell
+from kernelexec.recorded_history import PastCell
 from kernelexec.repetition import Judge, bound_names, definitions, name_changes, used_names, why_not
 
 SAFE = [

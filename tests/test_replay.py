@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from kernelexec import AsyncExecutor, Closed, Executor, Replay, Session
-from kernelexec.documents import Document
+from kernelexec.records.notebook.notebook_io import Document
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from kernelexec import AsyncExecutor, Replay
-from kernelexec.past import Past, PastCell
+from kernelexec.recorded_history import Past, PastCell
 from kernelexec.replay import replay
 
 

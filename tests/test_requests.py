@@ -17,7 +17,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, InvalidRequest, QueueFull, Refused
 from kernelexec.events import CellAborted, CellRefused, CellStarted, Event
-from kernelexec.journal import Journal, read, rows
+from kernelexec.records.journal import Journal, read, rows
 
 BOUND = 60
 COUNT = "with open('count', 'a') as file: _ = file.write('x')"

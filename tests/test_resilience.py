@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
+from kernelexec.docker import Engine
 from kernelexec.provisioning.container.labels import WORKSPACE
-from kernelexec.provisioning.engine import Engine
 from tests.conftest import EVERY_WAY, KINDS
 from tests.engine import needs_engine
 from tests.test_adoption import killed_server

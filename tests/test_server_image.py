@@ -22,13 +22,13 @@ import pytest
 import yaml
 from fastmcp.client.transports import StreamableHttpTransport
 
+from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.images.build import build_image, built_images
+from kernelexec.docker.images.build_options import BuildOrder
+from kernelexec.docker.images.ca_certificates import own_authorities
+from kernelexec.docker.images.recipes import recipe
 from kernelexec.errors import EngineFailed
 from kernelexec.mcp.http.tokens import add_token
-from kernelexec.provisioning.engine.authorities import own_authorities
-from kernelexec.provisioning.engine.building import BuildOrder
-from kernelexec.provisioning.engine.client import Engine, mapped
-from kernelexec.provisioning.engine.images import build_image, built_images
-from kernelexec.provisioning.engine.recipes import recipe
 from tests.engine import BASE, containers, needs_engine
 from tests.mcp_clients import Agent, connected, record_of, text_of
 from tests.test_cli import BOUND

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec import Closed, Executor, Session
-from kernelexec.provisioning.engine.usage import figures
+from kernelexec.docker.container_usage import figures
 from kernelexec.results.usage import Holder, MemoryUse, size_text
 from tests.tight import MIB, Tight
 

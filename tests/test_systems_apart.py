@@ -15,11 +15,11 @@ import kernelexec
 PACKAGE = Path(kernelexec.__file__).parent
 #: Who may ask, by path; and what the workspace, which stands below, has to ask itself.
 ASKING = {"provisioning/platform.py", "inkernel/systems.py"}
-BELOW = {("workspace/trees.py", "getattr(os, 'O_PATH')")}
+BELOW = {("workspace/rmtree.py", "getattr(os, 'O_PATH')")}
 #: Not everywhere; their imports are guarded where they are asked for.
 MODULES = ("fcntl", "resource", "termios", "pwd")
 #: What these programs of ours import, which run in containers only.
-IN_CONTAINERS = {"provisioning/engine/filling.py"}
+IN_CONTAINERS = {"docker/images/export_python.py"}
 LACKS = (
     *("memfd_create", "pidfd_open", "mkfifo", "O_PATH", "fork", "setsid", "killpg", "getuid", "geteuid", "getpgrp", "getsid"),
     *("register_at_fork", "sysconf", "posix_spawn", "waitid"),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.workspace import trees
-from kernelexec.workspace.trees import DIRECTORY, clear, remove_tree
+from kernelexec.workspace import rmtree
+from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
 
 DEEP = """
 import os, sys
@@ -49,7 +49,7 @@ def test_modes_are_no_hindrance_to_their_owner(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from kernelexec.workspace.trees import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 if os.getuid() == 0:
     os.setuid(65534)
 tree = Path(sys.argv[1]) / "tree"
@@ -98,8 +98,8 @@ def test_what_is_to_be_kept_is_kept_and_a_stop_is_heard(tmp_path: Path) -> None:
 def test_a_directory_without_rights_is_removed_also_where_none_is_held_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "NAMED", os.O_RDONLY)
+    monkeypatch.setattr(rmtree, "NAMED", os.O_RDONLY)
     (tmp_path / "top" / "inner" / "deep").mkdir(parents=True)
     (tmp_path / "top" / "inner").chmod(0o400)
-    trees.remove_tree(tmp_path / "top")
+    rmtree.remove_tree(tmp_path / "top")
     assert not (tmp_path / "top").exists()

@@ -15,7 +15,8 @@ import pytest
 
 from kernelexec import InvalidConfig
 from kernelexec.config import load
-from kernelexec.provisioning import Vault, secrets
+from kernelexec.provisioning import Vault
+from kernelexec.secrets import store
 
 VALUE = "sk-live-0f9a8b7c6d"
 
@@ -100,7 +101,7 @@ def test_what_a_function_gives_must_be_a_secret(
 
 
 def test_functions_that_take_for_ever_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_PATIENCE", 0.05)
+    monkeypatch.setattr(store, "_PATIENCE", 0.05)
     held = socket.socketpair()
     with held[0], held[1]:
 

@@ -23,8 +23,8 @@ from kernelexec.adapters.functions import Functions, Told
 from kernelexec.adapters.markdown import Block, blocks
 from kernelexec.blocking import Executor, Session
 from kernelexec.config import Config
-from kernelexec.config.explanation import check_known, is_not
-from kernelexec.config.kinds import is_count
+from kernelexec.config.messages import check_known, is_not
+from kernelexec.config.types import is_count
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.policy.decisions import Approver, Validator
 

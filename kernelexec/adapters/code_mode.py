@@ -27,7 +27,7 @@ from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, Exec
 from kernelexec.session import AsyncSession
 from kernelexec.text import NESTING_MAX, clean
 from kernelexec.workspace.records import write_within
-from kernelexec.workspace.trees import remove_within
+from kernelexec.workspace.rmtree import remove_within
 
 #: Where runs have their directories in a workspace. It is one of those that no list of changed files looks into.
 _FOLDER = Path(".kernelexec")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell, said
-from kernelexec.past import PastCell
+from kernelexec.recorded_history import PastCell
 from kernelexec.repetition import Chance, Judge
 from kernelexec.results import ExecutionResult
 from kernelexec.results.result import plain_json

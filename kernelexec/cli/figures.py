@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelexec.cli.surroundings import write_any
 from kernelexec.cli.table import show_table
-from kernelexec.journal import statistics
+from kernelexec.records.journal import statistics
 from kernelexec.results import CallStatistics, Statistics
 from kernelexec.results.usage import size_text
 

@@ -14,8 +14,8 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.workspace import FileOperations, Workspace
-from kernelexec.workspace.access import Access
-from kernelexec.workspace.spots import Root
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.paths import Root
 
 
 def list_directory(work_dir: Path, path: str, *, recursive: bool, pattern: str | None, as_json: bool) -> int:

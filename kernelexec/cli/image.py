@@ -50,9 +50,9 @@ def build(
 ) -> int:
     """Build an image, and tell each step on stderr; at the end its name, size and the seconds that it took."""
     from kernelexec.cli.images import build_one  # noqa: PLC0415 - the engine's library only where it is needed
-    from kernelexec.provisioning.engine.authorities import authorities, own_authorities  # noqa: PLC0415 - see above
-    from kernelexec.provisioning.engine.building import BuildOrder  # noqa: PLC0415 - see above
-    from kernelexec.provisioning.engine.recipes import recipe, wheels_in  # noqa: PLC0415 - see above
+    from kernelexec.docker.images.build_options import BuildOrder  # noqa: PLC0415 - see above
+    from kernelexec.docker.images.ca_certificates import authorities, own_authorities  # noqa: PLC0415 - see above
+    from kernelexec.docker.images.recipes import recipe, wheels_in  # noqa: PLC0415 - see above
 
     order = BuildOrder(
         recipe=recipe(name),

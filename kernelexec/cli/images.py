@@ -15,14 +15,14 @@ from kernelexec.cli.status import SIGNAL_BASE, CommandFailed
 from kernelexec.cli.surroundings import minded, say, write_any
 from kernelexec.cli.table import show_table
 from kernelexec.config.images import NAMES
+from kernelexec.docker.client import Engine
+from kernelexec.docker.images.build import BuiltImage, build_image, built_images
+from kernelexec.docker.images.build_options import BuildOrder
+from kernelexec.docker.images.image_check import Finding, judge
+from kernelexec.docker.images.image_probe import probe_image
+from kernelexec.docker.images.recipes import how_to_get, recipe, write_template
+from kernelexec.docker.images.wheels import fetch_wheels
 from kernelexec.errors import ImageMissing, KernelexecError
-from kernelexec.provisioning.engine.building import BuildOrder
-from kernelexec.provisioning.engine.client import Engine
-from kernelexec.provisioning.engine.images import BuiltImage, build_image, built_images
-from kernelexec.provisioning.engine.judgement import Finding, judge
-from kernelexec.provisioning.engine.probing import probe_image
-from kernelexec.provisioning.engine.recipes import how_to_get, recipe, write_template
-from kernelexec.provisioning.engine.wheels import fetch_wheels
 
 _MEGA = 1_000_000  # sizes as the engine's own client says them
 

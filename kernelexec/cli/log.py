@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kernelexec.cli.surroundings import write_any, writing
 from kernelexec.errors import InvalidRequest
-from kernelexec.journal import SUFFIX, Row, journals, path_of, read, rows
+from kernelexec.records.journal import SUFFIX, Row, journals, path_of, read, rows
 
 _COLUMNS = ("time", "what", "outcome", "exit", "seconds", "code or reason")
 _NO_END = 1_000_000

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from kernelexec.config import Config, load, over
-from kernelexec.config.kinds import size
+from kernelexec.config.types import size
 from kernelexec.errors import InvalidConfig, nearest
 
 #: What other tools call the places where code runs.

@@ -16,9 +16,9 @@ from kernelexec.cli.signals import Signals
 from kernelexec.cli.status import CELL_FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, is_refused, of_cell
 from kernelexec.cli.surroundings import here, say
 from kernelexec.config import Config, seconds
-from kernelexec.documents import Document
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor
+from kernelexec.records.notebook.notebook_io import Document
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kernelexec.config.cache import ResultCache
-from kernelexec.config.choice import chosen_by, load, over, profile, seconds, ways_out
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
-from kernelexec.config.environments import Programs
+from kernelexec.config.container_detection import in_container
 from kernelexec.config.files import FileBounds
-from kernelexec.config.kinds import MIB, SHORTEST_TIMEOUT, size
+from kernelexec.config.interpreter import Programs
 from kernelexec.config.limits import Change
+from kernelexec.config.loading import chosen_by, load, over, profile, seconds, ways_out
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profile
-from kernelexec.config.refusals import WORKSPACE_INSIDE, place_inside, source_refusal, system_refusal, target_refusal
+from kernelexec.config.protected_paths import WORKSPACE_INSIDE, place_inside, source_refusal, system_refusal, target_refusal
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
@@ -20,7 +20,7 @@ from kernelexec.config.settings import (
     Limits,
     OutputLimits,
 )
-from kernelexec.config.surroundings import in_container
+from kernelexec.config.types import MIB, SHORTEST_TIMEOUT, size
 
 __all__ = [
     "CREDENTIALS",

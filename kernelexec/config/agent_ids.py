@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from kernelexec.config.explanation import shown
+from kernelexec.config.messages import shown
 from kernelexec.errors import InvalidConfig
 
 

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from kernelexec.config import massgen
 from kernelexec.config.agent_ids import agent_id
-from kernelexec.config.choice import load
 from kernelexec.config.code_execution import CodeExecution
-from kernelexec.config.explanation import check_known, cut, is_not
+from kernelexec.config.loading import load
+from kernelexec.config.messages import check_known, cut, is_not
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.yaml_text import parse
 from kernelexec.errors import InvalidConfig

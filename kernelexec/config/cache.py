@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from kernelexec.config.kinds import MIB, Branch, Count, Directory
+from kernelexec.config.types import MIB, Branch, Count, Directory
 
 
 class ResultCache(Branch):

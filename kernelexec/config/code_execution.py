@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, ValidationError
 
 from kernelexec.config.container import Name, is_image
 from kernelexec.config.docker_args import parse
-from kernelexec.config.explanation import explain, shown
-from kernelexec.config.kinds import Branch, Directory, LastMessages, Seconds
+from kernelexec.config.messages import explain, shown
+from kernelexec.config.types import Branch, Directory, LastMessages, Seconds
 from kernelexec.errors import InvalidConfig
 
 #: Words that say true or false elsewhere: as the name of an image they are a mistake.

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from kernelexec.config.kinds import Branch, Directory, Pinned
+from kernelexec.config.types import Branch, Directory, Pinned
 
 
 class Confinement(Branch):

@@ -12,8 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from kernelexec.config.images import DEFAULT_IMAGE, with_sudo
-from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
-from kernelexec.config.refusals import (
+from kernelexec.config.protected_paths import (
     CAPABILITIES,
     WORKSPACE_INSIDE,
     capability_refusal,
@@ -21,6 +20,7 @@ from kernelexec.config.refusals import (
     source_refusal,
     target_refusal,
 )
+from kernelexec.config.types import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
 
 #: The interpreter that is taken where none is named.
 DEFAULT_PYTHON = "python3"

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelexec.config.kinds import MIB, size
-from kernelexec.config.refusals import WORKSPACE_INSIDE, capability_refusal, place_inside, source_refusal
+from kernelexec.config.protected_paths import WORKSPACE_INSIDE, capability_refusal, place_inside, source_refusal
+from kernelexec.config.types import MIB, size
 from kernelexec.errors import InvalidConfig
 
 NAMESPACE = "the kernel would see, or be, what is outside of its container"

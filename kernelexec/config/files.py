@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kernelexec.config.kinds import MIB, Branch, Count
+from kernelexec.config.types import MIB, Branch, Count
 
 
 class FileBounds(Branch):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from kernelexec.config.choice import profile, seconds
 from kernelexec.config.container import Container
-from kernelexec.config.explanation import explain
+from kernelexec.config.loading import profile, seconds
+from kernelexec.config.messages import explain
 from kernelexec.config.settings import Budgets, Config
 from kernelexec.errors import InvalidConfig
 

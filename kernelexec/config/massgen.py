@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernelexec.config.agent_ids import agent_id
-from kernelexec.config.explanation import check_known, cut, is_not, shown
-from kernelexec.config.kinds import size
+from kernelexec.config.messages import check_known, cut, is_not, shown
+from kernelexec.config.types import size
 from kernelexec.errors import InvalidConfig
 
 #: Keys for running commands, and the option that each sets; those that need more are in ``_BRANCHES``.

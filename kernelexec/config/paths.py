@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from kernelexec.config.kinds import Branch, Directory, Pinned, pinned
+from kernelexec.config.types import Branch, Directory, Pinned, pinned
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from kernelexec.config.kinds import MIB, Branch, Count, Cpus, Seconds
+from kernelexec.config.types import MIB, Branch, Count, Cpus, Seconds
 
 
 class Profile(Branch):

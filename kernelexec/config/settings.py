@@ -14,12 +14,12 @@ from pydantic import ConfigDict, Field, model_validator
 from kernelexec.config.cache import CacheChoice, ResultCache
 from kernelexec.config.confinement import Confinement
 from kernelexec.config.container import Container
-from kernelexec.config.environments import Programs
 from kernelexec.config.files import FileBounds
-from kernelexec.config.kinds import MIB, Branch, Count, Directory, Interpreter, LastMessages, Pattern, Seconds, Variables
+from kernelexec.config.interpreter import Programs
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profiles
-from kernelexec.config.secrets import Secrets, sources
+from kernelexec.config.secret_references import Secrets, sources
+from kernelexec.config.types import MIB, Branch, Count, Directory, Interpreter, LastMessages, Pattern, Seconds, Variables
 
 Isolation = Literal["local", "bubblewrap", "container", "container-host"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kernelexec.config.explanation import cut
+from kernelexec.config.messages import cut
 from kernelexec.errors import InvalidConfig
 
 #: How many values all aliases of one text may stand for together: a few of them could stand for any amount.

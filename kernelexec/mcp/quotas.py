@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kernelexec.config.kinds import is_count
+from kernelexec.config.types import is_count
 from kernelexec.errors import CapacityReached, InvalidConfig
 
 #: How many clients' calls are counted; of more, the one that called longest ago begins anew.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelexec.outputs.collector import Collector
-from kernelexec.policy.masking import Flow, Masker
 from kernelexec.results import decode_base64
+from kernelexec.secrets.masker import Flow, Masker
 from kernelexec.text import utf8_size
 
 #: What is not text, and is not looked into: to change one byte of it would spoil it.

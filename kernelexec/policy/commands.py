@@ -11,11 +11,11 @@ from kernelexec.cells import Cell, CodeCell, ShellCell
 from kernelexec.config import Config
 from kernelexec.policy.dangers import danger_of
 from kernelexec.policy.magics import may_run_commands, parts
-from kernelexec.policy.opening import Found, name_of, of_python, opened
 from kernelexec.policy.refusal import Refusal, shown
-from kernelexec.policy.script import Command, Script, read
-from kernelexec.policy.unread import Unread
-from kernelexec.policy.words import GLOB, UNKNOWN
+from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.expansion import GLOB, UNKNOWN
+from kernelexec.policy.shell.nested import Found, name_of, of_python, opened
+from kernelexec.policy.shell.reader import Command, Script, read
 
 _PLAINLY = "Write the command out in plain words."
 _OTHERWISE = "Nothing ran; other commands are not concerned."

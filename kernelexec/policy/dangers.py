@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernelexec.policy.opening import Found, name_of
-from kernelexec.policy.script import Command
-from kernelexec.policy.words import GLOB
+from kernelexec.policy.shell.expansion import GLOB
+from kernelexec.policy.shell.nested import Found, name_of
+from kernelexec.policy.shell.reader import Command
 
 _DISK = re.compile(
     r"/+dev/+(?:(?:sd|hd|vd|xvd)[a-z]+\d*|nvme\d+n\d+(?:p\d+)?|mmcblk\d+(?:p\d+)?|dm-\d+|md\d+|loop\d+|(?:disk|mapper)/.+)"

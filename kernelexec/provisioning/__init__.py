@@ -16,7 +16,7 @@ from kernelexec.provisioning.runtime.handover import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import new_root, stored_identity
 from kernelexec.provisioning.runtime.processes import Mark
-from kernelexec.provisioning.secrets import Vault
+from kernelexec.secrets.store import Vault
 
 __all__ = [
     "Connection",

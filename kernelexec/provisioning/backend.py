@@ -20,7 +20,7 @@ from kernelexec.provisioning.host.writable_paths import First
 from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.secrets import Vault
+from kernelexec.secrets.store import Vault
 from kernelexec.workspace.contexts import contexts
 
 
@@ -153,7 +153,7 @@ def unavailable(config: Config) -> str | None:
     if config.isolation != "container":
         return None
     try:
-        from kernelexec.provisioning.engine import probe  # noqa: PLC0415 - who runs code locally needs no docker package
+        from kernelexec.docker import probe  # noqa: PLC0415 - who runs code locally needs no docker package
     except ImportError as exc:
         return f"The package docker cannot be imported ({exc}): install it with `pip install docker`."
     return probe()

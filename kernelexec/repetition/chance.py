@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from kernelexec.past import PastCell
+from kernelexec.recorded_history import PastCell
 from kernelexec.repetition import rules
 from kernelexec.repetition.code import Judge
 from kernelexec.repetition.rules import words

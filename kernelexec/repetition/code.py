@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from kernelexec import cells
 from kernelexec.errors import InvalidCode
-from kernelexec.past import PastCell
+from kernelexec.recorded_history import PastCell
 from kernelexec.repetition import rules
 from kernelexec.repetition.commands import why_not_script, why_not_started
 from kernelexec.repetition.names import Function, free_names, tree_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import anyio.to_thread
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.past import Past, PastCell
+from kernelexec.recorded_history import Past, PastCell
 from kernelexec.repetition import Judge, definitions, name_changes, used_names, why_not
 from kernelexec.results import ExecutionFailed, ExecutionResult, Outcome, Replay, ReplayedCell, Restored
 from kernelexec.session import AsyncSession

@@ -6,10 +6,11 @@ import os
 import stat
 from pathlib import Path
 
-from kernelexec import cells, journal
+from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
-from kernelexec.past import Past
+from kernelexec.recorded_history import Past
+from kernelexec.records import journal
 
 #: The largest file that is read for a replay, in bytes, and the most cells that one has.
 FILE_BYTES, CELLS_MAX = 256 * 1024 * 1024, 10_000
@@ -47,7 +48,7 @@ def read_past(path: str | os.PathLike[str], config: Config) -> Past:
     if found.suffix.lower() == journal.SUFFIX:
         past = journal.past(found)
     else:
-        from kernelexec.documents import Document  # noqa: PLC0415 - nbformat, for who replays a notebook only
+        from kernelexec.records.notebook.notebook_io import Document  # noqa: PLC0415 - nbformat, for who replays a notebook only
 
         past = Past(Document.read(found).past)
     if len(past.cells) > CELLS_MAX:

@@ -22,11 +22,11 @@ from kernelexec.events import (
     SessionReplayed,
     wants_output,
 )
-from kernelexec.past import Past
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.runtime.discovery import POSTPONED, note
 from kernelexec.provisioning.runtime.temp_dirs import remove_private
+from kernelexec.recorded_history import Past
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.asking import Asking
 from kernelexec.session.cells.approval import Permission

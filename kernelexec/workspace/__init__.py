@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernelexec.workspace.changes import Watch
+from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.contents import Contents
 from kernelexec.workspace.directory import Workspace
 from kernelexec.workspace.displays import DisplayFiles
-from kernelexec.workspace.operations import FileOperations
+from kernelexec.workspace.file_changes import Watch
 from kernelexec.workspace.spill import SpillFile
-from kernelexec.workspace.tracking import ReadTracker
 
 __all__ = ["Contents", "DisplayFiles", "FileOperations", "ReadTracker", "SpillFile", "Watch", "Workspace"]

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernelexec.workspace.changes import Watch
 from kernelexec.workspace.displays import DIRECTORY
+from kernelexec.workspace.file_changes import Watch
 from kernelexec.workspace.records import read_plain
 
 #: Of a larger file the times count, not the content; in bytes.

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kernelexec.workspace.directory import give_to_owner
-from kernelexec.workspace.trees import DIRECTORY, descend
+from kernelexec.workspace.rmtree import DIRECTORY, descend
 
 
 def write_within(top: Path, relative: Path, content: bytes) -> None:

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelexec import AsyncExecutor, AsyncSession
+from kernelexec.docker import Engine
 from kernelexec.kernel.kernel import Kernel
-from kernelexec.provisioning.engine import Engine
 from tests.engine import IMAGE
 
 _CELLS = 200

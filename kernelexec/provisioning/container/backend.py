@@ -24,7 +24,7 @@ from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, 
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory
-from kernelexec.provisioning.secrets import Vault
+from kernelexec.secrets.store import Vault
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 _NO_TCP = (
@@ -119,7 +119,7 @@ class ContainerPlace:
         Raises:
             KernelStartFailed: there is no image, or the engine does not answer.
         """
-        from kernelexec.provisioning.engine import known_facts  # noqa: PLC0415 - who runs code locally needs no docker package
+        from kernelexec.docker import known_facts  # noqa: PLC0415 - who runs code locally needs no docker package
 
         options = self.config.container
         try:

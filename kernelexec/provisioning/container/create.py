@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.config.images import OURS
+from kernelexec.docker import Engine, Order
+from kernelexec.docker.accounts import give_account, missing_account, write_account
+from kernelexec.docker.images.recipes import how_to_get
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.container.labels import OWNER, RUNTIME
 from kernelexec.provisioning.container.orphans import abandoned
-from kernelexec.provisioning.engine import Engine, Order
-from kernelexec.provisioning.engine.accounts import give_account, missing_account, write_account
-from kernelexec.provisioning.engine.recipes import how_to_get
 
 #: Containers that could not be removed while the engine was away.
 _left: set[str] = set()

@@ -11,7 +11,7 @@ from kernelexec.errors import EngineFailed, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.container.labels import RUNTIME_INSIDE
 
 if TYPE_CHECKING:
-    from kernelexec.provisioning.engine.mounted import Mounted
+    from kernelexec.docker.images.python_volume import Mounted
 
 #: Its interpreter, where it is mounted.
 PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
@@ -32,7 +32,7 @@ async def find_stand_in(options: Container, failure: KernelStartFailed | None) -
     """
     if stand_in(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    from kernelexec.provisioning.engine.mounted import lacking, mistaken, replacement  # noqa: PLC0415 - see ``places.unavailable``
+    from kernelexec.docker.images.python_volume import lacking, mistaken, replacement  # noqa: PLC0415 - see ``places.unavailable``
 
     image, python = options.image, options.python
     if why := await anyio.to_thread.run_sync(mistaken, image, python):

@@ -21,7 +21,7 @@ from kernelexec.config import (
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.runtime.owned_directory import NAME
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
-from kernelexec.workspace.trees import DIRECTORY
+from kernelexec.workspace.rmtree import DIRECTORY
 
 #: Where it is on this machine, where it is in the container, and whether it can only be read.
 Bind = tuple[str, str, bool]

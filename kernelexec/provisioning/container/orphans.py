@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kernelexec.config import Config
+from kernelexec.docker import Engine, Labelled, networks
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning.container.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
-from kernelexec.provisioning.engine import Engine, Labelled, networks
 from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions
 from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, is_held
-from kernelexec.workspace.trees import DIRECTORY
+from kernelexec.workspace.rmtree import DIRECTORY
 
 #: Who is out of descriptors or memory knows nothing of others.
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

@@ -11,12 +11,12 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Container
+from kernelexec.docker import News, Order
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.container.create import make, remove_now
 from kernelexec.provisioning.container.init_client import Warden
 from kernelexec.provisioning.container.oom import Kills
 from kernelexec.provisioning.container.stats import KILLED, STOPPED, Measured, to_end
-from kernelexec.provisioning.engine import News, Order
 
 #: Where a container has files in memory, beside what its options name.
 _IN_MEMORY = frozenset({"/tmp", "/dev/shm", "/dev/mqueue"})  # noqa: S108 - the container's own

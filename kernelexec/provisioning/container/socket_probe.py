@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from kernelexec.config import Config, in_container
+from kernelexec.docker import Engine, Order, Whereabouts, host
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.create import NotShared, make
 from kernelexec.provisioning.container.labels import labels_of
 from kernelexec.provisioning.container.mounts import Bind
-from kernelexec.provisioning.engine import Engine, Order, Whereabouts, host
-from kernelexec.workspace.trees import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 #: What of a directory crosses: sockets too, files only, or nothing.
 Crossing = Literal["sockets", "files", "nothing"]

@@ -22,7 +22,7 @@ from kernelexec.provisioning.launch.environment import environment_of
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, check_directory, check_program, guarded_spec, kernel_spec
 from kernelexec.provisioning.launch.one_shot import PROGRAM, Done, Errand, Network, run_here
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.secrets import Vault
+from kernelexec.secrets.store import Vault
 
 
 @dataclass(frozen=True, slots=True)

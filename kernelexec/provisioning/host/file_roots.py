@@ -9,8 +9,8 @@ from pathlib import Path
 from kernelexec.config import Config
 from kernelexec.provisioning.container.mounts import own_code
 from kernelexec.provisioning.host.confinement import hidden_paths
+from kernelexec.workspace.agent_files.paths import Root
 from kernelexec.workspace.contexts import contexts
-from kernelexec.workspace.spots import Root
 
 
 def records(config: Config) -> list[Path]:

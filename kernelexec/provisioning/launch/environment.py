@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from kernelexec.config import Config, Environment
-from kernelexec.config.secrets import sources
+from kernelexec.config.secret_references import sources
 from kernelexec.provisioning.launch.envfile import variables_of
 
 _SECRET_NAME = re.compile(

@@ -15,6 +15,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
+from kernelexec.docker import LOOPBACK, Order, Seen, network_of, networks
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.events import InContainer
 from kernelexec.provisioning.container.create import remove, remove_left
@@ -22,7 +23,6 @@ from kernelexec.provisioning.container.labels import CLIENT, LAUNCHER_INSIDE, RU
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import Succession
 from kernelexec.provisioning.container.stats import KILLED, in_thread
-from kernelexec.provisioning.engine import LOOPBACK, Order, Seen, network_of, networks
 from kernelexec.provisioning.jupyter.manager_bridge import Guest, told
 from kernelexec.provisioning.runtime.processes import children_of, descends, status_of
 

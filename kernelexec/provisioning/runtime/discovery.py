@@ -19,7 +19,7 @@ from kernelexec.provisioning.runtime.handover import Handover
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.owned_directory import NAME, Owner, is_held
 from kernelexec.workspace.directory import check_name
-from kernelexec.workspace.trees import DIRECTORY
+from kernelexec.workspace.rmtree import DIRECTORY
 
 _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")

@@ -27,7 +27,7 @@ from kernelexec.provisioning.launch.kernelspec import ORDER
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.provisioning.runtime.ports import free_ports
-from kernelexec.workspace.trees import DIRECTORY, clear, remove_tree
+from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
 
 #: What stands for the channels' ports in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}

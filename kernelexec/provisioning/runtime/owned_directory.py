@@ -23,7 +23,7 @@ from typing import Any, Self
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.processes import has_ended, status_of
-from kernelexec.workspace.trees import DIRECTORY, clear, names_in
+from kernelexec.workspace.rmtree import DIRECTORY, clear, names_in
 
 RECORD, _FRESH = ".owner", ".owner.new"
 #: How the roots' names begin, and what ``tempfile`` makes of it.

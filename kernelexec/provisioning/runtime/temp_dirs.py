@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.runtime.owned_directory import PREFIX, Root
-from kernelexec.workspace.trees import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 #: In an executor's private directory, a link to another one in the machine's temporary directory.
 _ROOM, _OWN = ".tmp", "tmp"

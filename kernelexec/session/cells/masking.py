@@ -8,10 +8,10 @@ from typing import Literal
 from kernelexec.cells import Cell
 from kernelexec.errors import KernelexecError
 from kernelexec.events import CellRefused
-from kernelexec.past import Past, PastCell
-from kernelexec.policy.masking import Masker
 from kernelexec.provisioning import Vault
+from kernelexec.recorded_history import Past, PastCell
 from kernelexec.results import Diagnosis, ExecutionResult, SecurityError
+from kernelexec.secrets.masker import Masker
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.result_builder import never_ran
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernelexec.journal import Flight
 from kernelexec.provisioning import Handover
+from kernelexec.records.journal import Flight
 from kernelexec.session.cells.cell_run import Turn
 
 

@@ -22,7 +22,7 @@ from kernelexec.session.cells.masking import Secrecy
 from kernelexec.session.lifecycle import Life
 from kernelexec.text import clean_text
 from kernelexec.workspace import FileOperations
-from kernelexec.workspace.access import Access
+from kernelexec.workspace.agent_files.access import Access
 
 _T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesDeleted)
 _PATH_CHARS = 200

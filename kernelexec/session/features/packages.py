@@ -24,7 +24,7 @@ from kernelexec.session.features.requirements import Lock, checked, is_wheel
 from kernelexec.session.kernels.languages import Kernels
 from kernelexec.session.lifecycle import Life
 from kernelexec.workspace.records import read_plain, write_within
-from kernelexec.workspace.trees import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 #: Where a workspace keeps what its virtual environment holds.
 LOCK = Path(".kernelexec", "packages.lock")

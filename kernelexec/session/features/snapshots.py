@@ -23,8 +23,8 @@ from kernelexec.session.cells.queue import Queue
 from kernelexec.session.kernels.supervisor import Keeper
 from kernelexec.session.lifecycle import Life, in_thread
 from kernelexec.text import clean_text
-from kernelexec.workspace.files import copy_between
-from kernelexec.workspace.trees import remove_within
+from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import copy_between
 
 #: Where snapshots are in a workspace. The kernel writes, reads and counts them.
 PLACE = Path(".kernelexec", "snapshots")

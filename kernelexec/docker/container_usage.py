@@ -1,0 +1,76 @@
+"""What a container uses, and the limits that can be changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from docker.errors import APIError, NotFound
+
+from kernelexec.docker.client import Engine, mapped
+from kernelexec.results import Stats
+
+_BILLION = 1_000_000_000
+_BAD, _GONE = 400, 404
+
+
+def usage(engine: Engine, container: str) -> Stats:
+    """The figures of a container at this moment.
+
+    Raises:
+        ContainerGone, EngineAway, EngineRefused: there are none.
+    """
+    with mapped("tell what the container uses"):
+        used = engine.api.stats(container, stream=False, one_shot=True)
+        said = engine.api.inspect_container(container)
+    return figures(used, said)
+
+
+def figures(used: Mapping[str, Any], said: Mapping[str, Any]) -> Stats:
+    """From the engine's answers to `stats` and `inspect`."""
+    host, memory, pids = said["HostConfig"], used.get("memory_stats") or {}, used.get("pids_stats") or {}
+    total = ((used.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
+    nano = host.get("NanoCpus")
+    return Stats(
+        isolation="container",
+        kernel="idle",
+        kernel_epoch=0,
+        memory_bytes=_in_use(memory),
+        memory_limit_bytes=host.get("Memory") or None,
+        cpu_seconds=None if total is None else total / _BILLION,
+        cpus=nano / _BILLION if nano else None,
+        pids=pids.get("current"),
+        pids_limit=host.get("PidsLimit") or None,
+        container=said["Id"],
+        container_name=str(said["Name"]).removeprefix("/"),
+        image=said["Config"]["Image"],
+        network=host.get("NetworkMode"),
+    )
+
+
+def change(engine: Engine, container: str, *, memory_bytes: int | None, swap_bytes: int | None, cpus: float | None) -> None:
+    """Set limits of a running container, None being no change; ``swap_bytes`` is memory and swap together.
+
+    docker's own call knows no `NanoCpus`, and processors that were given by it cannot be changed in any other way.
+
+    Raises:
+        ContainerGone, EngineAway, EngineRefused: nothing changed, or nobody can know.
+    """
+    wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": swap_bytes}
+    if cpus is not None:
+        wanted["NanoCpus"] = round(cpus * _BILLION)
+    api = engine.api
+    with mapped("change the container's limits"):
+        answer = api.post(f"{api.base_url}/v{api.api_version}/containers/{container}/update", json=wanted, timeout=api.timeout)
+        if answer.status_code >= _BAD:
+            refused: Any = NotFound if answer.status_code == _GONE else APIError
+            raise refused("", response=answer, explanation=str(answer.json().get("message", "")).strip())
+
+
+def _in_use(memory: Mapping[str, Any]) -> int | None:
+    """What cannot be taken back at once: usage less the cache of files that nobody looked at for a while."""
+    if "usage" not in memory:
+        return None
+    found = memory.get("stats") or {}
+    idle = found.get("total_inactive_file", found.get("inactive_file", 0))
+    return max(0, int(memory["usage"]) - int(idle))

@@ -1,0 +1,119 @@
+"""News of containers as the engine tells it: one thread for all kernels of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+from kernelexec.docker.client import Engine
+from kernelexec.errors import EngineAway, EngineRefused
+from kernelexec.provisioning.container.labels import OWNER
+
+_ENDS, _OUT_OF_MEMORY = frozenset({"die", "destroy"}), "oom"
+_AGAIN_SECONDS = 0.5
+logger = logging.getLogger("kernelexec")
+
+
+class News:
+    """Says when a container is to be looked at: it may have ended, or the engine went away or came back.
+
+    News is a reason to look and never a proof: what became of a container is what the engine says when it is asked.
+    """
+
+    _current: News | None = None
+    _guard = threading.Lock()
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._out_of_memory: Counter[str] = Counter()
+        self._holders = 0
+        self._told: dict[str, Callable[[], None]] = {}
+        self._listens = threading.Event()
+        self._over = threading.Event()
+        self._hang_up: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._listen, name="kernelexec-engine", daemon=True)
+
+    @classmethod
+    def hold(cls) -> Self:
+        """The one of this process, listening; whoever has it lets go of it. It blocks: for a thread.
+
+        Raises:
+            EngineAway: the engine does not answer.
+        """
+        engine = Engine.shared()
+        with cls._guard:
+            current = cls._current
+            if current is None or current.engine is not engine:
+                current = cls._current = cls(engine)
+                current._thread.start()
+            current._holders += 1
+        current._listens.wait(_AGAIN_SECONDS)
+        assert isinstance(current, cls)
+        return current
+
+    def let_go(self) -> None:
+        """Stop listening if nobody else wants to hear. It blocks: for a thread."""
+        with self._guard:
+            self._holders -= 1
+            last = not self._holders
+            if last and News._current is self:
+                News._current = None
+        if last:
+            self._over.set()
+            self._hang_up()
+            self._thread.join()
+        self.engine.release()
+
+    @contextmanager
+    def of(self, container: str) -> Iterator[asyncio.Event]:
+        """An event of the running loop, set whenever that container is to be looked at."""
+        loop, look = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(look.set)
+
+        self._told[container] = tell
+        try:
+            yield look
+        finally:
+            self._told.pop(container, None)
+            self._out_of_memory.pop(container, None)
+
+    def memory_kills(self, container: str) -> int:
+        """How often something in that container was killed for want of memory, while somebody watched it."""
+        return self._out_of_memory[container]
+
+    def _listen(self) -> None:
+        """The thread. Whatever breaks the stream, everybody looks; and again when the engine is back."""
+        while not self._over.is_set():
+            try:
+                with self.engine.events(OWNER) as (told, self._hang_up):
+                    self._listens.set()
+                    self._tell_all()
+                    for action, container in told:
+                        self._hear(action, container)
+            except (EngineAway, EngineRefused):
+                pass
+            except Exception:
+                logger.exception("kernelexec.engine_news_failed")
+            self._tell_all()
+            self._over.wait(_AGAIN_SECONDS)
+
+    def _hear(self, action: str, container: str) -> None:
+        if container not in self._told:
+            return
+        if action == _OUT_OF_MEMORY:
+            self._out_of_memory[container] += 1
+        if action in _ENDS or action == _OUT_OF_MEMORY:
+            self._told.get(container, lambda: None)()
+
+    def _tell_all(self) -> None:
+        if not self._over.is_set():
+            for tell in list(self._told.values()):
+                tell()

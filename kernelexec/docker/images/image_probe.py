@@ -1,0 +1,117 @@
+"""What an image has, found out by running a small program in a container that is gone afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from docker.types.containers import LogConfig
+
+from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.images.image_info import ImageFacts
+from kernelexec.errors import EngineAway, EngineFailed
+
+#: A container of an inquiry carries it, so that what a killed process left can be told from all others.
+PROBE = "kernelexec.probe"
+#: Nobody's: what runs for it runs for every user.
+_ANYBODY = "54321:54321"
+_SECONDS = 60.0
+_OUTPUT_BYTES = 256 * 1024
+_INQUIRY = Path(__file__).with_name("inquiry.py")
+_SHELL = """
+for name in bash sh node git; do
+  path=$(command -v "$name") || continue
+  case $name in node|git) said=$("$name" --version 2>/dev/null) || said=$path;; *) said=$path;; esac
+  echo "program=$name $said"
+done
+exec "$0" "$@"
+"""
+
+
+def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough: bool = False) -> ImageFacts:
+    """Find out what the image has; ``thorough`` also tries whether ipykernel can be imported, which takes a moment longer.
+
+    The program runs as kernels do: without network, as a user whom the image does not know, with the root read-only. Where it
+    does not run like that, it is tried as the image's own user, to tell why.
+
+    Raises:
+        ImageMissing: the image is not here.
+        EngineRefused, EngineAway: no container could be made of it.
+    """
+    with mapped("describe the image", image=image):
+        said = engine.api.inspect_image(image)
+    read = partial(ImageFacts.read, id=str(said["Id"]), architecture=str(said["Architecture"]))
+    inquiry = (python, "-c", _INQUIRY.read_text(encoding="utf-8"), *(("thorough",) if thorough else ()))
+    facts = read(_said(engine, str(said["Id"]), inquiry, user=_ANYBODY))
+    if facts.python is None:
+        own = read(_said(engine, str(said["Id"]), inquiry, user=""), any_user=False)
+        return own if own.python else dataclasses.replace(facts, shells=facts.shells or own.shells)
+    return facts
+
+
+def _said(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: str) -> str:
+    """What the inquiry writes, through the image's shell or, where that has none, by itself; empty where nothing runs."""
+    with_shell = _run(engine, image, ("sh", "-c", _SHELL, *inquiry), user=user)
+    return with_shell if with_shell is not None else _run(engine, image, inquiry, user=user) or ""
+
+
+def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> str | None:
+    """What the command writes to its output; None where there is no such command."""
+    container = engine.create(None, settings_of(image, command, user), locked())
+    try:
+        try:
+            engine.start(container)
+        except EngineAway:
+            raise
+        except EngineFailed:  # the engine says in words only that there is no such program
+            return None
+        with mapped("wait for the image's program"):
+            engine.api.wait(container, timeout=_SECONDS)
+        return _output(engine, container)
+    except EngineAway:
+        if engine.see(container).running:  # it is the program that did not end
+            return ""
+        raise
+    finally:
+        engine.remove(container)
+
+
+def _output(engine: Engine, container: str) -> str:
+    written = b""
+    with mapped("give the output of the image's program"):
+        for chunk in engine.api.logs(container, stdout=True, stderr=False, stream=True, follow=False):
+            written += chunk
+            if len(written) > _OUTPUT_BYTES:
+                break
+    return written[:_OUTPUT_BYTES].decode("utf-8", "replace")
+
+
+def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, Any]:
+    """What a container is that is asked something."""
+    return {
+        "image": image,
+        "entrypoint": list(command[:1]),
+        "command": list(command[1:]),
+        "user": user,
+        "environment": {"HOME": "/tmp", "IPYTHONDIR": "/tmp/ipython", "PYTHONDONTWRITEBYTECODE": "1"},  # noqa: S108 - its own
+        "working_dir": "/",
+        "labels": {PROBE: "1"},
+        "use_config_proxy": False,
+    }
+
+
+def locked() -> dict[str, Any]:
+    """What the machine gives it: next to nothing."""
+    return {
+        "network_mode": "none",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "init": True,
+        "mem_limit": 1024**3,
+        "pids_limit": 64,
+        "tmpfs": {"/tmp": "rw,noexec,nosuid,nodev,size=67108864,mode=1777"},  # noqa: S108 - its own
+        "log_config": LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
+    }

@@ -1,0 +1,81 @@
+"""The commands that a Python text runs, as far as it says them in plain words: ``os.system("…")``, ``subprocess.run([…])``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernelexec.policy.magics import SHELL_CELLS, parts
+from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.expansion import UNKNOWN
+
+_BY_TEXT = frozenset({"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"})
+_BY_WORDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "spawn", "create_subprocess_exec"})
+_WHERE = frozenset({"os", "subprocess", "sp", "pty", "asyncio", "commands", "get_ipython()", "ip", "ipython", "shell"})
+#: Those of IPython's that take its syntax, and what of it their words are.
+_BY_CELL = {"run_line_magic": "%{} {}", "run_cell_magic": "%%{} {}\n{}", "run_cell": "{}", "magic": "%{}"}
+_CALLED = _BY_TEXT | _BY_WORDS | _BY_CELL.keys()
+
+
+def commands(source: str) -> Iterator[str | list[str]]:
+    """Each command, as a text for a shell or as words; what is computed is not seen."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (node.args or node.keywords) and (name := _called(node.func)) is not None:
+            given = [_constant(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
+            first = given[0]
+            if isinstance(first, str) and name in _BY_TEXT | _BY_WORDS:
+                words = [word for word in given if isinstance(word, str)]
+                yield words if name == "create_subprocess_exec" else first
+            elif isinstance(first, str):
+                yield from _of_cell(_BY_CELL[name], given)
+            elif isinstance(first, list) and name in _BY_WORDS and first[:1] != [UNKNOWN]:
+                yield first
+
+
+def _of_cell(form: str, given: list[str | list[str] | None]) -> Iterator[str | list[str]]:
+    """What a call runs that is given a cell, or a magic's name, line and body."""
+    texts = [text for text in given[: form.count("{}")] if isinstance(text, str)]
+    if len(texts) < form.count("{}"):
+        return
+    found = parts(
+        f"%%{texts[0]}\n{texts[1]}" if form == _BY_CELL["run_line_magic"] and texts[0] in SHELL_CELLS else form.format(*texts)
+    )
+    if found.naming:
+        raise Unread("it changes what the names of magics mean")
+    yield from found.commands
+    yield from commands(found.python)
+
+
+def _called(node: ast.expr) -> str | None:
+    match node:
+        case ast.Attribute(value=value, attr=name) if name in _CALLED and ast.unparse(value) in _WHERE:
+            return name
+        case ast.Attribute(value=ast.Call(), attr=name) if name in _CALLED:
+            return name  # of what __import__("os") gives
+        case ast.Attribute(attr="run_line_magic" | "run_cell_magic" as name):
+            return name
+        case ast.Name(id=name) if name in _CALLED - {"run", "call", "spawn", "magic"}:
+            return name
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, named, *_]):
+            folded = _constant(named)
+            return folded if isinstance(folded, str) and folded in _CALLED else None
+    return None
+
+
+def _constant(node: ast.expr) -> str | list[str] | None:
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = _constant(left), _constant(right)
+            return first + second if isinstance(first, str) and isinstance(second, str) else None
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            words = [_constant(part) for part in parts]
+            return [word if isinstance(word, str) else UNKNOWN for word in words]
+        case ast.Attribute(value=ast.Name(id="sys"), attr="executable"):
+            return "python"
+    return None

@@ -1,0 +1,24 @@
+"""A session's journal: every cell, command, refusal and change of its life as a line of JSON, written as it happens."""
+
+from __future__ import annotations
+
+from kernelexec.records.journal.history import past
+from kernelexec.records.journal.journal import Journal
+from kernelexec.records.journal.reader import SUFFIX, Row, journal_path, journals, path_of, read, rows
+from kernelexec.records.journal.running_cell import Flight, in_flight
+from kernelexec.records.journal.statistics import statistics
+
+__all__ = [
+    "SUFFIX",
+    "Flight",
+    "Journal",
+    "Row",
+    "in_flight",
+    "journal_path",
+    "journals",
+    "past",
+    "path_of",
+    "read",
+    "rows",
+    "statistics",
+]

@@ -1,0 +1,253 @@
+"""The hook that writes a journal: one file, held by a lock, that is JSON lines at every moment and never grows for ever."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernelexec.errors import Refused
+from kernelexec.events import Earlier, Event
+from kernelexec.provisioning.platform import lock
+from kernelexec.provisioning.runtime.owned_directory import hold, let_go
+from kernelexec.records.journal.reader import beside, part_after, parts, requests, requests_of_life
+from kernelexec.records.journal.records import line, record
+
+#: A journal is kept in so many files at most; the newest one has the journal's name, the others are numbered.
+PARTS = 4
+#: How long the owner before, who has said that he ends, is waited for, in seconds; and how often he is looked at.
+PATIENCE, _PAUSE = 10.0, 0.02
+_KEEPERS = 1000
+_TAIL_BYTES = 64 * 1024
+#: Records by which a session's life begins and ends, and those of cells in it.
+_BEGINS, _ENDS, _CELLS = ("opened", "adopted"), ("closing", "closed"), ("started", "finished")
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+logger = logging.getLogger("kernelexec")
+
+
+class Journal:
+    """One session's journal. What it is told is in the file when the call returns; where it is not, ``failure`` says why.
+
+    A line is there as a whole or not at all. Lines that could not be written are counted by the next one that can.
+
+    Args:
+        path: the file's name; the first numbered one beside it is taken where another process keeps that.
+        limit_bytes: what all parts of the journal together may hold; over it the oldest part goes.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int) -> None:
+        self.path = path
+        self.failure: str | None = None
+        self._name = path
+        self._limit = max(1, limit_bytes // PARTS)
+        self._fd: int | None = None
+        self._missed = 0
+        self._reading = threading.Lock()
+        self._read = False
+        self._sent: dict[str, Earlier] = {}
+        self._here: set[str] = set()
+        self._adopted = False
+        self._closed = False
+        self.was_left = False
+        self._claim()
+
+    def __call__(self, event: Event, /) -> None:
+        """Write a line about the event, if there is one to be written."""
+        said = record(event)
+        if said is None or self._closed:
+            return
+        try:
+            if self._missed:
+                missed = {"time": said["time"], "session": said["session"], "event": "gap", "missed": self._missed}
+                self._append(line(missed))
+                self._missed = 0
+            self._append(line(said))
+            self.failure = None
+        except OSError as exc:
+            self._missed += 1
+            self._fail(exc)
+        self._remember(said)
+
+    def secure(self) -> None:
+        """Have what is written outlast a failure of the machine too.
+
+        Raises:
+            OSError: it may not.
+        """
+        if self._fd is not None:
+            os.fdatasync(self._fd)
+
+    def look_up(self, request_id: str) -> Earlier | None:
+        """What is known of a request: from this journal, whoever wrote it.
+
+        Raises:
+            Refused: another process keeps the journal, so that nobody here can know.
+        """
+        if self.path != self._name:
+            message = (
+                f"request_id={request_id!r}: another process has this session open and keeps its journal {self._name}: "
+                "send the request there, or take another session name."
+            )
+            raise Refused(message)
+        with self._reading:
+            if not self._read:
+                for name, sent in requests(self.path).items():
+                    self._sent.setdefault(name, sent)
+                if self._adopted:
+                    self._here |= requests_of_life(self.path)
+                self._read = True
+        sent_before = self._sent.get(request_id)
+        if sent_before is None:
+            return None
+        recorded = requests(self.path, request_id).get(request_id)
+        return replace(recorded or sent_before, here=request_id in self._here)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._closed = True
+        if self._fd is not None:
+            let_go(self._fd)
+            self._fd = None
+
+    def _claim(self) -> None:
+        """Become the keeper of the first file that nobody keeps, and mend what a keeper before could not finish."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in _numbered(self._name):
+                fd = os.open(path, _FLAGS, 0o600)
+                if _locked(fd, path):
+                    self._fd, self.path = hold(fd), path
+                    self._mend(fd)
+                    self.was_left = _was_left(fd)
+                    return
+                os.close(fd)
+        except OSError as exc:
+            self._fail(exc)
+
+    def _mend(self, fd: int) -> None:
+        """Cut off a line that ends in the middle: its writer was killed in it."""
+        size = os.fstat(fd).st_size
+        while size and (tail := os.pread(fd, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))):
+            end = tail.rfind(b"\n") + 1
+            if end == len(tail):
+                return
+            size = size - len(tail) + end
+            os.ftruncate(fd, size)
+            self._missed = 1
+            if end:
+                return
+
+    def _append(self, content: bytes) -> None:
+        fd = self._current()
+        size = os.fstat(fd).st_size
+        if size and size + len(content) > self._limit:
+            fd, size = self._turn_over(fd), 0
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+
+    def _current(self) -> int:
+        """The open file; it is made anew where somebody removed or moved it."""
+        if self._fd is not None and not self._is_in_place(self._fd):
+            let_go(self._fd)
+            self._fd = None
+        if self._fd is None:
+            self._claim()
+        if self._fd is None:
+            raise OSError(0, self.failure or "it cannot be opened", str(self.path))
+        return self._fd
+
+    def _is_in_place(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self.path, follow_symlinks=False))  # noqa: PTH116 - the quicker one
+        except FileNotFoundError:
+            return False
+
+    def _turn_over(self, fd: int) -> int:
+        """Begin a new part. The name is there at every moment, and what it names is locked."""
+        part_after(self.path).hardlink_to(self.path)
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        fresh.unlink(missing_ok=True)
+        new = hold(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
+        lock(new)
+        fresh.replace(self.path)
+        self._fd = new
+        let_go(fd)
+        for path in parts(self.path)[:-PARTS]:
+            path.unlink(missing_ok=True)
+        return new
+
+    def _remember(self, said: dict[str, Any]) -> None:
+        """Know of a request that is sent, also where nothing is written of it, or no longer."""
+        name = said.get("request_id")
+        self._adopted |= said["event"] == "adopted"
+        if name is not None and said["event"] == "started":
+            self._here.add(name)
+        if name is not None and said["event"] in ("started", "finished"):
+            self._sent[name] = Earlier(said["execution_id"], said["fingerprint"], None)
+        elif name in self._sent and said["event"] == "aborted" and self._sent[name].execution_id == said["execution_id"]:
+            del self._sent[name]  # it was about to be sent
+
+    def _fail(self, exc: OSError) -> None:
+        if self.failure is None:
+            logger.error("kernelexec.journal_not_written", extra={"journal": str(self.path), "reason": str(exc)})
+        self.failure = exc.strerror or str(exc)
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (beside(path, number) for number in range(2, _KEEPERS))
+
+
+def _locked(fd: int, path: Path) -> bool:
+    """Whether the file is ours now. A keeper who has said that he ends is waited for."""
+    deadline = time.monotonic() + PATIENCE
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return False
+    while True:
+        try:
+            lock(fd)
+            return os.path.samestat(os.fstat(fd), path.stat())
+        except BlockingIOError:
+            if not _is_ending(fd) or time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)  # in a thread: a lock cannot be waited for with a bound
+        except OSError:  # a file system without locks
+            return True
+
+
+def _is_ending(fd: int) -> bool:
+    """Whether the last word about the session's life is that it ends."""
+    return _newest(fd)[0] in _ENDS
+
+
+def _was_left(fd: int) -> bool:
+    """Whether cells ran in the session since its life began, and nobody ended it."""
+    life, ran = _newest(fd)
+    return ran and life not in _ENDS
+
+
+def _newest(fd: int) -> tuple[str | None, bool]:
+    """The newest record of the session's life, as far as it is near, and whether there are any of cells since."""
+    size, ran = os.fstat(fd).st_size, False
+    for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
+        with suppress(ValueError, AttributeError):
+            said = json.loads(raw).get("event")
+            if said in (*_BEGINS, *_ENDS):
+                return said, ran
+            ran |= said in _CELLS
+    return None, ran or size > _TAIL_BYTES

@@ -1,0 +1,266 @@
+"""The session's notebook: a valid ``.ipynb`` in its workspace, written whole and atomically after every cell."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+from kernelexec.cells import Cell
+from kernelexec.events import CellExecuted, DisplayUpdated, Event
+from kernelexec.records.notebook.cell_format import bundle, code_cell
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.text import json_encoder
+from kernelexec.workspace.safe_files import create, holds, write_atomically
+from kernelexec.workspace.spool import Kept, Spool
+
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
+}
+
+#: What a session's notebook may hold, in bytes of JSON; over it the outputs of its oldest cells are left out.
+NOTEBOOK_BYTES = 64 * 1024 * 1024
+#: How long a write may wait for the one before it, in seconds.
+_PATIENCE = 10.0
+_LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
+#: How much text is made JSON at a time, in characters: other threads get their turn in between.
+_PIECE_CHARS = 128 * 1024
+#: What comes before the first of several and before the others, and after the outputs of a cell.
+_SEPARATORS, _END = (b"\n", b",\n"), b"]}"
+_encode = json_encoder()
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A cell as it stands in the file: in one piece, or with each output in a piece of its own where they may change."""
+
+    pieces: list[bytes | Kept]
+    """The first is what comes before the outputs."""
+    size: int
+
+
+class Recorder:
+    """A hook that keeps the notebook. It only takes note of what happens; ``write``, for a thread, does the work.
+
+    Cells are kept as the JSON that they are in the file, so that only what changes is made anew; long ones not in memory, nor
+    where cells could change them. A failed write is tried again with the next one: the file is always whole.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
+        self.path = path
+        self._limit = limit_bytes
+        self._noting = threading.Lock()
+        self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated, int]] = {}
+        self._noted_bytes = 0
+        self._writing = threading.Lock()
+        self._changed = False
+        self._cells: list[_Recorded] = []
+        self._spool = Spool()
+        self._bytes = 0
+        self._thinned = 0
+        self._shown: dict[str, deque[tuple[int, int, dict[str, Any]]]] = {}
+        self._shown_by: dict[int, list[str]] = {}
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """A recorder that writes on what one before it has left; None where somebody else wrote there, or it cannot be read.
+
+        Displays that are there already stay as they are.
+        """
+        try:
+            found = path.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > 2 * NOTEBOOK_BYTES:
+                return None
+            said = json.loads(path.read_bytes())
+            if said["metadata"] != _METADATA or not all("kernelexec" in cell["metadata"] for cell in said["cells"]):
+                return None
+            recorder = cls(path)
+            for cell in said["cells"]:
+                recorder._append(cell)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None
+        return recorder
+
+    def __call__(self, event: Event, /) -> None:
+        """Take note of a finished cell, or of new content of an earlier display: the newest of each is kept, within bounds."""
+        match event:
+            case CellExecuted():
+                self._note(("cell", event.result.execution_id), event, 0)
+            case DisplayUpdated():
+                self._note(("display", event.display_id), event, _weight(event.data))
+
+    def write(self) -> None:
+        """Write what was taken note of, whole and atomically; nothing, where nothing changed. Any thread may call it.
+
+        Raises:
+            OSError: it could not be written; TimeoutError where a write before hangs.
+        """
+        if not self._writing.acquire(timeout=_PATIENCE):
+            message = f"{self.path}: the write before this one has not ended."
+            raise TimeoutError(message)
+        try:
+            while self._noted:
+                self._take(self._next_noted())
+            if self._changed:
+                self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, Kept))
+                write_atomically(self.path, _file(map(self._spool.read, self._pieces())))
+                self._changed = False
+        finally:
+            self._writing.release()
+
+    def finish(self) -> None:
+        """Write for the last time. A notebook in which no cell was ever noted only kept its name, and is removed."""
+        self.write()
+        if not self._cells and holds(self.path, b"".join(_file(()))):
+            self.path.unlink()
+        self._spool.close()
+
+    def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated, weight: int) -> None:
+        with self._noting:
+            _, before = self._noted.get(key, (None, 0))
+            if weight and self._noted_bytes - before + weight > self._limit:
+                return
+            self._noted.pop(key, None)
+            self._noted[key] = event, weight
+            self._noted_bytes += weight - before
+
+    def _next_noted(self) -> CellExecuted | DisplayUpdated:
+        with self._noting:
+            event, weight = self._noted.pop(next(iter(self._noted)))
+            self._noted_bytes -= weight
+        return event
+
+    def _take(self, event: CellExecuted | DisplayUpdated) -> None:
+        match event:
+            case CellExecuted():
+                self._add(event.cell, event.result)
+            case DisplayUpdated():
+                self._update(event.display_id, event.data, event.metadata)
+
+    def _add(self, executed: Cell, result: ExecutionResult) -> None:
+        number, cell = len(self._cells), code_cell(executed, result)
+        for index, output in enumerate(result.outputs):
+            if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
+                self._shown.setdefault(output.display_id, deque()).append((number, index, _frame(cell["outputs"][index])))
+                self._shown_by.setdefault(number, []).append(output.display_id)
+        self._append(cell)
+
+    def _append(self, cell: dict[str, Any]) -> None:
+        number, outputs = len(self._cells), cell.pop("outputs")
+        head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
+        body = [*(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
+        size = len(head) + sum(map(len, body))
+        kept = map(self._spool.keep, body if number in self._shown_by else [b"".join(body)])
+        self._cells.append(_Recorded([self._spool.keep(head), *kept], size))
+        self._bytes += size
+        self._changed = True
+        self._make_room()
+
+    def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Give every display of the id its new content; where the newest cell had no room for it, it stays as it was."""
+        content = {"data": bundle(data), "metadata": dict(metadata)}
+        for number, index, frame in list(self._shown.get(display_id, ())):
+            if number < self._thinned:
+                continue
+            cell, piece = self._cells[number], _SEPARATORS[bool(index)] + _dump({**frame, **content})
+            grown = len(piece) - len(cell.pieces[index + 1])
+            if grown > 0 and number == len(self._cells) - 1 and cell.size + grown > self._limit:
+                continue
+            self._spool.drop(cell.pieces[index + 1])
+            cell.pieces[index + 1] = self._spool.keep(piece)
+            cell.size += grown
+            self._bytes += grown
+            self._changed = True
+            self._make_room()
+
+    def _pieces(self) -> Iterator[bytes | Kept]:
+        return chain.from_iterable(cell.pieces for cell in self._cells)
+
+    def _make_room(self) -> None:
+        while self._bytes > self._limit and self._thinned < len(self._cells) - 1:
+            self._thin(self._thinned)
+            self._thinned += 1
+
+    def _thin(self, number: int) -> None:
+        """Leave the outputs of a cell out, and forget its displays."""
+        cell = self._cells[number]
+        head, *body = cell.pieces
+        if cell.size > len(head) + len(_END):
+            for piece in body:
+                self._spool.drop(piece)
+            short = _SEPARATORS[0] + _dump(_LEFT_OUT) + _END
+            self._bytes += len(head) + len(short) - cell.size
+            cell.pieces, cell.size = [head, short], len(head) + len(short)
+        for display_id in self._shown_by.pop(number, ()):
+            shown = self._shown.get(display_id, deque())
+            while shown and shown[0][0] <= number:
+                shown.popleft()
+            if not shown:
+                self._shown.pop(display_id, None)
+
+
+def _file(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    yield b'{"cells": ['
+    yield from pieces
+    yield b'],\n"metadata": ' + _json(_METADATA) + b',\n"nbformat": 4,\n"nbformat_minor": 5}\n'
+
+
+def make_empty(path: Path) -> None:
+    """Make an empty notebook; FileExistsError where there is anything: of many who ask at once for a name, one gets it."""
+    create(path, _file(()))
+
+
+def _frame(output: Mapping[str, Any]) -> dict[str, Any]:
+    """What a display keeps when its content changes."""
+    return {key: value for key, value in output.items() if key not in ("data", "metadata")}
+
+
+def _weight(value: object) -> int:
+    """About what it takes to hold a JSON value, in bytes."""
+    match value:
+        case str():
+            return len(value) + 1
+        case list() | dict():
+            return 1 + sum(map(_weight, value.values() if isinstance(value, dict) else value))
+        case _:
+            return 8
+
+
+def _json(value: object) -> bytes:
+    return _encode(value).encode()
+
+
+def _dump(output: Mapping[str, Any]) -> bytes:
+    return b"".join(_pieces(output))
+
+
+def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
+    """The JSON of an output: that of its long texts in pieces, between which other threads get their turn."""
+    if isinstance(value, dict) and _is_long(value, depth):
+        for number, (key, item) in enumerate(value.items()):
+            yield (b", " if number else b"{") + _json(key) + b": "
+            yield from _pieces(item, depth - 1)
+        yield b"}"
+    elif isinstance(value, str) and _is_long(value, depth):
+        yield b'"'
+        for at in range(0, len(value), _PIECE_CHARS):
+            yield _json(value[at : at + _PIECE_CHARS])[1:-1]
+            time.sleep(0)  # lets go of the interpreter's lock, nothing else
+        yield b'"'
+    else:
+        yield _json(value)
+
+
+def _is_long(value: object, depth: int) -> bool:
+    """Whether a value is a long text, or holds one within so many levels."""
+    if isinstance(value, dict) and depth:
+        return any(_is_long(item, depth - 1) for item in value.values())
+    return isinstance(value, str) and len(value) > _PIECE_CHARS
