@@ -33,7 +33,7 @@ from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import unavailable
 from kernelexec.provisioning.host.interpreters import check_venv
 from kernelexec.provisioning.launch.envfile import variables_of
-from kernelexec.records import log
+from kernelexec.records import log as containerlog
 from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.cells.approval import check_callables
@@ -89,7 +89,7 @@ class AsyncExecutor:
             check_venv(self.config)
         variables_of(self.config.environment.env_file)
         if self.config.log_dir is not None:
-            log.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
+            containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
         if self.config.cache.enabled:
             given = (one.path for one in self.config.context_paths if one.permission == "write")
             written = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *given)

@@ -12,8 +12,8 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from kernelexec.docker import Engine, Seen
-from kernelexec.provisioning.container.labels import CLIENT, ROOT
+from kernelexec.docker.client import Engine, Seen
+from kernelexec.docker.labels import CLIENT, ROOT
 from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.conftest import KINDS
 

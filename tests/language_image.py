@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
 
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SPECS: dict[str, dict[str, object]] = {

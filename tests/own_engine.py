@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
 from kernelexec.errors import EngineAway
 
 _START_SECONDS = 60.0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.docker import Engine
-from kernelexec.provisioning.container.labels import WORKSPACE
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import WORKSPACE
 from tests.engine import IMAGE
 
 #: What a container holds of those that ran in it, beside the kernel that looks.

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor
-from kernelexec.docker import Engine, Labelled
+from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.events import Event, SessionAdopted
-from kernelexec.provisioning.container.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.provisioning.runtime.handover import NAME
 from tests.engine import IMAGE, needs_engine
 from tests.language_image import language_image

@@ -18,10 +18,10 @@ import pytest
 import kernelexec
 from kernelexec import Executor
 from kernelexec.config import load
-from kernelexec.docker import Engine, Seen
+from kernelexec.docker.client import Engine, Seen
+from kernelexec.docker.labels import CLIENT, OWNER
 from kernelexec.errors import EngineRefused
 from kernelexec.provisioning.container import orphans
-from kernelexec.provisioning.container.labels import CLIENT, OWNER
 from kernelexec.provisioning.container.orphans import remove_leftovers, sweep_containers
 from kernelexec.provisioning.runtime.owned_directory import Owner
 from tests.engine import IMAGE, needs_engine

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.kernel.one_shot import ask_kernel
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory

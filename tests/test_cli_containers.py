@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import OWNER
 from kernelexec.errors import ContainerGone
-from kernelexec.provisioning.container.labels import OWNER
 from tests.engine import needs_engine
 from tests.terminal import Terminal
 from tests.test_cli import BOUND, COMMAND, SWALLOW, environment, script

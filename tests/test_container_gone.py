@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession
-from kernelexec.docker import Engine
-from kernelexec.provisioning.container.labels import ROOT
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import ROOT
 from tests.engine import IMAGE, needs_engine
 
 pytestmark = needs_engine

@@ -16,7 +16,8 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, InvalidWorkDir, KernelStartFailed, Session
 from kernelexec.config import Container
-from kernelexec.docker import Engine, Order
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
 from kernelexec.provisioning.runtime.owned_directory import Owner
 from tests.conftest import KINDS
 from tests.engine import needs_engine

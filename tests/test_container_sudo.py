@@ -14,8 +14,9 @@ import pytest
 from kernelexec import Executor, InvalidConfig, KernelStartFailed, Session
 from kernelexec.config import Config, Container, Limits, load
 from kernelexec.config.protected_paths import CAPABILITIES
-from kernelexec.docker import Engine, Order
 from kernelexec.docker.accounts import with_group, with_user, write_account
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
 from tests.engine import MINIMAL, SUDO, needs_engine
 
 #: What ``CAPABILITIES`` are as the machine's kernel writes them.

@@ -19,12 +19,13 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec import Executor, InvalidConfig, KernelStartFailed, MemoryHigh, Session
 from kernelexec.config import load
-from kernelexec.docker import Engine, Labelled, Order, Seen, networks
-from kernelexec.docker.create_options import NETWORK
+from kernelexec.docker import networks
+from kernelexec.docker.client import Engine, Labelled, Seen
+from kernelexec.docker.create_options import NETWORK, Order
+from kernelexec.docker.labels import SESSION, WORKSPACE
 from kernelexec.errors import EngineRefused
 from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel.wire.zmtp import GREETING
-from kernelexec.provisioning.container.labels import SESSION, WORKSPACE
 from kernelexec.provisioning.jupyter.manager_bridge import Guest
 from tests.conftest import OVER_TCP
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidConfig, KernelStartFailed
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
 from tests.conftest import EVERY_KIND, KINDS
 from tests.engine import needs_engine
 from tests.test_containerlog import STAMP

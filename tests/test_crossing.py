@@ -10,13 +10,14 @@ import pytest
 
 from kernelexec import Executor, KernelStartFailed
 from kernelexec.config import Config, load
-from kernelexec.docker import Engine, Order, Whereabouts
-from kernelexec.docker.location import _listener
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
+from kernelexec.docker.labels import ROOT
+from kernelexec.docker.location import Whereabouts, _listener
 from kernelexec.errors import EngineAway, EngineRefused
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.container import mounted_python, socket_probe
 from kernelexec.provisioning.container.create import NotShared, make
-from kernelexec.provisioning.container.labels import ROOT
 from kernelexec.provisioning.container.socket_probe import by_signs, sockets_cross, tried
 from kernelexec.provisioning.launch.kernelspec import KernelNotHeard
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine

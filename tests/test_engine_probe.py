@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, IsolationUnavailable
-from kernelexec.docker import Engine, probe
+from kernelexec.docker.client import Engine, probe
 from kernelexec.errors import EngineAway
 from tests.engine import needs_engine
 

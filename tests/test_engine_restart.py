@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, ExecutionResult, IsolationUnavailable
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import OWNER
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning.container.labels import OWNER
 from tests.engine import IMAGE, needs_engine
 from tests.own_engine import OwnEngine, own_engine
 

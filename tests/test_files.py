@@ -15,7 +15,7 @@ import pytest
 from kernelexec.config import Config, FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, KernelexecError
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
-from kernelexec.workspace import openat2
+from kernelexec.workspace import openat2 as beneath
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.globs import Globs
 from kernelexec.workspace.agent_files.operations import FileOperations
@@ -337,10 +337,10 @@ def test_the_bounds_are_settings() -> None:
 
 @pytest.mark.parametrize("path", ["/a", "a/../b", "..", "a\0b"])
 def test_only_what_is_beneath_is_asked_for(path: str) -> None:
-    top = os.open("/", openat2.WAY)
+    top = os.open("/", beneath.WAY)
     try:
         with pytest.raises(ValueError, match="no path beneath a directory"):
-            openat2.open_beneath(top, path, os.O_RDONLY)
+            beneath.open_beneath(top, path, os.O_RDONLY)
     finally:
         os.close(top)
 
@@ -365,7 +365,7 @@ def test_nothing_stays_open(files: FileOperations, work: Path, monkeypatch: pyte
 
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
     everything()
-    monkeypatch.setattr(openat2, "resolves", lambda: False)
+    monkeypatch.setattr(beneath, "resolves", lambda: False)
     everything()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - as above
 

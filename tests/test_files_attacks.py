@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, KernelexecError
-from kernelexec.workspace import openat2
+from kernelexec.workspace import openat2 as beneath
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
 from kernelexec.workspace.agent_files.paths import Root
@@ -66,9 +66,9 @@ class Ground:
 @pytest.fixture(params=["the system resolves", "part by part"], autouse=True)
 def branch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to open what is beneath a directory, on a system that has both."""
-    assert openat2.resolves(), "this system has no openat2: the first branch cannot be tested"
+    assert beneath.resolves(), "this system has no openat2: the first branch cannot be tested"
     if request.param == "part by part":
-        monkeypatch.setattr(openat2, "resolves", lambda: False)
+        monkeypatch.setattr(beneath, "resolves", lambda: False)
     return str(request.param)
 
 

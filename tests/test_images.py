@@ -13,7 +13,14 @@ import pytest
 
 from kernelexec.config.images import NAMES, with_sudo
 from kernelexec.docker.images.image_check import at_least, ipykernel_min
-from kernelexec.docker.images.recipes import how_to_get, packed, recipe, unpinned, wheels_in, write_template
+from kernelexec.docker.images.recipes import (
+    how_to_get,
+    packed,
+    recipe,
+    unpinned,
+    wheels_in,
+    write_template,
+)
 from kernelexec.errors import InvalidRequest
 
 ROOT = Path(__file__).resolve().parent.parent

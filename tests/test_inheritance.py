@@ -13,7 +13,7 @@ from pathlib import Path
 from kernelexec import AsyncSession, ExecutionResult
 from kernelexec.events import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
 from kernelexec.provisioning.runtime.discovery import left_sessions
-from kernelexec.records.journal import history, in_flight, journal_path, read
+from kernelexec.records.journal import in_flight, journal_path, past, read
 from kernelexec.records.log import ContainerLog
 from kernelexec.results import Stream
 from tests.takeovers import BOUND, gone, inherited, kernel_pid, kill_after, session_owner, wait_until
@@ -73,7 +73,7 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert said == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
     assert [cell["source"] for cell in cells_of(tmp_path / "a" / "a.ipynb")] == ["y = 2", LAST, "x, y"]
     assert not (tmp_path / "a" / "a-2.ipynb").exists()
-    assert [cell.source for cell in history(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]
+    assert [cell.source for cell in past(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]
     assert marked_processes().keys() <= before.keys()
     assert runtime_directories() == set()
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
-from kernelexec.docker import Engine, Labelled
+from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory
 from kernelexec.provisioning.container import reuse
 from kernelexec.provisioning.container.create import make
-from kernelexec.provisioning.container.labels import WORKSPACE
 from tests.engine import IMAGE, needs_engine
 from tests.succession import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 

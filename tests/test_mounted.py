@@ -10,10 +10,11 @@ import pytest
 
 from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.config import Config
-from kernelexec.docker import Engine
-from kernelexec.docker.images import image_probe, python_volume
+from kernelexec.docker.client import Engine
+from kernelexec.docker.images import image_probe as probing
+from kernelexec.docker.images import python_volume as mounted
+from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.provisioning.container import mounted_python
-from kernelexec.provisioning.container.labels import RUNTIME_INSIDE
 from tests.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.language_image import static_image
 
@@ -136,11 +137,11 @@ def test_what_cannot_be_had_is_told_with_the_way_out(tmp_path: Path) -> None:
 def test_one_volume_serves_all_and_stays(executor: Executor) -> None:
     with Engine() as engine:
         wanted = engine.api.inspect_image(MINIMAL)["Id"]
-        found = engine.api.volumes(filters={"label": f"{python_volume.LABEL}={wanted}"})["Volumes"]
+        found = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]
         names = {volume["Name"] for volume in found}
-        first = python_volume._fill(engine, wanted)
-        assert python_volume._fill(engine, wanted) == first
-        after = engine.api.volumes(filters={"label": f"{python_volume.LABEL}={wanted}"})["Volumes"]
+        first = mounted._fill(engine, wanted)
+        assert mounted._fill(engine, wanted) == first
+        after = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]
     assert first.volume in names
     assert {volume["Name"] for volume in after} == names
 
@@ -152,15 +153,15 @@ def test_a_volume_that_was_not_finished_is_filled_again(executor: Executor) -> N
         engine.api.create_volume(volume)
         try:
             command = ("sh", "-c", "mkdir -p $0/base/bin $0/bin && echo > $0/ld", RUNTIME_INSIDE)
-            for program in (command, ("python3", "-c", python_volume._FILLING.read_text())):
+            for program in (command, ("python3", "-c", mounted._FILLING.read_text())):
                 assert run(engine, wanted, program, volume) == 0
         finally:
             engine.api.remove_volume(volume)
 
 
 def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> int:
-    host = image_probe.locked() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
-    container = engine.create(None, image_probe.settings_of(image, command, "0:0"), host)
+    host = probing.locked() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
+    container = engine.create(None, probing.settings_of(image, command, "0:0"), host)
     try:
         engine.start(container)
         return int(engine.api.wait(container, timeout=120)["StatusCode"])

@@ -16,10 +16,10 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Executor
 from kernelexec.config import load
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import CapacityReached, InvalidConfig
 from kernelexec.pool import Pool, Slot
-from kernelexec.provisioning.container.labels import WORKSPACE
 from tests.engine import MINIMAL, containers, needs_engine
 from tests.traces import marked_processes, runtime_directories
 

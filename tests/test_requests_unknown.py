@@ -16,7 +16,7 @@ import pytest
 from kernelexec import AsyncExecutor, KernelConnectionFailed
 from kernelexec.cells import CodeCell
 from kernelexec.events import CellAborted, CellExecuted, CellStarted, Event
-from kernelexec.records.journal import Journal, history
+from kernelexec.records.journal import Journal, past
 from kernelexec.results import ExecutionResult
 
 CELL = CodeCell("x = 1")
@@ -107,7 +107,7 @@ def test_a_cell_whose_kernel_died_before_it_was_sent_runs_when_it_is_sent_again(
                 await session.execute("x = 1", request_id="r")
             assert len(aborted) == 1
             assert session.journal is not None
-            assert [cell.source for cell in history(session.journal).cells] == ["import os; os.getpid()"]
+            assert [cell.source for cell in past(session.journal).cells] == ["import os; os.getpid()"]
             assert (await session.execute("x = 1", request_id="r")).ok
 
     asyncio.run(main())

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
-from kernelexec.docker import Engine
-from kernelexec.provisioning.container.labels import WORKSPACE
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import WORKSPACE
 from tests.conftest import EVERY_WAY, KINDS
 from tests.engine import needs_engine
 from tests.test_adoption import killed_server

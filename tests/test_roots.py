@@ -62,7 +62,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 OUT_OF_DESCRIPTORS = """
 import json, os, resource, sys
 from pathlib import Path
-from kernelexec.provisioning.container.labels import OWNER, ROOT
+from kernelexec.docker.labels import OWNER, ROOT
 from kernelexec.provisioning.container.orphans import abandoned
 from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner
 record = Path(sys.argv[1], RECORD).read_text()

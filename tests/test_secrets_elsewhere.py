@@ -18,10 +18,10 @@ import pytest
 from fastmcp import Client
 
 from kernelexec import AsyncExecutor, Executor, FilesTouched
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import WORKSPACE
 from kernelexec.events import Event
 from kernelexec.mcp.server import make_server
-from kernelexec.provisioning.container.labels import WORKSPACE
 from tests.conftest import EVERY_KIND, EVERY_WAY, executor_of
 from tests.engine import IMAGE, needs_engine
 from tests.kernelspecs import settings, write_all

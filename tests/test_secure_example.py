@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelexec import Executor
-from kernelexec.docker import Engine
-from kernelexec.provisioning.container.labels import WORKSPACE
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import WORKSPACE
 from tests.engine import IMAGE, needs_engine
 
 pytestmark = needs_engine

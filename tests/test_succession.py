@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
 from tests.engine import needs_engine
 from tests.succession import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.workspace import rmtree
+from kernelexec.workspace import rmtree as trees
 from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
 
 DEEP = """
@@ -98,8 +98,8 @@ def test_what_is_to_be_kept_is_kept_and_a_stop_is_heard(tmp_path: Path) -> None:
 def test_a_directory_without_rights_is_removed_also_where_none_is_held_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rmtree, "NAMED", os.O_RDONLY)
+    monkeypatch.setattr(trees, "NAMED", os.O_RDONLY)
     (tmp_path / "top" / "inner" / "deep").mkdir(parents=True)
     (tmp_path / "top" / "inner").chmod(0o400)
-    rmtree.remove_tree(tmp_path / "top")
+    trees.remove_tree(tmp_path / "top")
     assert not (tmp_path / "top").exists()

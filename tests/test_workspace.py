@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
-from kernelexec.workspace import Watch, Workspace, file_changes
+from kernelexec.workspace import Watch, Workspace
+from kernelexec.workspace import file_changes as changes
 from kernelexec.workspace.directory import check_name
 
 
@@ -299,5 +300,5 @@ def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path
 def test_a_large_workspace_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(tmp_path)
     make(tmp_path, *map(str, range(30)))
-    monkeypatch.setattr(file_changes, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(changes, "ENTRIES_MAX", 10)
     assert len(watch.changes()) == 10

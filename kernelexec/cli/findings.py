@@ -50,7 +50,7 @@ def engine_findings(config: Config) -> tuple[list[Finding], str | None]:
     """What is to be said of the container engine, and the image of ``config`` that is there, if one is."""
     if (cause := unavailable(config)) is not None:
         return [Finding("container engine", ok=False, found=cause, mend=_NO_ENGINE)], None
-    from kernelexec.docker import Engine  # noqa: PLC0415 - it is there, as was just found
+    from kernelexec.docker.client import Engine  # noqa: PLC0415 - it is there, as was just found
     from kernelexec.docker.info import about  # noqa: PLC0415
 
     try:

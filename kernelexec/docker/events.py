@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Self
 
 from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import OWNER
 from kernelexec.errors import EngineAway, EngineRefused
-from kernelexec.provisioning.container.labels import OWNER
 
 _ENDS, _OUT_OF_MEMORY = frozenset({"die", "destroy"}), "oom"
 _AGAIN_SECONDS = 0.5

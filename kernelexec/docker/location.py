@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import struct
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
 from kernelexec.docker.address import host, socket_at
 from kernelexec.docker.client import Engine, mapped
-from kernelexec.provisioning.runtime.processes import peer_of
 
+#: Of `struct ucred`: the process, its user and its group.
+_PEER = struct.Struct("3i")
 _NEAR = frozenset({"", "localhost", "127.0.0.1", "::1"})
 
 
@@ -54,7 +56,7 @@ def _listener(address: str) -> int:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(path)
-            peer = peer_of(sock)
-    except OSError:
+            pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    except (OSError, AttributeError):  # only Linux has SO_PEERCRED
         return 0
-    return 0 if peer is None else peer[0]
+    return int(pid)

@@ -153,7 +153,7 @@ def unavailable(config: Config) -> str | None:
     if config.isolation != "container":
         return None
     try:
-        from kernelexec.docker import probe  # noqa: PLC0415 - who runs code locally needs no docker package
+        from kernelexec.docker.client import probe  # noqa: PLC0415 - who runs code locally needs no docker package
     except ImportError as exc:
         return f"The package docker cannot be imported ({exc}): install it with `pip install docker`."
     return probe()

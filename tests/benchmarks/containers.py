@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelexec import AsyncExecutor, AsyncSession
-from kernelexec.docker import Engine
+from kernelexec.docker.client import Engine
 from kernelexec.kernel.kernel import Kernel
 from tests.engine import IMAGE
 

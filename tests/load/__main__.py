@@ -28,7 +28,7 @@ from fastmcp import Client
 from fastmcp.client.client import CallToolResult
 from fastmcp.client.transports import StreamableHttpTransport
 
-from kernelexec.provisioning.container.labels import WORKSPACE
+from kernelexec.docker.labels import WORKSPACE
 from tests.benchmarks.mcp import served
 
 #: What one agent pauses between two calls, in seconds, on average; how often a fault comes, of all its turns.

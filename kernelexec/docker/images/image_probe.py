@@ -19,7 +19,7 @@ PROBE = "kernelexec.probe"
 _ANYBODY = "54321:54321"
 _SECONDS = 60.0
 _OUTPUT_BYTES = 256 * 1024
-_INQUIRY = Path(__file__).with_name("inquiry.py")
+_INQUIRY = Path(__file__).with_name("image_probe_script.py")
 _SHELL = """
 for name in bash sh node git; do
   path=$(command -v "$name") || continue

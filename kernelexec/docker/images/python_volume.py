@@ -19,12 +19,12 @@ from kernelexec.docker.client import Engine, mapped
 from kernelexec.docker.images.image_check import at_least, ipykernel_min, python_min
 from kernelexec.docker.images.image_info_cache import asking, known_facts
 from kernelexec.docker.images.image_probe import locked, settings_of
+from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
-from kernelexec.provisioning.container.labels import RUNTIME_INSIDE
 
 #: What such a volume carries.
 LABEL = "kernelexec.runtime"
-_FILLING = Path(__file__).with_name("filling.py")
+_FILLING = Path(__file__).with_name("export_python.py")
 _SECONDS = 300.0
 _MARK = "kernelexec="
 _COMPLAINT_CHARS = 500

@@ -11,10 +11,10 @@ import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import WORKSPACE_INSIDE, Config
+from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.provisioning.container.environment import environment_inside
 from kernelexec.provisioning.container.init_client import NAME as WARDEN
-from kernelexec.provisioning.container.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name, labels_of
 from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
 from kernelexec.provisioning.container.mounted_python import find_stand_in, notice, stand_in
 from kernelexec.provisioning.container.mounts import Bind, binds, credentials, give
@@ -23,6 +23,7 @@ from kernelexec.provisioning.host.writable_paths import First
 from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
 from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
+from kernelexec.provisioning.owner_labels import labels_of
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory
 from kernelexec.secrets.store import Vault
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
@@ -119,7 +120,7 @@ class ContainerPlace:
         Raises:
             KernelStartFailed: there is no image, or the engine does not answer.
         """
-        from kernelexec.docker import known_facts  # noqa: PLC0415 - who runs code locally needs no docker package
+        from kernelexec.docker.images.image_info_cache import known_facts  # noqa: PLC0415 - who runs code locally needs no docker package
 
         options = self.config.container
         try:

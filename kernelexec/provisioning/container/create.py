@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.config.images import OURS
-from kernelexec.docker import Engine, Order
 from kernelexec.docker.accounts import give_account, missing_account, write_account
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
 from kernelexec.docker.images.recipes import how_to_get
+from kernelexec.docker.labels import OWNER, RUNTIME
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
-from kernelexec.provisioning.container.labels import OWNER, RUNTIME
 from kernelexec.provisioning.container.orphans import abandoned
 
 #: Containers that could not be removed while the engine was away.

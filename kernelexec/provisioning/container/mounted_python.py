@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from kernelexec.config import Container
+from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, ImageMissing, KernelStartFailed
-from kernelexec.provisioning.container.labels import RUNTIME_INSIDE
 
 if TYPE_CHECKING:
     from kernelexec.docker.images.python_volume import Mounted

@@ -10,11 +10,11 @@ import anyio
 import anyio.to_thread
 
 from kernelexec.config import Config
-from kernelexec.docker import Engine, Order
-from kernelexec.docker.client import mapped
+from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.create_options import Order
+from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
 from kernelexec.errors import EngineAway, EngineFailed
 from kernelexec.provisioning.container.create import make, remove_now
-from kernelexec.provisioning.container.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
 from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
 from kernelexec.provisioning.container.mounted_python import stand_in
 from kernelexec.provisioning.container.mounts import Bind

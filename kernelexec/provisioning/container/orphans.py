@@ -13,9 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.docker import Engine, Labelled, networks
+from kernelexec.docker import networks
+from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE
 from kernelexec.errors import EngineFailed
-from kernelexec.provisioning.container.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE, owner_of
+from kernelexec.provisioning.owner_labels import owner_of
 from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions
 from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, is_held
 from kernelexec.workspace.rmtree import DIRECTORY

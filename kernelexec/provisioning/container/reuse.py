@@ -11,7 +11,8 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Container
-from kernelexec.docker import News, Order
+from kernelexec.docker.create_options import Order
+from kernelexec.docker.events import News
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.container.create import make, remove_now
 from kernelexec.provisioning.container.init_client import Warden

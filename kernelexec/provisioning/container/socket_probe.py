@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Literal
 
 from kernelexec.config import Config, in_container
-from kernelexec.docker import Engine, Order, Whereabouts, host
+from kernelexec.docker.address import host
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
+from kernelexec.docker.location import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.create import NotShared, make
-from kernelexec.provisioning.container.labels import labels_of
 from kernelexec.provisioning.container.mounts import Bind
+from kernelexec.provisioning.owner_labels import labels_of
 from kernelexec.workspace.rmtree import remove_tree
 
 #: What of a directory crosses: sockets too, files only, or nothing.

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from kernelexec.docker import News, change, container_usage
+from kernelexec.docker.container_usage import change, usage
+from kernelexec.docker.events import News
 from kernelexec.errors import EngineRefused, KernelStartFailed, LimitRefused
 from kernelexec.provisioning.container.oom import Kills
 from kernelexec.results import Stats
@@ -97,7 +98,7 @@ class Measured:
             EngineFailed: the engine does not say.
         """
         assert self._news is not None
-        return await in_thread(container_usage, self._news.engine, self._id)
+        return await in_thread(usage, self._news.engine, self._id)
 
     async def limit(self, memory_bytes: int | None, cpus: float | None) -> None:
         """Change the limits of the running container; None is no change.

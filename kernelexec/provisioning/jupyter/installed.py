@@ -14,7 +14,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from kernelexec.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from kernelexec.docker import ImageFacts
+    from kernelexec.docker.images.image_info import ImageFacts
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
 """Unix sockets; ports of a loopback address; such ports, with unix sockets before them that the guard serves; such ports,

@@ -14,8 +14,8 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpecManager
 
 from kernelexec.config import load
+from kernelexec.docker.labels import LAUNCHER_INSIDE
 from kernelexec.errors import InvalidRequest, nearest
-from kernelexec.provisioning.container.labels import LAUNCHER_INSIDE
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 
 _NAME = re.compile(r"[a-z0-9._-]+")

@@ -15,11 +15,13 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
-from kernelexec.docker import LOOPBACK, Order, Seen, network_of, networks
+from kernelexec.docker import networks
+from kernelexec.docker.client import Seen
+from kernelexec.docker.create_options import LOOPBACK, Order, network_of
+from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.events import InContainer
 from kernelexec.provisioning.container.create import remove, remove_left
-from kernelexec.provisioning.container.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import Succession
 from kernelexec.provisioning.container.stats import KILLED, in_thread

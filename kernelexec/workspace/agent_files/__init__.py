@@ -1,1 +1,1 @@
-"""agent_files"""
+"""Operations of an agent on files in its workspace."""
