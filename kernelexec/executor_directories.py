@@ -11,12 +11,13 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.pool import sweep_idle
-from kernelexec.provisioning import Vault, new_root
+from kernelexec.provisioning import new_root
 from kernelexec.provisioning.runtime.discovery import LeftSession, ended_beside, left_sessions
 from kernelexec.provisioning.runtime.locations import bases
 from kernelexec.provisioning.runtime.owned_directory import Root, sweep
 from kernelexec.provisioning.runtime.temp_dirs import claim_room
 from kernelexec.records.journal import in_flight, journal_path
+from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.takeover import Left
 from kernelexec.session.lifecycle import in_thread
 from kernelexec.session_resources import Belongings
@@ -115,7 +116,7 @@ def as_left(left: LeftSession, config: Config) -> Config:
     return config.model_copy(update={"container": container})
 
 
-def heritage(left: LeftSession, root: Path, config: Config, secrets: Vault | None = None) -> tuple[Belongings, Left]:
+def heritage(left: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None) -> tuple[Belongings, Left]:
     """What a session of a dead owner had, and what ran in it. For a thread.
 
     Raises:

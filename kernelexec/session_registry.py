@@ -18,7 +18,8 @@ from kernelexec.executor_directories import Estates, as_left, heritage
 from kernelexec.notices import Notices
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import Pool, ready
-from kernelexec.provisioning import Forks, Vault, platform
+from kernelexec.provisioning import Forks, platform
+from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
 from kernelexec.session.kernels.warm_start import NOT_READY, Ready
 from kernelexec.session.lifecycle import Life
@@ -45,7 +46,7 @@ class Roster:
         self._validators, self._approver = validators, approver
         self._making = 0
         self._forks = Forks(config) if config.forks and platform.HERE.fork_server else None
-        self._secrets = Vault(config.secrets) if config.secrets else None
+        self._secrets = SecretStore(config.secrets) if config.secrets else None
         self._pool = Pool(config, self._forks) if Pool.wanted(config) else None
 
     def begin(self, life: Life) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from kernelexec.config import Config, system_refusal
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.pool import Slot
-from kernelexec.provisioning import Forks, Place, RuntimeDirectory, Vault, place_of
+from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of
 from kernelexec.provisioning.runtime.discovery import KEPT, LeftSession
 from kernelexec.records.journal import Journal, journal_path
 from kernelexec.records.log import ContainerLog
 from kernelexec.records.notebook.recorder import Recorder, make_empty
+from kernelexec.secrets import SecretStore
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.contexts import contexts
 from kernelexec.workspace.directory import check_allowed
@@ -50,7 +51,7 @@ class Belongings:
         config: Config,
         forks: Forks | None = None,
         slot: Slot | None = None,
-        secrets: Vault | None = None,
+        secrets: SecretStore | None = None,
     ) -> Belongings:
         """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
 
@@ -67,7 +68,7 @@ class Belongings:
         return cls._had(name, workspace, root, config, own=own, runtime=runtime, forks=forks, secrets=secrets)
 
     @classmethod
-    def take_over(cls, left: LeftSession, root: Path, config: Config, secrets: Vault | None = None) -> Belongings:
+    def take_over(cls, left: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None) -> Belongings:
         """What a dead owner's session had, in a root that is this process's now. For a thread, as ``make``.
 
         The notebook goes on where it is one that this session can write on; else a new one begins beside it.
@@ -94,7 +95,7 @@ class Belongings:
         runtime: Callable[[], Path],
         notebook: Path | None = None,
         forks: Forks | None = None,
-        secrets: Vault | None = None,
+        secrets: SecretStore | None = None,
     ) -> Belongings:
         log = journal = recorder = None
         with ExitStack() as given_up:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kernelexec.secrets.encodings import guises
+from kernelexec.secrets.encodings import encodings
 from tests.conftest import KINDS
 
 #: One that every encoding writes differently, and one that is also a name; by the variables that kernels have them in.
 AWKWARD, NAME = 'S3cr&t/val\'ue+"\u00fc"-0xKq', "tok_9f8e7d6c5b4a"
 SECRETS = {"API_KEY": AWKWARD, "NAME_LIKE": NAME}
 MARK, NAME_MARK = "[secret API_KEY]", "[secret NAME_LIKE]"
-GUISES = frozenset().union(*map(guises, SECRETS.values()))
+GUISES = frozenset().union(*map(encodings, SECRETS.values()))
 
 
 def config(kind: str, tmp_path: Path, **more: Any) -> dict[str, Any]:

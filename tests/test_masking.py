@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from kernelexec.cells import CodeCell, ShellCell
-from kernelexec.secrets.encodings import guises
+from kernelexec.secrets.encodings import encodings
 from kernelexec.secrets.masker import Masker
 
 PLAIN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"
@@ -65,7 +65,7 @@ def test_a_form_is_masked_and_what_is_around_it_is_not(form: Callable[[str], str
     assert MARK in found
     assert found.startswith("before ")
     assert found.endswith(" after")
-    assert not any(guise in found for guise in guises(value))
+    assert not any(guise in found for guise in encodings(value))
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
@@ -172,7 +172,7 @@ def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
 def test_what_is_held_is_bounded_by_the_longest_form() -> None:
     flow = masker(PLAIN).flow()
     given = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
-    assert 100_000 - given < max(map(len, guises(PLAIN)))
+    assert 100_000 - given < max(map(len, encodings(PLAIN)))
     assert len(flow._text) < 1000
 
 
@@ -198,7 +198,7 @@ def test_however_a_text_is_cut_it_is_masked_as_in_one_and_holds_no_secret(seed: 
         drawn = ["".join(dice.choices(alphabet, k=dice.choice([4, 5, 6, 12, 40, 90]))) for _ in range(dice.randint(1, 3))]
         values = [value for value in drawn if len("".join(value.split())) >= 4] or [PLAIN]
         several = Masker((f"K{number}", value) for number, value in enumerate(values))
-        forms = sorted(guise for value in values for guise in guises(value))
+        forms = sorted(guise for value in values for guise in encodings(value))
         text = random_text(dice, forms, alphabet)
         whole = several.text(text)
         assert not any(form in whole for form in forms), (values, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.normalize import plain
 from kernelexec.policy.shell.reader import read
 
@@ -45,7 +45,7 @@ def test_commands_within_words_are_found_where_nothing_quotes_them(text: str, pl
 
 @pytest.mark.parametrize("text", UNCLEAR)
 def test_what_has_no_clear_end_is_not_read(text: str) -> None:
-    with pytest.raises(Unread):
+    with pytest.raises(UnparsableScript):
         plain(text, [])
 
 

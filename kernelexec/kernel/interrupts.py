@@ -8,9 +8,10 @@ import anyio
 
 from kernelexec.kernel.client import Link
 from kernelexec.kernel.death import Death
-from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, RuntimeDirectory, Vault
+from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, RuntimeDirectory
 from kernelexec.provisioning.platform import STACKS_SIGNAL
 from kernelexec.results import Rung
+from kernelexec.secrets import SecretStore
 
 _STACKS_BYTES, _STDERR_BYTES = 64 * 1024, 4096
 #: How long the stacks may take to be written, and how often they are looked at, in seconds: nothing tells when they are there.
@@ -25,7 +26,7 @@ class Levers:
     _link: Link | None
     _provisioner: KernelProvisionerBase | None
     _runtime: RuntimeDirectory
-    _secrets: Vault | None
+    _secrets: SecretStore | None
 
     @property
     def rungs(self) -> tuple[Rung, ...]:

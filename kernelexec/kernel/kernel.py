@@ -38,9 +38,9 @@ from kernelexec.provisioning import (
     Place,
     RuntimeDirectory,
     Transport,
-    Vault,
 )
 from kernelexec.results.environments import note_of
+from kernelexec.secrets import SecretStore
 
 _IMPORTING = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
 _WARMING = "get_ipython().display_formatter.format(0) and None"
@@ -168,7 +168,7 @@ class Kernel(Beginning):
         said = await self.ask("control", "kernelexec_enter_request", content, patience=patience)
         return said is not None and said.get("status") == "ok"
 
-    def hide(self, secrets: Vault) -> None:
+    def hide(self, secrets: SecretStore) -> None:
         """Have secrets that an idle kernel is about to be told be masked in all that it says."""
         self._secrets = secrets
         if self._link is not None:

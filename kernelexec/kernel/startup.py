@@ -34,11 +34,11 @@ from kernelexec.provisioning import (
     KernelSpec,
     Place,
     Transport,
-    Vault,
     create_provisioner,
 )
 from kernelexec.provisioning.launch.kernelspec import KernelNotHeard, complaint, start_failure
 from kernelexec.provisioning.launch.secret_pipe import handed
+from kernelexec.secrets import SecretStore
 
 #: How much text of the newest cell the launcher keeps for a new owner, in ``stream_bytes``: those of stdout and stderr.
 _TAPE_BUDGETS = 2
@@ -63,7 +63,7 @@ class Beginning(Ending):
     _dialing: Dialing | None
     _identity: bytes
     _place: Place
-    _secrets: Vault | None
+    _secrets: SecretStore | None
 
     async def start(self, tasks: TaskGroup) -> None:
         """Start the process, wait until it says that it serves, and connect.

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelexec.outputs.collector import Collector
 from kernelexec.results import decode_base64
-from kernelexec.secrets.masker import Flow, Masker
+from kernelexec.secrets.masker import Masker, StreamMasker
 from kernelexec.text import utf8_size
 
 #: What is not text, and is not looked into: to change one byte of it would spoil it.
@@ -21,7 +21,7 @@ class Veil:
     def __init__(self, masker: Masker) -> None:
         self.received_bytes = 0
         self._masker = masker
-        self._flows: dict[str, Flow] = {}
+        self._flows: dict[str, StreamMasker] = {}
 
     def stream(self, name: str, text: str) -> str:
         """What can be given out of a stream by now."""
@@ -45,7 +45,7 @@ class Veil:
             masked["metadata"] = self._masker.value(metadata)
         return masked
 
-    def _flow(self, name: str) -> Flow:
+    def _flow(self, name: str) -> StreamMasker:
         flow = self._flows.get(name)
         if flow is None:
             flow = self._flows[name] = self._masker.flow()

@@ -12,7 +12,7 @@ from kernelexec.config import Config
 from kernelexec.policy.dangers import danger_of
 from kernelexec.policy.magics import may_run_commands, parts
 from kernelexec.policy.refusal import Refusal, shown
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import GLOB, UNKNOWN
 from kernelexec.policy.shell.nested import Found, name_of, of_python, opened
 from kernelexec.policy.shell.reader import Command, Script, read
@@ -84,7 +84,7 @@ class CommandRules:
             return None
         try:
             return next((refusal for found in opened(script()) if (refusal := self._of(found)) is not None), None)
-        except Unread as exc:
+        except UnparsableScript as exc:
             return Refusal("unread", shown(text), f"What it runs cannot be known: {exc}", _PLAINLY)
 
     def _of(self, found: Found) -> Refusal | None:

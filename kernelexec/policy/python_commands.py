@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernelexec.policy.magics import SHELL_CELLS, parts
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import UNKNOWN
 
 _BY_TEXT = frozenset({"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"})
@@ -17,7 +17,7 @@ _BY_CELL = {"run_line_magic": "%{} {}", "run_cell_magic": "%%{} {}\n{}", "run_ce
 _CALLED = _BY_TEXT | _BY_WORDS | _BY_CELL.keys()
 
 
-def commands(source: str) -> Iterator[str | list[str]]:
+def commands_started_by(source: str) -> Iterator[str | list[str]]:
     """Each command, as a text for a shell or as words; what is computed is not seen."""
     try:
         tree = ast.parse(source)
@@ -45,9 +45,9 @@ def _of_cell(form: str, given: list[str | list[str] | None]) -> Iterator[str | l
         f"%%{texts[0]}\n{texts[1]}" if form == _BY_CELL["run_line_magic"] and texts[0] in SHELL_CELLS else form.format(*texts)
     )
     if found.naming:
-        raise Unread("it changes what the names of magics mean")
+        raise UnparsableScript("it changes what the names of magics mean")
     yield from found.commands
-    yield from commands(found.python)
+    yield from commands_started_by(found.python)
 
 
 def _called(node: ast.expr) -> str | None:

@@ -16,7 +16,6 @@ from kernelexec.provisioning.runtime.handover import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import new_root, stored_identity
 from kernelexec.provisioning.runtime.processes import Mark
-from kernelexec.secrets.store import Vault
 
 __all__ = [
     "Connection",
@@ -31,7 +30,6 @@ __all__ = [
     "Place",
     "RuntimeDirectory",
     "Transport",
-    "Vault",
     "create_provisioner",
     "file_roots",
     "new_root",

@@ -20,7 +20,7 @@ from kernelexec.provisioning.host.writable_paths import First
 from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.secrets.store import Vault
+from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import contexts
 
 
@@ -38,7 +38,7 @@ class Place(Protocol):
         ...
 
     @property
-    def secrets(self) -> Vault | None:
+    def secrets(self) -> SecretStore | None:
         """What new kernels are told besides, and nobody is shown; None where there is nothing."""
         ...
 
@@ -167,7 +167,7 @@ def place_of(
     root: Path,
     own: bool = True,
     forks: Forks | None = None,
-    secrets: Vault | None = None,
+    secrets: SecretStore | None = None,
 ) -> Place:
     """Where the kernels of a session run, as the configuration says; ``own`` says that the workspace was made for it.
 

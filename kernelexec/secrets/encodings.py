@@ -20,7 +20,7 @@ _LATIN = re.compile("[\x80-\xff]")
 _ESCAPED_OCTET = re.compile("%[0-9A-F]{2}")
 
 
-def guises(value: str) -> frozenset[str]:
+def encodings(value: str) -> frozenset[str]:
     """The forms of a secret, itself among them, none shorter than four characters.
 
     In base64 it can begin at three places of a group of four characters. Those that hold bits of its neighbours too are not

@@ -45,7 +45,7 @@ class Span:
     mark: str
 
 
-class Finder:
+class SecretFinder:
     """Finds the guises of secrets, the leftmost first, and of those that begin at one place the longest.
 
     One regular expression finds how they begin; what follows is compared. Guises may be long, so nothing else is compiled.
@@ -65,7 +65,7 @@ class Finder:
         """More of them than any guise has in a row: what ends with so many is the beginning of none."""
         self._begun = frozenset(head[:count] for head in self._of_head for count in range(1, LEAST_CHARS))
 
-    def look(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
+    def find(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
         """The secrets from ``begin`` on, and up to where the text is settled: all of it, unless ``more`` is to come."""
         bare = _Bare(text, more=more)
         whole, keep = self._whole(bare.text, bare.inside(begin), more=more)

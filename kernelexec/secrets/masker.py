@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.secrets.encodings import guises
-from kernelexec.secrets.finder import LINE_CHARS, Finder, Span, without_breaks
+from kernelexec.secrets.encodings import encodings
+from kernelexec.secrets.finder import LINE_CHARS, SecretFinder, Span, without_breaks
 from kernelexec.text import NESTING_MAX
 
 #: What is put in the place of a secret: the first of them of which no secret is a part, nor has a part at its edge.
@@ -25,17 +25,17 @@ class Masker:
     def __init__(self, secrets: Iterable[tuple[str, str]] = ()) -> None:
         found: dict[str, list[str]] = {}
         for name, value in secrets:
-            for guise in guises(value):
+            for guise in encodings(value):
                 for form in without_breaks(guise):
                     found.setdefault(form, []).append(name)
         marks: dict[str, str] = {}
         for name in {names[0] for names in found.values()}:
             marks[name] = next((mark for form in _MARKS if not _touches(mark := form.format(name), found)), _MARKS[-1])
-        self._finder = Finder({guise: marks[names[0]] for guise, names in found.items()})
+        self._finder = SecretFinder({guise: marks[names[0]] for guise, names in found.items()})
 
     def text(self, text: str) -> str:
         """A text as a whole."""
-        spans, _ = self._finder.look(text, 0, more=False)
+        spans, _ = self._finder.find(text, 0, more=False)
         return _between(text, spans, 0, len(text)) if spans else text
 
     def texts(self, texts: Iterable[str]) -> tuple[str, ...]:
@@ -71,19 +71,19 @@ class Masker:
         found = replace(cell, source=self.text(cell.source), command=self.text(cell.command), work_dir=work_dir, stdin=stdin)
         return replace(found, asked=cell.asked and self.cell(cell.asked))
 
-    def flow(self) -> Flow:
+    def flow(self) -> StreamMasker:
         """What masks a text that comes in pieces."""
-        return Flow(self._finder)
+        return StreamMasker(self._finder)
 
 
-class Flow:
+class StreamMasker:
     """One text that comes in pieces: however it is cut, it is masked as it would be in one.
 
     What may be the beginning of a secret is held back until it is known not to be. Where it must be given out before,
     what follows of it is masked alone.
     """
 
-    def __init__(self, finder: Finder) -> None:
+    def __init__(self, finder: SecretFinder) -> None:
         self._finder = finder
         self._text = ""
         self._begin = 0
@@ -99,7 +99,7 @@ class Flow:
     def feed(self, text: str) -> str:
         """Take the next piece; what can be given out by now."""
         self._text += text
-        spans, settled = self._finder.look(self._text, self._begin, more=True)
+        spans, settled = self._finder.find(self._text, self._begin, more=True)
         found = self._give(spans, settled)
         self._begin = settled
         if (past := min(self._begin, self._given) - LINE_CHARS) > 0:
@@ -112,7 +112,7 @@ class Flow:
         """All that is held back: nothing follows, or something that may not wait for it. No half of a secret is forgotten."""
         if not self.holds:
             return ""
-        spans, _ = self._finder.look(self._text, self._begin, more=False)
+        spans, _ = self._finder.find(self._text, self._begin, more=False)
         found = self._give(spans, len(self._text))
         if spans:
             self._begin = spans[-1].end

@@ -31,7 +31,7 @@ class _Unfit(Exception):
     """Why a secret cannot be had, in words that show nothing of it."""
 
 
-class Vault:
+class SecretStore:
     """Reads secrets, and knows all values that they have had."""
 
     def __init__(self, references: Mapping[str, Reference]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelexec.kernel.wire.messages import Message, Wire
 from kernelexec.kernel.wire.zmtp import Multipart
-from kernelexec.provisioning import Vault
+from kernelexec.secrets import SecretStore
 
 #: What a collector masks by itself, since streams have to be put together for that.
 _OUTPUTS = frozenset({"stream", "display_data", "execute_result", "update_display_data", "error", "clear_output", "status"})
@@ -18,9 +18,9 @@ _SPARED = frozenset({"status", "token", "known", "source", "file", "sha256", "fo
 class MaskedWire:
     """The same wire, but for what is read."""
 
-    def __init__(self, wire: Wire | MaskedWire, vault: Vault) -> None:
+    def __init__(self, wire: Wire | MaskedWire, store: SecretStore) -> None:
         self._wire = wire
-        self._vault = vault
+        self._store = store
 
     def pack(self, msg_type: str, content: dict[str, Any], *, msg_id: str | None = None) -> tuple[str, list[bytes]]:
         """See ``Wire.pack``."""
@@ -34,5 +34,5 @@ class MaskedWire:
         return replace(message, content=self._masked(message.content), metadata=self._masked(message.metadata))
 
     def _masked(self, content: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._vault.masker.value(content, keys=False, spared=_SPARED)
+        found: dict[str, Any] = self._store.masker.value(content, keys=False, spared=_SPARED)
         return found

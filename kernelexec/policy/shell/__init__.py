@@ -1,1 +1,1 @@
-"""shell"""
+"""The language of bash, read for the commands that a script runs."""

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Unread(Exception):
+class UnparsableScript(Exception):
     """A script, or a part of one, that is no shell's language, or of which too much cannot be known."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -56,14 +56,14 @@ class Words:
         """The fields that a word becomes: none, one or several.
 
         Raises:
-            Unread: more than 256.
+            UnparsableScript: more than 256.
         """
         found: list[str] = []
         for pieces in _braced(list(self._pieces(node))):
             found += _split(pieces)
             if len(found) > _FIELDS_MAX:
                 message = f"a word becomes more than {_FIELDS_MAX} fields"
-                raise Unread(message)
+                raise UnparsableScript(message)
         return found
 
     def text(self, node: Node) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kernelexec.policy import python_commands
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import UNKNOWN
 from kernelexec.policy.shell.reader import Command, Script, read
 from kernelexec.policy.shell.wrappers import CARRIERS, Carrier, after_options, option
@@ -45,10 +45,10 @@ def opened(script: Script, depth: int = 0) -> Iterator[Found]:
     """Each command, also those within others.
 
     Raises:
-        Unread: what a shell is to run cannot be known.
+        UnparsableScript: what a shell is to run cannot be known.
     """
     if depth > _DEPTH_MAX:
-        raise Unread("commands stand too deep in each other")
+        raise UnparsableScript("commands stand too deep in each other")
     yield from (Found(Command((name,)), bomb=True) for name in script.bombs)
     for command in script.commands:
         inner = _within(command)
@@ -89,7 +89,7 @@ def _one(command: Command, words: Sequence[str]) -> Script | None:
 
 def _read(text: str, *arguments: str) -> Script:
     if UNKNOWN in text:
-        raise Unread(_UNSEEN)
+        raise UnparsableScript(_UNSEEN)
     return read(text, *arguments)
 
 
@@ -107,7 +107,7 @@ def _shell(command: Command) -> Script | None:
             words = []
     words = words[1:] if words[:1] == ["--"] else words
     if words and f"/dev/fd/{UNKNOWN}" in words[0]:
-        raise Unread(_UNSEEN)
+        raise UnparsableScript(_UNSEEN)
     if words and words[0] not in _STDIN:
         return None  # a file, of which nothing is seen
     return None if command.stdin is None else _read(command.stdin)
@@ -119,7 +119,7 @@ def _text_of_all(command: Command) -> Script | None:
 
 def _source(command: Command) -> Script | None:
     if any(word.startswith("/dev/") for word in command.words[1:2]):
-        raise Unread(_UNSEEN)
+        raise UnparsableScript(_UNSEEN)
     return None
 
 
@@ -147,14 +147,14 @@ def _architecture(command: Command) -> Script | None:
 
 def _process(command: Command) -> Script | None:
     if command.words[0].startswith("/proc/"):
-        raise Unread("it runs the program of a process")
+        raise UnparsableScript("it runs the program of a process")
     return None
 
 
 def _names(command: Command) -> Script | None:
     """``hash -p`` and ``enable -f``."""
     if option(command.words[1:], "p" if name_of(command) == "hash" else "f") is not None:
-        raise Unread(_MEANING)
+        raise UnparsableScript(_MEANING)
     return None
 
 
@@ -234,9 +234,9 @@ def of_python(source: str) -> Script:
     """What a Python text runs, as far as it says that in plain words.
 
     Raises:
-        Unread: a command that it runs cannot be read.
+        UnparsableScript: a command that it runs cannot be read.
     """
-    calls = python_commands.commands(source)
+    calls = python_commands.commands_started_by(source)
     scripts = [_read(call) if isinstance(call, str) else Script((Command(tuple(call)),), ()) for call in calls]
     return Script(tuple(c for script in scripts for c in script.commands), tuple(b for script in scripts for b in script.bombs))
 

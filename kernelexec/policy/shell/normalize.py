@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.normalized import HERE, LITERAL, Bounds, Here, Out, Plain
 
 _DEPTH_MAX, _TRIES_MAX, _LOOK_BACK = 40, 100, 40
@@ -36,7 +36,7 @@ def plain(text: str, literals: list[str]) -> Plain:
     """A script in plain form; ``literals`` gets the texts that nothing in it expands.
 
     Raises:
-        Unread: it is not clear where a part of it ends.
+        UnparsableScript: it is not clear where a part of it ends.
     """
     if _SIGN.search(text) is None:
         return Plain(text, frozenset())
@@ -57,7 +57,7 @@ class _Lexer:
         if end > self._at:
             text = self._text[self._at : end]
             if self._unfilled and "\n" in text:
-                raise Unread("it is not clear where a here-document begins")
+                raise UnparsableScript("it is not clear where a here-document begins")
             self._out.parts.append(text)
             self._at = end
 
@@ -67,7 +67,7 @@ class _Lexer:
         if match is None:
             self._put(len(self._text))
             if end:
-                raise Unread(f"{end!r} is missing")
+                raise UnparsableScript(f"{end!r} is missing")
             return ""
         self._put(match.start())
         return match[0]
@@ -81,7 +81,7 @@ class _Lexer:
     def _deeper(self) -> None:
         self._bounds.depth += 1
         if self._bounds.depth > _DEPTH_MAX:
-            raise Unread("its parts stand too deep in each other")
+            raise UnparsableScript("its parts stand too deep in each other")
 
     def code(self, end: str) -> None:
         """Commands, to ``end`` or to the end of the text."""
@@ -101,7 +101,7 @@ class _Lexer:
                 case _:
                     self._sign(sign)
         if self._waiting:
-            raise Unread("a here-document has no end")
+            raise UnparsableScript("a here-document has no end")
         self._put(self._at + len(end))
         self._waiting = outer
         self._bounds.depth -= 1
@@ -155,7 +155,7 @@ class _Lexer:
     def _raw(self, sign: str) -> None:
         end = self._text.find(sign, self._at + 1)
         if end < 0:
-            raise Unread(f"{sign!r} is missing")
+            raise UnparsableScript(f"{sign!r} is missing")
         self._put(end + 1)
 
     def _command(self, begin: int) -> None:
@@ -182,7 +182,7 @@ class _Lexer:
     def _backquotes(self, escaped: re.Pattern[str]) -> None:
         match = _BACKQUOTED.match(self._text, self._at + 1)
         if match is None or (self._unfilled and "\n" in match[0]):
-            raise Unread("it is not clear where its backquotes end")
+            raise UnparsableScript("it is not clear where its backquotes end")
         within = escaped.sub(r"\1", match[0][:-1].replace("\\\n", ""))
         self._at = match.end()
         if not within.strip():
@@ -214,7 +214,7 @@ class _Lexer:
     def _brace(self, *, quoted: bool) -> None:
         """``${ }``, in which single quotes are none where it stands in double ones, but for what edits a value."""
         if self._text[self._at + 2 : self._at + 3] in (" ", "\t", "\n", "|"):
-            raise Unread("commands within ${ } are not followed")
+            raise UnparsableScript("commands within ${ } are not followed")
         raw = not quoted or _EDITS.match(self._text, self._at) is not None
         self._deeper()
         self._put(self._at + 2)
@@ -257,14 +257,14 @@ class _Lexer:
             else:
                 self._live(sign)
         if self._bounds.tries > _TRIES_MAX:
-            raise Unread("it is not clear what its parentheses mean")
+            raise UnparsableScript("it is not clear what its parentheses mean")
         self._bounds.depth -= 1
         return self._at > start
 
     def _here(self) -> None:
         match = _HERE_START.match(self._text, self._at)
         if match is None:
-            raise Unread("it is not clear where a here-document ends")
+            raise UnparsableScript("it is not clear where a here-document ends")
         word = match["word"]
         slot = Out()
         self._out.parts += ['< "', slot, '"']

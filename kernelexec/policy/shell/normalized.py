@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 
 #: Begin a word behind ``<`` that is no file's name: what is read; or the number of a text without anything to expand.
 HERE, LITERAL = "\x01", "\x02"
@@ -68,7 +68,7 @@ class Here:
         """Its text, and where it goes on behind it.
 
         Raises:
-            Unread: it has no end.
+            UnparsableScript: it has no end.
         """
         lines = list[str]()
         while at < len(text):
@@ -80,7 +80,7 @@ class Here:
             if line == self.word:
                 return "\n".join(lines), at
             lines.append(line)
-        raise Unread("a here-document has no end")
+        raise UnparsableScript("a here-document has no end")
 
 
 def _line(text: str, at: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from kernelexec.policy.shell.builtins import EXPANDED, NAMING, NUMBERING, RESERVED, SUBSCRIPT
-from kernelexec.policy.shell.errors import Unread
+from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import BLANKS, UNKNOWN, Words, text_of
 from kernelexec.policy.shell.normalize import plain
 from kernelexec.policy.shell.normalized import HERE, LITERAL
@@ -50,7 +50,7 @@ def read(text: str, *arguments: str) -> Script:
     """What a script runs, called with these arguments: the first one is its name.
 
     Raises:
-        Unread: it is not the language of bash, or too much of it.
+        UnparsableScript: it is not the language of bash, or too much of it.
     """
     reader = _Reader({str(place): argument for place, argument in enumerate(arguments)})
     reader.follow(text)
@@ -84,24 +84,24 @@ class _Reader:
         """Follow a whole text; what it prints, as far as that is known.
 
         Raises:
-            Unread: it is not the language of bash, or the grammar misses a command that stands in a word.
+            UnparsableScript: it is not the language of bash, or the grammar misses a command that stands in a word.
         """
         script = plain(text, self._literals)
         root = _parser().parse(script.text.encode("utf-8", "replace")).root_node
         if root.has_error:
             error = text_of(_first_error(root)).partition("\n")[0]
-            raise Unread(f"it is not understood as the language of bash{f', at {error[:_SHOWN_CHARS]!r}' if error else ''}")
+            raise UnparsableScript(f"it is not understood as the language of bash, at {error[:_SHOWN_CHARS]!r}")
         before, self._followed = self._followed, set()
         printed = self.walk(root)
         if not script.commands <= self._followed:
-            raise Unread("it is not clear where commands stand within its words")
+            raise UnparsableScript("it is not clear where commands stand within its words")
         self._followed = before
         return printed
 
     def _again(self, text: str) -> None:
         """Follow the commands within a text that the shell expands once more."""
         if UNKNOWN in text:
-            raise Unread("a text that is to be expanded once more is made while it runs")
+            raise UnparsableScript("a text that is to be expanded once more is made while it runs")
         if "$" in text or "`" in text:
             self.follow(f": <<__END__\n{text}\n__END__\n")
 
@@ -109,7 +109,7 @@ class _Reader:
         """Follow a part of the script; what it prints, as far as that is known."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise Unread("its parts stand too deep in each other")
+            raise UnparsableScript("its parts stand too deep in each other")
         try:
             follow = getattr(self, f"_{node.type}", self._others)
             printed: str = follow(node, writes, stdin)
@@ -150,7 +150,7 @@ class _Reader:
         name, appends = text_of(named), any(child.type == "+=" for child in node.children)
         self._variables[name] = self._variables.get(name, "") + text if appends else text
         if name.partition("[")[0] in NAMING:
-            raise Unread("it changes what names of commands mean")
+            raise UnparsableScript("it changes what names of commands mean")
         if name in EXPANDED and UNKNOWN not in text:
             self._again(text)
         self._numbers([name, text])
@@ -172,9 +172,9 @@ class _Reader:
                     words += self._behind_target(child)
                 case _:
                     if child.start_byte == end:  # no blank between two words: the grammar took one for two
-                        raise Unread(f"it is not clear where a word ends: {text_of(node)[:40]}")
+                        raise UnparsableScript(f"it is not clear where a word ends: {text_of(node)[:40]}")
                     if child.type == "command_name" and text_of(child) in RESERVED:
-                        raise Unread(f"it is not clear what {text_of(child)!r} means")
+                        raise UnparsableScript(f"it is not clear what {text_of(child)!r} means")
                     words += self._words.fields(child)
                     end = child.end_byte
         for redirect in self._behind.get(node.id, ()):
@@ -204,7 +204,7 @@ class _Reader:
         if not words and not writes:
             return ""
         if len(self.commands) >= _COMMANDS_MAX:
-            raise Unread(f"it runs more than {_COMMANDS_MAX} commands")
+            raise UnparsableScript(f"it runs more than {_COMMANDS_MAX} commands")
         self.commands.append(Command(tuple(words), writes, stdin))
         if words and (body := self._functions.get(words[0])) is not None:
             return self._call(words, body, writes, stdin)
@@ -251,7 +251,7 @@ class _Reader:
         for redirect in redirects:
             writes, stdin = self._redirected(redirect, writes, stdin)
             if self._behind_target(redirect):
-                raise Unread("it is not clear whose words stand behind a redirection")
+                raise UnparsableScript("it is not clear whose words stand behind a redirection")
         return self._run((), writes, stdin) if body is None else self.walk(body, writes, stdin)
 
     def _redirected(self, node: Node, writes: tuple[str, ...], stdin: str | None) -> tuple[tuple[str, ...], str | None]:

@@ -25,7 +25,7 @@ from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, KernelNot
 from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
 from kernelexec.provisioning.owner_labels import labels_of
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory
-from kernelexec.secrets.store import Vault
+from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 _NO_TCP = (
@@ -46,7 +46,7 @@ class ContainerPlace:
     session: str
     workspace: Path
     root: Path
-    secrets: Vault | None = None
+    secrets: SecretStore | None = None
 
     @property
     def isolation(self) -> str:

@@ -22,7 +22,7 @@ from kernelexec.provisioning.launch.environment import environment_of
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, check_directory, check_program, guarded_spec, kernel_spec
 from kernelexec.provisioning.launch.one_shot import PROGRAM, Done, Errand, Network, run_here
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.secrets.store import Vault
+from kernelexec.secrets import SecretStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LocalPlace:
     reached_by: Transport = "ipc"
     forks: Forks | None = None
     root: Path | None = None
-    secrets: Vault | None = None
+    secrets: SecretStore | None = None
 
     @property
     def isolation(self) -> str:

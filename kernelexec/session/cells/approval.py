@@ -24,7 +24,7 @@ from kernelexec.policy.decisions import (
     Validator,
 )
 from kernelexec.policy.refusal import shown
-from kernelexec.provisioning import Vault
+from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.user_callbacks import CallFailed, called
 
@@ -42,7 +42,7 @@ class Permission:
         config: Config,
         validators: Sequence[Validator],
         approver: Approver | None,
-        secrets: Vault | None = None,
+        secrets: SecretStore | None = None,
     ) -> None:
         self._session = session
         self._judge = Judge.of(config)

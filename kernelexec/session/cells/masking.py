@@ -8,9 +8,9 @@ from typing import Literal
 from kernelexec.cells import Cell
 from kernelexec.errors import KernelexecError
 from kernelexec.events import CellRefused
-from kernelexec.provisioning import Vault
 from kernelexec.recorded_history import Past, PastCell
 from kernelexec.results import Diagnosis, ExecutionResult, SecurityError
+from kernelexec.secrets import SecretStore
 from kernelexec.secrets.masker import Masker
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.result_builder import never_ran
@@ -20,7 +20,7 @@ class Secrecy:
     """The part of a session that masks. Whoever derives from it gives it what there is to mask, or None."""
 
     name: str
-    _secrets: Vault | None
+    _secrets: SecretStore | None
 
     def mask(self, text: str) -> str:
         """A text with the names of secrets in the place of their values, as this session shows all that its kernels say.
@@ -53,7 +53,7 @@ class Secrecy:
         return CellRefused(self.name, kind, source, error, request_id)
 
 
-def sealed(result: ExecutionResult, secrets: Vault | None) -> ExecutionResult:
+def sealed(result: ExecutionResult, secrets: SecretStore | None) -> ExecutionResult:
     """A result as it may be shown. Its outputs were masked as they came."""
     if secrets is None:
         return result

@@ -15,8 +15,8 @@ from kernelexec.errors import KernelNotAnswering
 from kernelexec.events import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector, MaskedCollector, Veil, feed
-from kernelexec.provisioning import Vault
 from kernelexec.results import ExecutionResult, Output
+from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import Permission
 from kernelexec.session.cells.cell_run import OnOutput, Turn
 from kernelexec.session.cells.idempotency import Requests
@@ -45,7 +45,7 @@ class Runner:
         spills: Path,
         notebook: Path | None,
         requests: Requests,
-        secrets: Vault | None,
+        secrets: SecretStore | None,
         tell: Callable[[Event], None],
         tell_output: Callable[[Event], None] | None = None,
         permission: Permission,

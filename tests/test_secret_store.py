@@ -15,18 +15,17 @@ import pytest
 
 from kernelexec import InvalidConfig
 from kernelexec.config import load
-from kernelexec.provisioning import Vault
-from kernelexec.secrets import store
+from kernelexec.secrets import SecretStore, store
 
 VALUE = "sk-live-0f9a8b7c6d"
 
 
-def vault(**references: Any) -> Vault:
-    return Vault(load("local", config={"secrets": references}).secrets)
+def store_of(**references: Any) -> SecretStore:
+    return SecretStore(load("local", config={"secrets": references}).secrets)
 
 
 def read(**references: Any) -> dict[str, str]:
-    return anyio.run(vault(**references).read)
+    return anyio.run(store_of(**references).read)
 
 
 def refused(**references: Any) -> str:
@@ -51,14 +50,14 @@ def test_of_a_windows_file_the_end_of_the_line_is_cut(tmp_path: Path) -> None:
 
 def test_every_value_that_was_read_stays_masked() -> None:
     values = iter(["first-value", "first-value", "second-value"])
-    opened = vault(KEY=lambda: next(values))
+    opened = store_of(KEY=lambda: next(values))
     assert opened.masker.text("first-value") == "first-value"
     assert [anyio.run(opened.read)["KEY"] for _ in range(3)] == ["first-value", "first-value", "second-value"]
     assert opened.masker.text("first-value second-value") == "[secret KEY] [secret KEY]"
 
 
 def test_a_masker_is_made_anew_only_for_new_values() -> None:
-    opened = vault(KEY=lambda: VALUE)
+    opened = store_of(KEY=lambda: VALUE)
     anyio.run(opened.read)
     before = opened.masker
     anyio.run(opened.read)
@@ -109,7 +108,7 @@ def test_functions_that_take_for_ever_are_not_waited_for(monkeypatch: pytest.Mon
             held[1].recv(1)
             return VALUE
 
-        opened = vault(A=wait)
+        opened = store_of(A=wait)
 
         async def ask() -> None:
             with pytest.raises(InvalidConfig, match="were not read within"):
