@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from kernelexec.blocking import Executor, Files, Session
-from kernelexec.config import Config, Container, ContextPath, FileBounds, Mount, Profile, Programs
+from kernelexec.config import Config, Container, ContextPath, FileBounds, InterpreterOptions, Mount, Profile
 from kernelexec.errors import (
     CapacityReached,
     Closed,
@@ -155,6 +155,7 @@ __all__ = [
     "Image",
     "InputRequest",
     "Installation",
+    "InterpreterOptions",
     "InvalidCode",
     "InvalidConfig",
     "InvalidPath",
@@ -180,7 +181,6 @@ __all__ = [
     "OutputPage",
     "Package",
     "Profile",
-    "Programs",
     "Progress",
     "Proposal",
     "PythonEnvironment",

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from kernelexec import cache
-from kernelexec.config import Config, load, ways_out
+from kernelexec.config import Config, isolation_help, load
 from kernelexec.errors import (
     Closed,
     Disabled,
@@ -84,7 +84,7 @@ class AsyncExecutor:
             code_execution_config=code_execution_config,
         )
         if self.config.enabled and (cause := unavailable(self.config)) is not None:
-            raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else ways_out(cause))
+            raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else isolation_help(cause))
         if self.config.enabled:
             check_venv(self.config)
         variables_of(self.config.environment.env_file)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config import Config, in_container, load, ways_out
+from kernelexec.config import Config, in_container, isolation_help, load
 from kernelexec.errors import InvalidConfig
 
 KX, AG, FORCE = "KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER", "KERNELEXEC_FORCE_CONTAINER"
@@ -185,7 +185,7 @@ def test_a_choice_of_docker_that_is_neither_true_nor_false_nor_an_image_is_refus
 
 
 def test_the_ways_out_name_the_cause_and_all_three() -> None:
-    said = ways_out("the socket /nope is not there.")
+    said = isolation_help("the socket /nope is not there.")
     for way in (
         "/nope is not there. Ways out: start Docker",
         'isolation="local"',

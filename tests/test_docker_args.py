@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config import MIB, Config, load, size, source_refusal
+from kernelexec.config import MIB, Config, load, size, why_not_mountable
 from kernelexec.config.docker_args import REFUSED, parse
 from kernelexec.errors import InvalidConfig
 
@@ -337,7 +337,7 @@ def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refuse
     (short_path / "plain").mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(short_path / "any"))
-        why = {name: source_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
+        why = {name: why_not_mountable(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
     assert why == {
         "link": "/etc is the system's own",
         "engine": f"{short_path}/engine holds docker.sock, by which the engine could be driven",

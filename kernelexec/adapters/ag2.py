@@ -23,7 +23,7 @@ from kernelexec.adapters.functions import Functions, Told
 from kernelexec.adapters.markdown import Block, blocks
 from kernelexec.blocking import Executor, Session
 from kernelexec.config import Config
-from kernelexec.config.messages import check_known, is_not
+from kernelexec.config.messages import check_known, mapping_wanted
 from kernelexec.config.types import is_count
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.policy.decisions import Approver, Validator
@@ -214,7 +214,7 @@ def create(code_execution_config: Mapping[str, Any]) -> Protocol:
     if code_execution_config.get("executor") == NAME:
         given = code_execution_config.get(NAME, {})
         if not isinstance(given, Mapping):
-            raise InvalidConfig(f"{NAME}: {is_not(given)}.")
+            raise InvalidConfig(f"{NAME}: {mapping_wanted(given)}.")
         check_known(given, inspect.signature(CodeExecutor).parameters, f"{NAME}: ")
         return CodeExecutor(**given)
     from autogen.coding import CodeExecutorFactory  # noqa: PLC0415 - the framework is imported where it is used

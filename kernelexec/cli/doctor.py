@@ -16,7 +16,7 @@ from rich.table import Table
 from kernelexec.cli.findings import Finding, engine_findings, kernel_findings
 from kernelexec.cli.options import BRIEF, Place
 from kernelexec.cli.surroundings import here, write_any, writing
-from kernelexec.config import Config, chosen_by
+from kernelexec.config import Config, isolation_variable
 from kernelexec.errors import KernelexecError
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning import platform as systems
@@ -94,7 +94,7 @@ def _why(place: Place, config: Config) -> str:
     """What decided where code runs."""
     if place.isolation is not None:
         return "by --isolation"
-    if (variable := chosen_by()) is not None:
+    if (variable := isolation_variable()) is not None:
         return f"by {variable}"
     if config.isolation == "container":
         return "nothing else was chosen"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from kernelexec.config import Config, load, over
+from kernelexec.config import Config, load, override
 from kernelexec.config.types import size
 from kernelexec.errors import InvalidConfig, nearest
 
@@ -187,7 +187,7 @@ class Place:
                 "leave it out, or choose --isolation container."
             )
             raise InvalidConfig(message)
-        return load(isolation, workspace=workspace, config=options if base is None else over(base, options))
+        return load(isolation, workspace=workspace, config=options if base is None else override(base, options))
 
     def _container(self) -> dict[str, Any]:
         """What was said of the container, by the names of its settings."""

@@ -1,22 +1,28 @@
-"""One frozen tree of settings, read once; the only reader of the environment."""
+"""Settings: one frozen tree of checked models."""
 
 from __future__ import annotations
 
 from kernelexec.config.cache import ResultCache
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
 from kernelexec.config.container_detection import in_container
-from kernelexec.config.files import FileBounds
-from kernelexec.config.interpreter import Programs
-from kernelexec.config.limits import Change
-from kernelexec.config.loading import chosen_by, load, over, profile, seconds, ways_out
+from kernelexec.config.interpreter import InterpreterOptions
+from kernelexec.config.limits import LimitChange
+from kernelexec.config.loading import isolation_help, isolation_variable, load, override, profile, seconds
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profile
-from kernelexec.config.protected_paths import WORKSPACE_INSIDE, place_inside, source_refusal, system_refusal, target_refusal
+from kernelexec.config.protected_paths import (
+    WORKSPACE_INSIDE,
+    normalize_target,
+    system_refusal,
+    target_refusal,
+    why_not_mountable,
+)
 from kernelexec.config.settings import (
     Budgets,
     Capacity,
     Config,
     Environment,
+    FileBounds,
     Limits,
     OutputLimits,
 )
@@ -30,28 +36,28 @@ __all__ = [
     "WORKSPACE_INSIDE",
     "Budgets",
     "Capacity",
-    "Change",
     "Config",
     "Container",
     "ContextPath",
     "Environment",
     "FileBounds",
+    "InterpreterOptions",
+    "LimitChange",
     "Limits",
     "Mount",
     "OutputLimits",
     "Profile",
-    "Programs",
     "ResultCache",
-    "chosen_by",
     "in_container",
+    "isolation_help",
+    "isolation_variable",
     "load",
-    "over",
-    "place_inside",
+    "normalize_target",
+    "override",
     "profile",
     "seconds",
     "size",
-    "source_refusal",
     "system_refusal",
     "target_refusal",
-    "ways_out",
+    "why_not_mountable",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from kernelexec.config.messages import shown
+from kernelexec.config.messages import short_repr
 from kernelexec.errors import InvalidConfig
 
 
@@ -17,11 +17,11 @@ def agent_id(agent: Mapping[str, Any], default: str, others: Container[str] = ()
     """
     name = agent.get("id", default)
     if not isinstance(name, str) or not name.strip():
-        raise InvalidConfig(f"id: {shown(name)} is no name: some text is expected, as in `id: analyst`.")
+        raise InvalidConfig(f"id: {short_repr(name)} is no name: some text is expected, as in `id: analyst`.")
     if "#" in name:
-        raise InvalidConfig(f"id: {shown(name)} holds '#', which stands between file and name in FILE#NAME: leave it out.")
+        raise InvalidConfig(f"id: {short_repr(name)} holds '#', which stands between file and name in FILE#NAME: leave it out.")
     if not name.isprintable():
-        raise InvalidConfig(f"id: {shown(name)} holds characters that cannot be printed: leave them out.")
+        raise InvalidConfig(f"id: {short_repr(name)} holds characters that cannot be printed: leave them out.")
     if name in others:
-        raise InvalidConfig(f"agents: two have the id {shown(name)}: give each its own.")
+        raise InvalidConfig(f"agents: two have the id {short_repr(name)}: give each its own.")
     return name

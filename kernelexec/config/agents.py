@@ -11,7 +11,7 @@ from kernelexec.config import massgen
 from kernelexec.config.agent_ids import agent_id
 from kernelexec.config.code_execution import CodeExecution
 from kernelexec.config.loading import load
-from kernelexec.config.messages import check_known, cut, is_not
+from kernelexec.config.messages import check_known, mapping_wanted, shorten
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.yaml_text import parse
 from kernelexec.errors import InvalidConfig
@@ -103,14 +103,14 @@ def _agents(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     check_known(given, _MANY)
     defaults, agents = given.get("defaults", {}), given["agents"]
     if not isinstance(defaults, dict):
-        raise InvalidConfig(f"defaults: {is_not(defaults)}: say what counts for all agents, or leave it out.")
+        raise InvalidConfig(f"defaults: {mapping_wanted(defaults)}: say what counts for all agents, or leave it out.")
     if not isinstance(agents, list) or not agents or not all(isinstance(each, dict) for each in agents):
         raise InvalidConfig("agents: it is a list of agents: `- id: name` lines are expected.")
     check_known(defaults, _AGENT[1:], "defaults: ")
     found: dict[str, dict[str, Any]] = {}
     for number, agent in enumerate(agents, 1):
         name = agent_id(agent, f"agent{number}", found)
-        check_known(agent, _AGENT, f"{cut(name)}: ")
+        check_known(agent, _AGENT, f"{shorten(name)}: ")
         found[name] = _joined(defaults, agent)
     return found
 
@@ -130,7 +130,7 @@ def _config(name: str, options: Mapping[str, Any], environ: Mapping[str, str] | 
         _check_said(options)
         return load(config=rest, code_execution_config=options.get("code_execution_config"), environ=environ)
     except InvalidConfig as exc:
-        raise InvalidConfig(f"{cut(name)}: {exc}") from exc
+        raise InvalidConfig(f"{shorten(name)}: {exc}") from exc
 
 
 def _check_said(options: Mapping[str, Any]) -> None:

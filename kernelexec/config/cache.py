@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from kernelexec.config.types import MIB, Branch, Count, Directory
+from kernelexec.config.types import MIB, Count, Directory, FrozenModel
 
 
-class ResultCache(Branch):
+class ResultCache(FrozenModel):
     """Results of earlier cells, on the disk. ``Config(cache=True)`` turns it on where it is by default, a path in that place.
 
     A result is found again where a kernel that began alike would run the same cells, with the same visible results, in the

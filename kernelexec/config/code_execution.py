@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, ValidationError
 
 from kernelexec.config.container import Name, is_image
 from kernelexec.config.docker_args import parse
-from kernelexec.config.messages import explain, shown
-from kernelexec.config.types import Branch, Directory, LastMessages, Seconds
+from kernelexec.config.messages import explain, short_repr
+from kernelexec.config.types import Directory, FrozenModel, LastMessages, Seconds
 from kernelexec.errors import InvalidConfig
 
 #: Words that say true or false elsewhere: as the name of an image they are a mistake.
@@ -39,7 +39,7 @@ def _may_be_image(name: str) -> bool:
     return is_image(name) and name.lower() not in _NO_IMAGES
 
 
-class CodeExecution(Branch):
+class CodeExecution(FrozenModel):
     """The keys that are known; None is the same as a key that is not there."""
 
     work_dir: Directory | None = None
@@ -104,7 +104,7 @@ def read(use_docker: object, given: object) -> Asked:
     try:
         wanted = docker(use_docker)
     except ValueError as exc:
-        message = f"use_docker={shown(use_docker)}: {exc}."
+        message = f"use_docker={short_repr(use_docker)}: {exc}."
         raise InvalidConfig(message) from exc
     found = _checked({} if given is False else given)
     said = ""
@@ -122,7 +122,7 @@ def read(use_docker: object, given: object) -> Asked:
 
 def _checked(given: object) -> CodeExecution:
     if given is not None and not isinstance(given, Mapping):
-        message = f"code_execution_config={shown(given)}: it is a dictionary, False for no execution, or None."
+        message = f"code_execution_config={short_repr(given)}: it is a dictionary, False for no execution, or None."
         raise InvalidConfig(message)
     if given and "executor" in given:
         raise InvalidConfig("code_execution_config: executor is no option: where code runs is said by use_docker.")

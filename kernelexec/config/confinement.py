@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from kernelexec.config.types import Branch, Directory, Pinned
+from kernelexec.config.types import Directory, FrozenModel, Pinned
 
 
-class Confinement(Branch):
+class Confinement(FrozenModel):
     """What a kernel on this machine may do, whatever its cells say (Linux). It is a fence; the container is the wall.
 
     It writes in its workspace and its temporary directory only, reads neither the places where people keep secrets nor what

@@ -16,11 +16,11 @@ from kernelexec.config.protected_paths import (
     CAPABILITIES,
     WORKSPACE_INSIDE,
     capability_refusal,
-    place_inside,
-    source_refusal,
+    normalize_target,
     target_refusal,
+    why_not_mountable,
 )
-from kernelexec.config.types import MIB, Branch, Count, Cpus, Directory, Seconds, Variables
+from kernelexec.config.types import MIB, Count, Cpus, Directory, FrozenModel, Seconds, Variables
 
 #: The interpreter that is taken where none is named.
 DEFAULT_PYTHON = "python3"
@@ -111,7 +111,7 @@ def _capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _source(given: Path) -> Path:
     try:
-        _refuse(source_refusal(given))
+        _refuse(why_not_mountable(given))
         return given.expanduser().absolute()
     except OSError as exc:
         raise ValueError("it is relative to a directory that is gone") from exc
@@ -120,7 +120,7 @@ def _source(given: Path) -> Path:
 def _target(given: str | None) -> str | None:
     if given is not None:
         _refuse(target_refusal(given))
-        if place_inside(given) == WORKSPACE_INSIDE:
+        if normalize_target(given) == WORKSPACE_INSIDE:
             raise ValueError("/workspace is the session's: give that directory as work_dir")
     return given
 
@@ -132,7 +132,7 @@ def _once(given: tuple[str, ...]) -> tuple[str, ...]:
 def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for path, size in given.items():
-        place = place_inside(path)
+        place = normalize_target(path)
         if place == "/tmp":  # noqa: S108 - the container's
             raise ValueError("it is there already, and its size is tmp_bytes")
         _refuse(target_refusal(path))
@@ -150,7 +150,7 @@ def _refuse(why: str | None) -> None:
         raise ValueError(why)
 
 
-class Mount(Branch):
+class Mount(FrozenModel):
     """A directory or file of this machine that kernels see too."""
 
     source: Annotated[Directory, AfterValidator(_source)]
@@ -161,7 +161,7 @@ class Mount(Branch):
     """Whether kernels can only read it."""
 
 
-class Container(Branch):
+class Container(FrozenModel):
     """The containers of kernels."""
 
     image: Annotated[tuple[str, ...], BeforeValidator(_images), AfterValidator(_some_images)] = (DEFAULT_IMAGE,)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelexec.config.protected_paths import WORKSPACE_INSIDE, capability_refusal, place_inside, source_refusal
+from kernelexec.config.protected_paths import WORKSPACE_INSIDE, capability_refusal, normalize_target, why_not_mountable
 from kernelexec.config.types import MIB, size
 from kernelexec.errors import InvalidConfig
 
@@ -110,7 +110,7 @@ def _tmpfs(options: Options, value: str) -> None:
             bytes_ = size(given, "docker_run_args: --tmpfs size")
         elif setting not in {"rw", "noexec", "nosuid", "nodev", "mode=1777"}:
             raise _unfit("--tmpfs", value, "a path, and after a colon size=SIZE, rw, noexec, nosuid, nodev, mode=1777")
-    place = place_inside(path)
+    place = normalize_target(path)
     if place in options.branches.get("container", {}).get("tmpfs", {}):
         message = f"docker_run_args: --tmpfs {place} is given twice."
         raise InvalidConfig(message)
@@ -175,7 +175,7 @@ def _volume(options: Options, value: str) -> None:
     if "/" not in source or not target or mode not in {"", "ro", "rw"}:
         raise _unfit("--volume", value, "SOURCE:TARGET or SOURCE:TARGET:ro, both paths")
     try:
-        why = source_refusal(Path(source))
+        why = why_not_mountable(Path(source))
     except (OSError, RuntimeError, ValueError) as exc:
         raise _unfit("--volume", value, "a path that is there") from exc
     if why:

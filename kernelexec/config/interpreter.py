@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from kernelexec.config.types import Branch, Directory
+from kernelexec.config.types import Directory, FrozenModel
 
 _SYSTEM = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}(?::[a-z0-9]{1,20})?(?:=[A-Za-z0-9.+:~-]{1,100})?", re.ASCII)
 _NPM_NAME, _NPM_VERSION = r"(?:@[a-z0-9][a-z0-9._-]{0,100}/)?[a-z0-9][a-z0-9._-]{0,100}", r"[\w^~<>=*][\w.^~<>=*+-]{0,60}"
@@ -46,7 +46,7 @@ def _named(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
     return check
 
 
-class Preinstall(Branch):
+class Preinstall(FrozenModel):
     """What new sessions have installed before their first cell: in this order, 600 s each.
 
     What fails is said by the first result's notes, and the session is there all the same.
@@ -62,7 +62,7 @@ class Preinstall(Branch):
     """A directory of wheels for ``python``, as ``session.install`` takes it."""
 
 
-class Programs(Branch):
+class InterpreterOptions(FrozenModel):
     """What commands, and imports of Python cells, find first. A prefix goes over ``venv``, and that over a workspace's own."""
 
     venv: Annotated[Directory, AfterValidator(_venv)] | None = None

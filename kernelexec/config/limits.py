@@ -14,7 +14,7 @@ from kernelexec.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LimitChange:
     """New limits, None being no change. What a profile says counts where nothing is said beside it."""
 
     profile: str | None = None
@@ -22,7 +22,7 @@ class Change:
     cpus: float | None = None
     timeout: float | None = None
 
-    def resolved(self, config: Config) -> Change:
+    def resolved(self, config: Config) -> LimitChange:
         """The same with the profile's figures in place of its name.
 
         Raises:
@@ -32,7 +32,7 @@ class Change:
             return self
         chosen = profile(config, self.profile)
         memory, cpus = self.memory_bytes, self.cpus
-        return Change(
+        return LimitChange(
             self.profile,
             memory_bytes=chosen.memory_bytes if memory is None else memory,
             cpus=chosen.cpus if cpus is None else cpus,

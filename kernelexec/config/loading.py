@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from kernelexec.config.code_execution import Asked, read
 from kernelexec.config.container_detection import in_container
-from kernelexec.config.messages import explain, shown
+from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.profiles import Profile
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.types import SHORTEST_TIMEOUT
@@ -67,7 +67,7 @@ def load(
     return _validated(options if options.get("profile") is None else _with_profile(options))
 
 
-def over(base: Config, options: Mapping[str, Any]) -> dict[str, Any]:
+def override(base: Config, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a configuration was made of, with others over them, branch by branch."""
     given = _given(base)
     return {**given, **{name: _merged(given.get(name), value) for name, value in options.items()}}
@@ -82,12 +82,12 @@ def profile(config: Config, name: str) -> Profile:
     found = config.profiles.get(name) if isinstance(name, str) else None
     if found is None:
         known = sorted(config.profiles)
-        message = f"No profile {shown(name)}{nearest(str(name), known)}: there are {', '.join(known)}."
+        message = f"No profile {short_repr(name)}{nearest(str(name), known)}: there are {', '.join(known)}."
         raise InvalidConfig(message)
     return found
 
 
-def ways_out(cause: str) -> str:
+def isolation_help(cause: str) -> str:
     """What to say where containers are to be used and cannot be had; ``cause`` is a sentence, the real one."""
     return (
         f"Code runs in containers unless told otherwise, and no container engine can be used: {cause} "
@@ -119,7 +119,7 @@ def _given(config: object) -> dict[str, Any]:
         return config.model_dump(exclude_unset=True)
     if config is None or isinstance(config, Mapping):
         return dict(config or {})
-    message = f"config={shown(config)}: it is a Config or a mapping of its options, not {type(config).__name__}."
+    message = f"config={short_repr(config)}: it is a Config or a mapping of its options, not {type(config).__name__}."
     raise InvalidConfig(message)
 
 
@@ -166,9 +166,8 @@ def _known(isolation: object, *, inside: bool | None) -> Isolation:
         if isolation == place:
             break
     else:
-        message = (
-            f"isolation={shown(isolation)} is not known{nearest(str(isolation), _PLACES)}: it is one of {', '.join(_PLACES)}."
-        )
+        hint = nearest(str(isolation), _PLACES)
+        message = f"isolation={short_repr(isolation)} is not known{hint}: it is one of {', '.join(_PLACES)}."
         raise InvalidConfig(message)
     if place == "container-host" and not _is_inside(inside):
         message = "isolation='container-host': this process is in no container; 'local' runs code on this machine."
@@ -204,12 +203,12 @@ def seconds(value: object, name: str) -> float:
         InvalidTimeout: not a finite number, or below 0.001.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_TIMEOUT <= value <= sys.float_info.max:
-        message = f"{name}={shown(value)}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
+        message = f"{name}={short_repr(value)}: it is a number of seconds, {SHORTEST_TIMEOUT} at least."
         raise InvalidTimeout(message)
     return float(value)
 
 
-def chosen_by(environ: Mapping[str, str] | None = None) -> str | None:
+def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
     """The variable of the environment that says where code runs, with its value; None where none says."""
     for name in _SWITCHES:
         value = (os.environ if environ is None else environ).get(name, "").strip()

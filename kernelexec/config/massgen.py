@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernelexec.config.agent_ids import agent_id
-from kernelexec.config.messages import check_known, cut, is_not, shown
+from kernelexec.config.messages import check_known, mapping_wanted, short_repr, shorten
 from kernelexec.config.types import size
 from kernelexec.errors import InvalidConfig
 
@@ -111,13 +111,13 @@ def agents(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for number, agent in enumerate(listed, 1):
         said = _mapping(agent, "agents")
         name = agent_id(said, f"agent{number}", found)
-        check_known(said, ("id", "backend", "system_message", "name"), f"{cut(name)}: ")
-        backend = _mapping(said.get("backend"), f"{cut(name)}: backend")
+        check_known(said, ("id", "backend", "system_message", "name"), f"{shorten(name)}: ")
+        backend = _mapping(said.get("backend"), f"{shorten(name)}: backend")
         context = [*_list(orchestrator, "context_paths"), *_list(backend, "context_paths")]
         try:
             options = _options(backend)
         except InvalidConfig as exc:
-            raise InvalidConfig(f"{cut(name)}: {exc}") from exc
+            raise InvalidConfig(f"{shorten(name)}: {exc}") from exc
         found[name] = options | ({"context_paths": context} if context else {})
     return found
 
@@ -136,7 +136,7 @@ def _options(backend: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mode(options: dict[str, Any], key: str, value: object) -> None:
     if not isinstance(value, str) or value not in _MODES:
-        raise InvalidConfig(f"{key}: it is 'docker' or 'local' (given: {shown(value)}).")
+        raise InvalidConfig(f"{key}: it is 'docker' or 'local' (given: {short_repr(value)}).")
     options["isolation"] = _MODES[value]
 
 
@@ -155,12 +155,12 @@ def _credentials(options: dict[str, Any], key: str, value: object) -> None:
         _put(options, "container.credentials", given["mount"])
     mounts = []
     for source, said in _mapping(given.get("additional_mounts"), f"{key}.additional_mounts").items():
-        where = f"{key}.additional_mounts.{cut(str(source))}"
+        where = f"{key}.additional_mounts.{shorten(str(source))}"
         mount = _mapping(said, where)
         check_known(mount, ("bind", "mode"), f"{where}: ")
         mode = mount.get("mode", "ro")
         if not isinstance(mode, str) or mode not in _ACCESS:
-            raise InvalidConfig(f"{where}: mode: it is 'ro' or 'rw' (given: {shown(mode)}).")
+            raise InvalidConfig(f"{where}: mode: it is 'ro' or 'rw' (given: {short_repr(mode)}).")
         mounts.append({"source": source, "target": mount.get("bind"), "read_only": _ACCESS[mode]})
     if mounts:
         _put(options, "container.mounts", mounts)
@@ -181,7 +181,7 @@ def _packages(options: dict[str, Any], key: str, value: object) -> None:
     check_known(given, ("preinstall", "auto_install_deps"), f"{key}: ")
     wanted = given.get("auto_install_deps")
     if not isinstance(wanted, bool | None):
-        raise InvalidConfig(f"{key}.auto_install_deps: it is true or false (given: {shown(wanted)}).")
+        raise InvalidConfig(f"{key}.auto_install_deps: it is true or false (given: {short_repr(wanted)}).")
     if wanted:
         why = "no file of a workspace has its packages installed here: name them under preinstall, and leave this out"
         raise InvalidConfig(f"{key}.auto_install_deps: {why}.")
@@ -207,12 +207,12 @@ def _mapping(given: object, where: str) -> Mapping[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise InvalidConfig(f"{where}: {is_not(given)}.")
+        raise InvalidConfig(f"{where}: {mapping_wanted(given)}.")
     return given
 
 
 def _list(given: Mapping[str, Any], key: str, where: str = "") -> list[Any]:
     value = given.get(key)
     if value is not None and not isinstance(value, list):
-        raise InvalidConfig(f"{where or key}: a list is expected (given: {shown(value)}).")
+        raise InvalidConfig(f"{where or key}: a list is expected (given: {short_repr(value)}).")
     return value or []

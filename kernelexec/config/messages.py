@@ -30,18 +30,18 @@ def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
     lines = []
     for error in exc.errors():
         place, given = error["loc"], error["input"]
-        path = ".".join(cut(str(part)) for part in place)
+        path = ".".join(shorten(str(part)) for part in place)
         if error["type"] == "extra_forbidden":
             lines.append(f"{path} is no option{nearest(str(place[-1]), _options(model, place[:-1]))}")
         elif error["type"] in _WANTS_MAPPING:
-            lines.append(f"{path}: {is_not(given)}" if path else is_not(given))
+            lines.append(f"{path}: {mapping_wanted(given)}" if path else mapping_wanted(given))
         elif error["type"] in _WANTS_LIST:
             lines.append(f"{path}: a list is wanted, not {_kind(given)}")
         else:
             why = error["msg"].removeprefix("Value error, ").removesuffix(".")
             may_show = not _PRIVATE & set(place) and not isinstance(given, Mapping | BaseModel)
             where = f"{path}: " if path else ""  # what is said of all options together names them itself
-            lines.append(f"{where}{why}" + (f" (given: {shown(given)})" if may_show else ""))
+            lines.append(f"{where}{why}" + (f" (given: {short_repr(given)})" if may_show else ""))
     return f"{title}: " + "; ".join(lines) + "."
 
 
@@ -54,20 +54,20 @@ def check_known(given: Iterable[object], known: Iterable[str], where: str = "") 
     known = tuple(known)
     for name in given:
         if name not in known:
-            raise InvalidConfig(f"{where}{cut(str(name))} is no option{nearest(str(name), known)}.")
+            raise InvalidConfig(f"{where}{shorten(str(name))} is no option{nearest(str(name), known)}.")
 
 
-def cut(text: str, most: int = _SHOWN_CHARS) -> str:
+def shorten(text: str, most: int = _SHOWN_CHARS) -> str:
     """The text, or its beginning with dots behind it: a message is read, not searched."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def shown(given: object) -> str:
+def short_repr(given: object) -> str:
     """A value as messages show it: as Python writes it, its beginning."""
-    return cut(repr(given))
+    return shorten(repr(given))
 
 
-def is_not(given: object) -> str:
+def mapping_wanted(given: object) -> str:
     """That a mapping is wanted, and what stands in its place, in words."""
     return f"`key: value` pairs are wanted, not {_kind(given)}"
 

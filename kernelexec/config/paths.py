@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from kernelexec.config.types import Branch, Directory, Pinned, pinned
+from kernelexec.config.types import Directory, FrozenModel, Pinned, pinned
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -18,7 +18,7 @@ def _name(given: str | None) -> str | None:
     return given
 
 
-class ContextPath(Branch):
+class ContextPath(FrozenModel):
     """A directory or file of this machine that kernels see too. Of those that lie in each other the deeper one counts."""
 
     path: Pinned

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from kernelexec.config.types import MIB, Branch, Count, Cpus, Seconds
+from kernelexec.config.types import MIB, Count, Cpus, FrozenModel, Seconds
 
 
-class Profile(Branch):
+class Profile(FrozenModel):
     """What a kernel may use, and how long its cells may run."""
 
     memory_bytes: Annotated[Count, Field(ge=6 * MIB)]

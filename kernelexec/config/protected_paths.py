@@ -35,7 +35,7 @@ _OWN = ("/", "/tmp")  # noqa: S108 - the container's
 _TAKEN = ("/dev", "/opt/kernelexec", "/proc", "/sys")
 
 
-def source_refusal(source: Path) -> str | None:
+def why_not_mountable(source: Path) -> str | None:
     """Why a path of this machine is not mounted: it is the system's, or a daemon can be driven by it. Links are followed.
 
     Raises:
@@ -69,13 +69,13 @@ def target_refusal(target: str) -> str | None:
     path = PurePosixPath(target)
     if not path.is_absolute() or ".." in path.parts or not target.isprintable() or ":" in target:
         return "it is an absolute path without '..' and colons"
-    said = place_inside(target)
+    said = normalize_target(target)
     if said in _OWN or any(_within(said, taken) or _within(taken, said) for taken in _TAKEN):
         return f"{said} is what the container itself is made of"
     return None
 
 
-def place_inside(target: str) -> str:
+def normalize_target(target: str) -> str:
     """A path of a container in its one form: ``/a`` is also ``//a``, ``/a/`` and ``/./a``."""
     path = str(PurePosixPath(target))
     return f"/{path.lstrip('/')}" if path.startswith("/") else path

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from kernelexec.config.types import Branch, Directory
+from kernelexec.config.types import Directory, FrozenModel
 
 #: What a secret may be called: a variable's name that every shell takes, and which a mark in a text can show.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -18,7 +18,7 @@ _OURS = "KERNELEXEC_"
 _WAYS = "it is {'env': NAME}, {'file': PATH}, or a function that returns a str; the value itself is never given here"
 
 
-class FromVariable(Branch):
+class FromVariable(FrozenModel):
     """A variable of this process's environment."""
 
     env: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -28,7 +28,7 @@ class FromVariable(Branch):
         return f"the environment variable {self.env}"
 
 
-class FromFile(Branch):
+class FromFile(FrozenModel):
     """A regular file, of which one newline at the end does not count."""
 
     file: Directory

@@ -14,17 +14,16 @@ from pydantic import ConfigDict, Field, model_validator
 from kernelexec.config.cache import CacheChoice, ResultCache
 from kernelexec.config.confinement import Confinement
 from kernelexec.config.container import Container
-from kernelexec.config.files import FileBounds
-from kernelexec.config.interpreter import Programs
+from kernelexec.config.interpreter import InterpreterOptions
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profiles
 from kernelexec.config.secret_references import Secrets, sources
-from kernelexec.config.types import MIB, Branch, Count, Directory, Interpreter, LastMessages, Pattern, Seconds, Variables
+from kernelexec.config.types import MIB, Count, Directory, FrozenModel, Interpreter, LastMessages, Pattern, Seconds, Variables
 
 Isolation = Literal["local", "bubblewrap", "container", "container-host"]
 
 
-class Budgets(Branch):
+class Budgets(FrozenModel):
     """How long things may take, in seconds."""
 
     timeout: Seconds = 60.0
@@ -39,7 +38,7 @@ class Budgets(Branch):
     """How long an approver may take to answer; it counts in no other budget. No answer is a no."""
 
 
-class OutputLimits(Branch):
+class OutputLimits(FrozenModel):
     """How much output is kept, in bytes of UTF-8 unless said otherwise."""
 
     stream_bytes: Count = Field(default=1 * MIB, ge=2)
@@ -63,7 +62,7 @@ class OutputLimits(Branch):
         return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes})
 
 
-class Limits(Branch):
+class Limits(FrozenModel):
     """Resource limits of a kernel's process on this machine. None leaves the machine's own limit."""
 
     nofile: Count | None = Field(default=4096, ge=64)
@@ -76,7 +75,7 @@ class Limits(Branch):
     """Processes and threads of the whole user (the kernel of the machine counts per uid)."""
 
 
-class Rules(Branch):
+class Rules(FrozenModel):
     """What may run. These are manners: they see what a cell says, not what a program does. The container is the wall."""
 
     dangers: bool = True
@@ -100,7 +99,7 @@ class Rules(Branch):
     """Built-in functions that code may not use either."""
 
 
-class Environment(Branch):
+class Environment(FrozenModel):
     """What a kernel's process may know of this process's environment."""
 
     pass_names: tuple[str, ...] = ()
@@ -114,7 +113,7 @@ class Environment(Branch):
     """Variables that are set for the kernel, over everything else."""
 
 
-class Capacity(Branch):
+class Capacity(FrozenModel):
     """Bounds of what is held at once; at a bound a typed refusal says what is in use."""
 
     sessions: Count = Field(default=256, ge=1)
@@ -137,7 +136,20 @@ class Capacity(Branch):
     """What all snapshots in one workspace may hold together, in bytes; a variable that does not fit is left out."""
 
 
-class Pool(Branch):
+class FileBounds(FrozenModel):
+    """Bounds of listing, reading, writing and deleting files for an agent."""
+
+    read_before_delete: bool = Field(default=True, strict=True)
+    """Whether a file can be deleted only after it was read or made by these operations; what tools generate always can."""
+    read_bytes: Count = Field(default=MIB, ge=16)
+    """How much of a file one call reads at most, in bytes; the next call reads on."""
+    write_bytes: Count = Field(default=16 * MIB, ge=1)
+    """How much one call writes at most, in bytes."""
+    entries: Count = Field(default=10_000, ge=1, le=1_000_000)
+    """How many entries of directories one call looks at."""
+
+
+class Pool(FrozenModel):
     """Idle kernels that serve before a session asks for one."""
 
     size: int = Field(default=0, ge=0, le=256)
@@ -150,7 +162,7 @@ class Pool(Branch):
     """What all idle ones together may take; None is a quarter of the machine's memory."""
 
 
-class Config(Branch):
+class Config(FrozenModel):
     """All settings of an executor."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # what was given in the place of a reference may be a secret
@@ -176,7 +188,7 @@ class Config(Branch):
     """What kernels and file operations see besides the workspace, as other agents' outputs: to read, unless said otherwise."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
-    programs: Programs = Field(default_factory=Programs)
+    programs: InterpreterOptions = Field(default_factory=InterpreterOptions)
     fork_server: bool = True
     """Whether kernels are forked by a process that has imported what they need, not started one by one: on this machine, and
     in a container all but the first, where its root can only be read and ``sudo`` is off."""

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from kernelexec.config.messages import shown
+from kernelexec.config.messages import short_repr
 from kernelexec.errors import InvalidConfig
 
 MIB = 1024 * 1024
@@ -25,7 +25,7 @@ SHORTEST_TIMEOUT = 0.001
 def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in given.items():
         if not name or "=" in name or b"\0" in os.fsencode(name + value):
-            message = f"{shown(name)} is no variable that a process could have"
+            message = f"{short_repr(name)} is no variable that a process could have"
             raise ValueError(message)
     return MappingProxyType(dict(given))
 
@@ -98,7 +98,7 @@ def _pattern(given: re.Pattern[str]) -> re.Pattern[str]:
 Pattern = Annotated[re.Pattern[str], AfterValidator(_pattern)]
 
 
-class Branch(BaseModel):
+class FrozenModel(BaseModel):
     """A part of the tree: frozen, with no option but its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
@@ -115,5 +115,5 @@ def size(value: object, name: str) -> int:
         return int(Decimal(found[1]) * _UNITS[found[2].lower()])
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    message = f"{name}={shown(value)}: it is a size, as 512m, 1.5g or 1048576."
+    message = f"{name}={short_repr(value)}: it is a size, as 512m, 1.5g or 1048576."
     raise InvalidConfig(message)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kernelexec.config.messages import cut
+from kernelexec.config.messages import shorten
 from kernelexec.errors import InvalidConfig
 
 #: How many values all aliases of one text may stand for together: a few of them could stand for any amount.
@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue  # it is refused when it is made
             if (key.tag, key.value) in seen:
-                message = f"line {key.start_mark.line + 1}: {cut(repr(key.value))} stands there twice: say it once."
+                message = f"line {key.start_mark.line + 1}: {shorten(repr(key.value))} stands there twice: say it once."
                 raise InvalidConfig(message)
             seen.add((key.tag, key.value))
             _check(key.value, value, words=self.words_are_booleans)
@@ -130,7 +130,7 @@ def _check(key: str, node: yaml.Node, *, words: bool) -> None:
     elif node.tag == _DOUBTFUL and words and node.value.isalpha():
         node.tag = _BOOL
     elif node.tag == _DOUBTFUL:
-        said, where = cut(node.value), f"line {node.start_mark.line + 1}: {cut(key)}"
+        said, where = shorten(node.value), f"line {node.start_mark.line + 1}: {shorten(key)}"
         if said.isalpha():
             doubt, way = f"{said} is a boolean to some readers of YAML, and text to others", "true or false"
         else:
@@ -142,8 +142,8 @@ def _problem(exc: Exception) -> str:
     """What PyYAML, or what it calls, says of a text, in one line."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         context = f"{exc.context}: " if exc.context else ""
-        return f"line {exc.problem_mark.line + 1}: {context}{cut(str(exc.problem), _PROBLEM_CHARS)}"
-    return cut(" ".join(str(exc).split()), _PROBLEM_CHARS)
+        return f"line {exc.problem_mark.line + 1}: {context}{shorten(str(exc.problem), _PROBLEM_CHARS)}"
+    return shorten(" ".join(str(exc).split()), _PROBLEM_CHARS)
 
 
 def _key(loader: _Loader, node: Any) -> str:  # noqa: ANN401 - as PyYAML says it
@@ -154,7 +154,7 @@ def _key(loader: _Loader, node: Any) -> str:  # noqa: ANN401 - as PyYAML says it
 def _whole(loader: _Loader, node: Any) -> int:  # noqa: ANN401 - as PyYAML says it
     """A whole number: Python refuses to write very long ones, and so no message could show it."""
     if len(node.value) > _DIGITS_MAX:
-        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {cut(node.value)} has too many digits")
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {shorten(node.value)} has too many digits")
     return loader.construct_yaml_int(node)
 
 

@@ -14,7 +14,7 @@ from kernelexec.config import (
     HOME_INSIDE,
     WORKSPACE_INSIDE,
     Container,
-    place_inside,
+    normalize_target,
     system_refusal,
     target_refusal,
 )
@@ -151,7 +151,7 @@ def _target(target: str) -> str:
     if why := target_refusal(target):
         message = f"target={target!r} cannot be a mount's place: {why}."
         raise InvalidConfig(message)
-    return place_inside(target)
+    return normalize_target(target)
 
 
 def _check_apart(found: Sequence[Bind]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelexec.config import Change, Config
+from kernelexec.config import Config, LimitChange
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import KernelStatus, LimitsSet, Stats
 from kernelexec.session.cells.queue import Queue
@@ -62,14 +62,14 @@ class Limiting:
             EngineFailed: the container engine does not answer.
         """
         self.life.check_open()
-        change = Change(profile, memory_bytes, cpus, timeout)
-        if change == Change():
+        change = LimitChange(profile, memory_bytes, cpus, timeout)
+        if change == LimitChange():
             message = "set_limits() was given no limit: name a profile, or memory_bytes, cpus or timeout."
             raise InvalidRequest(message)
         async with self._kernels.order:
             return await self._change(change.resolved(self._config))
 
-    async def _change(self, change: Change) -> LimitsSet:
+    async def _change(self, change: LimitChange) -> LimitsSet:
         wanted = change.applied(self._config)
         if missing := await self._kernels.limit(wanted, change.memory_bytes, change.cpus):
             for keeper in self._kernels.chosen(None):
