@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.cli.images import _ended_by_signals
-from kernelexec.cli.status import CommandFailed
+from kernelexec.cli.image import _ended_by_signals
+from kernelexec.cli.stdio import CommandFailed
 from tests.mcp_clients import Raw
 from tests.test_cli import BOUND, COMMAND, LOCAL, environment
 from tests.test_cli_running import WAITS

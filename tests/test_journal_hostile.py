@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.cli.log import show_journal
+from kernelexec.cli.sessions import show_journal
 from kernelexec.config import Capacity, Config
 from kernelexec.errors import KernelexecError
 from kernelexec.replay import read_past

@@ -13,7 +13,7 @@ import pytest
 
 from kernelexec.cli import installing
 from kernelexec.cli.installing import install, ordered
-from kernelexec.cli.status import CommandFailed
+from kernelexec.cli.stdio import CommandFailed
 from kernelexec.config import jsonc
 from kernelexec.config.client_settings import CLIENTS, client_of, reached, settings_path, started
 from kernelexec.errors import InvalidConfig

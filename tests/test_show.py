@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from kernelexec.cli.show import Shower, remarks
+from kernelexec.cli.console import ConsoleOutput, remarks
 from kernelexec.results import Diagnosis, DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
 VALUE = ExecuteResult({"text/plain": "42"})
@@ -25,10 +25,10 @@ def result_of(*outputs: Output, status: Any = "ok", **fields: Any) -> ExecutionR
 
 def show(*outputs: Output, as_json: bool = False, **fields: Any) -> ExecutionResult:
     """Show a cell's outputs one by one, and then its result."""
-    shower, result = Shower(as_json=as_json), result_of(*outputs, **fields)
+    console, result = ConsoleOutput(as_json=as_json), result_of(*outputs, **fields)
     for output in outputs:
-        shower.output(output)
-    shower.result(result)
+        console.output(output)
+    console.result(result)
     return result
 
 
@@ -66,14 +66,14 @@ def test_an_unfinished_line_of_stderr_leaves_stdout_as_it_is(capsys: pytest.Capt
 
 
 def test_output_is_shown_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
-    shower = Shower(as_json=False)
+    console = ConsoleOutput(as_json=False)
     for text in ("a", "b\n", "c"):
-        shower.output(Stream("stdout", text))
+        console.output(Stream("stdout", text))
         assert capsys.readouterr() == (text, "")
 
 
 def test_json_is_one_line_for_each_result_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    with Shower(as_json=True).progress(2) as advance:
+    with ConsoleOutput(as_json=True).progress(2) as advance:
         first = show(Stream("stdout", "a\nb"), Stream("stderr", "e\n"), VALUE, as_json=True)
         advance()
         second = show(ERROR, as_json=True, status="error", exit_code=124, interrupted="timeout", truncated=True, notes=("n",))
@@ -146,10 +146,10 @@ def test_a_remark_begins_a_line_of_its_own(name: str, capsys: pytest.CaptureFixt
 
 
 def test_a_value_begins_a_line_after_an_unfinished_one_of_the_cell_before(capsys: pytest.CaptureFixture[str]) -> None:
-    shower = Shower(as_json=False)
+    console = ConsoleOutput(as_json=False)
     for output in (Stream("stdout", "a"), VALUE):
-        shower.output(output)
-        shower.result(result_of(output))
+        console.output(output)
+        console.result(result_of(output))
     assert capsys.readouterr().out == "a\n42\n"
 
 
@@ -193,7 +193,7 @@ def test_output_goes_to_a_terminal_on_stdout_where_stderr_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with terminal(monkeypatch, "stdout") as shown:
-        with Shower(as_json=False).progress(1) as advance:
+        with ConsoleOutput(as_json=False).progress(1) as advance:
             show(Stream("stdout", "a\n"), Stream("stderr", "e\n"), VALUE, notes=("n",))
             advance()
         text = shown()
@@ -208,7 +208,7 @@ def test_what_goes_to_a_pipe_is_whole_though_a_bar_runs_on_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with terminal(monkeypatch, "stderr") as shown:
-        with Shower(as_json=as_json).progress(1) as advance:
+        with ConsoleOutput(as_json=as_json).progress(1) as advance:
             result = show(Stream("stdout", "a\t" + "b" * 300 + "\n"), VALUE, as_json=as_json, notes=("n",))
             advance()
         bar = shown()
@@ -221,16 +221,16 @@ def test_what_goes_to_a_pipe_is_whole_though_a_bar_runs_on_the_terminal(
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_what_was_held_back_for_the_bar_is_shown_when_the_cells_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, "stdout", "stderr") as shown:
-        shower = Shower(as_json=False)
-        with suppress(KeyError), shower.progress(1):
-            shower.output(Stream(name, "whole\nunfinished"))
+        console = ConsoleOutput(as_json=False)
+        with suppress(KeyError), console.progress(1):
+            console.output(Stream(name, "whole\nunfinished"))
             raise KeyError
         assert "unfinished\n" in shown()
-        shower.end_line()
+        console.end_line()
         assert shown() == ""
 
 
 def test_there_is_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Shower(as_json=False).progress(3) as advance:
+    with ConsoleOutput(as_json=False).progress(3) as advance:
         advance()
     assert capsys.readouterr() == ("", "")

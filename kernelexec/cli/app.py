@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelexec.cli.configs import commands as config_app
+from kernelexec.cli.config import commands as config_app
 from kernelexec.cli.files import files_app
 from kernelexec.cli.image import image_app
 from kernelexec.cli.kernelspec import commands as kernelspec
-from kernelexec.cli.living_commands import living_app
+from kernelexec.cli.mcp import mcp_app
 from kernelexec.cli.options import (
     BRIEF,
     ImageOption,
@@ -26,9 +26,18 @@ from kernelexec.cli.options import (
     filled,
     placed,
 )
-from kernelexec.cli.servers import servers_app
-from kernelexec.cli.status import INTERRUPTED, MEANING, OURSELVES, UNREAD, CommandFailed
-from kernelexec.cli.surroundings import prepare, say, settle, write_any
+from kernelexec.cli.servers import server_app
+from kernelexec.cli.stdio import (
+    INTERRUPTED,
+    MEANING,
+    OURSELVES,
+    UNREAD,
+    CommandFailed,
+    eprint,
+    flush_std_streams,
+    open_std_streams,
+    write_any,
+)
 from kernelexec.errors import KernelexecError
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
@@ -44,8 +53,8 @@ app.add_typer(image_app)
 app.add_typer(files_app)
 app.add_typer(kernelspec)
 app.add_typer(config_app)
-app.add_typer(living_app)
-app.add_typer(servers_app)
+app.add_typer(server_app)
+app.add_typer(mcp_app)
 
 
 def _tell_version(value: bool) -> None:
@@ -85,7 +94,7 @@ def run(
     as_json: JsonOption = False,
 ) -> int:
     """Run the cells of FILE in one session, show their output as it comes, and write the executed notebook."""
-    from kernelexec.cli.run import run_file  # noqa: PLC0415 - rich only where it is needed
+    from kernelexec.cli.run import run_file
 
     return run_file(
         file,
@@ -112,7 +121,7 @@ def exec_(
     as_json: JsonOption = False,
 ) -> int:
     """Run one cell of CODE in a new session."""
-    from kernelexec.cli.run import run_code  # noqa: PLC0415 - see run
+    from kernelexec.cli.run import run_code
 
     directory = Path(work_dir) if work_dir else None
     config = place.config(**BRIEF)
@@ -123,7 +132,7 @@ def exec_(
 @placed
 def guidance(place: Place, work_dir: WorkDirOption = None) -> int:
     """Print what a model should know of where its code runs, for its system prompt: of a new session with these options."""
-    from kernelexec.cli.telling import show_guidance  # noqa: PLC0415 - see run
+    from kernelexec.cli.run import show_guidance
 
     return show_guidance(place.config(**BRIEF), Path(work_dir) if work_dir else None)
 
@@ -136,7 +145,7 @@ def doctor(
     python: PythonOption = None,
 ) -> int:
     """Say what works on this machine, and how to mend what does not."""
-    from kernelexec.cli.doctor import examine  # noqa: PLC0415 - see run
+    from kernelexec.cli.doctor import examine
 
     return examine(isolation=isolation, image=image, python=python, as_json=as_json)
 
@@ -157,12 +166,11 @@ def log(
     statistics: Annotated[bool, typer.Option("--statistics", help="Show what the cells took instead.")] = False,
 ) -> int:
     """Show what a session's journal holds: its cells with their outcomes, refusals, and what became of its kernels."""
-    from kernelexec.cli.figures import show_figures  # noqa: PLC0415 - see run
-    from kernelexec.cli.log import journal_of, show_journal  # noqa: PLC0415 - see run
-    from kernelexec.session.observers.statistics import CALLS_MAX  # noqa: PLC0415 - see run
+    from kernelexec.cli.sessions import journal_of, show_journal, show_statistics
+    from kernelexec.session.observers.statistics import CALLS_MAX
 
     if statistics:
-        return show_figures(journal_of(name, Path(workspace)), last=last or CALLS_MAX, as_json=as_json)
+        return show_statistics(journal_of(name, Path(workspace)), last=last or CALLS_MAX, as_json=as_json)
     return show_journal(name, workspace=Path(workspace), last=last, as_json=as_json)
 
 
@@ -175,7 +183,7 @@ def repl(
     work_dir: WorkDirOption = None,
 ) -> int:
     """Type cells at a prompt, in one session that lives until you leave by Ctrl+D."""
-    from kernelexec.cli.repl import run_repl  # noqa: PLC0415 - see run
+    from kernelexec.cli.repl import run_repl
 
     directory = Path(work_dir) if work_dir else None
     config = place.config(**BRIEF | {"save_displays": True})
@@ -185,7 +193,7 @@ def repl(
 @app.command(epilog=f"Exit status: 0; {OURSELVES} where kernelexec itself failed.")
 def sessions(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
     """List your sessions that live on this machine, whichever process has them, and how to attach to their kernels."""
-    from kernelexec.cli.look import list_sessions  # noqa: PLC0415 - see run
+    from kernelexec.cli.sessions import list_sessions
 
     return list_sessions(as_json=as_json)
 
@@ -200,7 +208,7 @@ def variables(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> int:
     """Show the variables of a session that lives on this machine, also while a cell runs; none of its code runs for it."""
-    from kernelexec.cli.look import list_variables  # noqa: PLC0415 - see run
+    from kernelexec.cli.sessions import list_variables
 
     return list_variables(name, as_json=as_json)
 
@@ -208,14 +216,14 @@ def variables(
 def main() -> None:
     """The entry point: what is our own failure is one line on stderr, and exit status 125."""
     try:
-        prepare()
+        open_std_streams()
         status = app(standalone_mode=False) or 0
         write_any(sys.stdout, "")
     except (CommandFailed, KernelexecError, OSError, typer.Abort, SystemExit, _UsageError) as exc:
         status, why = _explained(exc)
         if why:
-            say(why)
-    settle()
+            eprint(why)
+    flush_std_streams()
     sys.exit(status)
 
 

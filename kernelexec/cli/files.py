@@ -1,14 +1,23 @@
-"""The commands about files of a workspace, and their options; what they do is in ``filing``."""
+"""The commands about files of a directory: a session's operations, with a session's refusals."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.console import show_table
 from kernelexec.cli.options import filled
-from kernelexec.cli.status import OURSELVES
+from kernelexec.cli.stdio import CELL_FAILED, OURSELVES, eprint, here, write_any
+from kernelexec.config import FileBounds
+from kernelexec.errors import InvalidRequest
+from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
+from kernelexec.workspace import FileOperations, Workspace
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.paths import Root
 
 files_app = typer.Typer(
     name="files",
@@ -38,9 +47,13 @@ def list_(
     as_json: JsonOption = False,
 ) -> int:
     """List a directory: kind, size and path of each entry."""
-    from kernelexec.cli.filing import list_directory  # noqa: PLC0415 - imported where it is needed only
-
-    return list_directory(Path(work_dir), path, recursive=recursive, pattern=pattern, as_json=as_json)
+    found = _operations(Path(work_dir)).list(path, recursive=recursive, pattern=pattern)
+    if as_json:
+        return _print(found)
+    show_table(("kind", "bytes", "path"), [[entry.kind, str(entry.size_bytes), entry.path] for entry in found])
+    if not found.complete:
+        eprint(f"{found.path} holds more than is listed: name a directory in it, or a pattern")
+    return 0
 
 
 @files_app.command(epilog=_EPILOG)
@@ -54,9 +67,13 @@ def read(
     as_json: JsonOption = False,
 ) -> int:
     """Print a file, or a piece of it, as text."""
-    from kernelexec.cli.filing import read_file  # noqa: PLC0415 - see list_
-
-    return read_file(Path(work_dir), path, offset=offset, limit=limit, as_json=as_json)
+    found = _operations(Path(work_dir)).read(path, offset=offset, limit=limit)
+    if as_json:
+        return _print(found)
+    write_any(sys.stdout, found.text)
+    if found.next_offset is not None:
+        eprint(f"{found.path} has {found.total_bytes} bytes: read on with --offset {found.next_offset}")
+    return 0
 
 
 @files_app.command(epilog=_EPILOG)
@@ -68,9 +85,13 @@ def write(
     as_json: JsonOption = False,
 ) -> int:
     """Write a file at once, or nothing of it; directories that are missing are made."""
-    from kernelexec.cli.filing import write_file  # noqa: PLC0415 - see list_
-
-    return write_file(Path(work_dir), path, text, append=append, as_json=as_json)
+    operations = _operations(Path(work_dir))
+    content = _stdin(operations.bounds.write_bytes) if text is None else text
+    done = operations.write(path, content, append=append)
+    if as_json:
+        return _print(done)
+    eprint(f"{done.path} was {'made' if done.created else 'written'}: {done.size_bytes} bytes")
+    return 0
 
 
 @files_app.command(epilog=_SOME)
@@ -91,6 +112,42 @@ def delete(
 
     Nobody asks whether you have read it: what a session's agent must have read first, you may delete.
     """
-    from kernelexec.cli.filing import delete_files  # noqa: PLC0415 - see list_
+    if (path is None) == (not include) or (path is not None and exclude) or (include and recursive):
+        raise InvalidRequest("Give either a path, with or without --recursive, or --include, with or without --exclude.")
+    operations = _operations(Path(work_dir))
+    if path is not None:
+        done = operations.delete(path, recursive=recursive)
+    else:
+        done = operations.delete_many(include or [], exclude or [])
+    if as_json:
+        _print(done)
+    else:
+        write_any(sys.stdout, "".join(f"{deleted}\n" for deleted in done.deleted))
+        for kept in done.refused:
+            eprint(kept.why if kept.path in kept.why else f"{kept.path}: {kept.why}")
+        if not done.complete:
+            eprint("there is more than one call looks at: call again")
+    return CELL_FAILED if done.refused or not done.complete else 0
 
-    return delete_files(Path(work_dir), path, recursive=recursive, include=include, exclude=exclude, as_json=as_json)
+
+def _operations(work_dir: Path) -> FileOperations:
+    here()
+    path = Workspace.at(work_dir.expanduser()).path
+    return FileOperations(Access([Root(path, str(path))]), FileBounds(read_before_delete=False))
+
+
+def _stdin(most: int) -> bytes:
+    """What stdin gives, and no more of it than could be written."""
+    if sys.stdin is None:
+        raise InvalidRequest("stdin is closed: there is nothing to write.")
+    try:
+        return sys.stdin.buffer.read(most + 1)
+    except OSError as exc:
+        message = f"stdin cannot be read: {exc.strerror}."
+        raise InvalidRequest(message) from exc
+
+
+def _print(found: FileList | FileText | FileWritten | FilesDeleted) -> int:
+    said: dict[str, Any] = found.to_dict()
+    write_any(sys.stdout, json.dumps(said) + "\n")
+    return 0

@@ -1,13 +1,30 @@
-"""The commands about container images, and their options; what they do is in ``images``."""
+"""The commands about container images."""
 
 from __future__ import annotations
 
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelexec.cli.status import INTERRUPTED, OURSELVES
+from kernelexec.cli.console import show_table
+from kernelexec.cli.stdio import INTERRUPTED, OURSELVES, SIGNAL_BASE, CommandFailed, eprint, handled_signals, write_any
+from kernelexec.config.images import NAMES
+from kernelexec.errors import ImageMissing, KernelexecError
+
+if TYPE_CHECKING:
+    from kernelexec.docker.images.build import BuiltImage
+    from kernelexec.docker.images.image_check import Finding
+
+_MEGA = 1_000_000  # sizes as the engine's own client says them
+
 
 image_app = typer.Typer(
     name="image", help="Build and check the images that kernels run in.", no_args_is_help=True, add_completion=False
@@ -49,10 +66,11 @@ def build(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
 ) -> int:
     """Build an image, and tell each step on stderr; at the end its name, size and the seconds that it took."""
-    from kernelexec.cli.images import build_one  # noqa: PLC0415 - the engine's library only where it is needed
-    from kernelexec.docker.images.build_options import BuildOrder  # noqa: PLC0415 - see above
-    from kernelexec.docker.images.ca_certificates import authorities, own_authorities  # noqa: PLC0415 - see above
-    from kernelexec.docker.images.recipes import recipe, wheels_in  # noqa: PLC0415 - see above
+    from kernelexec.docker.client import Engine
+    from kernelexec.docker.images.build import build_image
+    from kernelexec.docker.images.build_options import BuildOrder
+    from kernelexec.docker.images.ca_certificates import authorities, own_authorities
+    from kernelexec.docker.images.recipes import recipe, wheels_in
 
     order = BuildOrder(
         recipe=recipe(name),
@@ -65,7 +83,12 @@ def build(
         network=network,
         cache=not no_cache,
     )
-    return build_one(order)
+    begun = time.monotonic()
+    with Engine() as engine, _ended_by_signals():
+        image = build_image(engine, order, _progress)
+    seconds = time.monotonic() - begun
+    write_any(sys.stdout, f"{order.image}\t{image.size_bytes // _MEGA} MB\t{seconds:.0f} s\n")
+    return 0
 
 
 @image_app.command(epilog=f"Exit status: 0 if kernels can run in it, else 1; {_FAILED}")
@@ -73,9 +96,24 @@ def check(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="An image that the engine has.")], as_json: JsonOption = False
 ) -> int:
     """Say whether kernels can run in an image, what it lacks, and how to add that."""
-    from kernelexec.cli.images import check_one  # noqa: PLC0415 - see build
+    from kernelexec.docker.client import Engine
+    from kernelexec.docker.images.image_check import judge
+    from kernelexec.docker.images.image_probe import probe_image
+    from kernelexec.docker.images.recipes import how_to_get
 
-    return check_one(image, as_json=as_json)
+    with Engine() as engine:
+        try:
+            facts = probe_image(engine, image, thorough=True)
+        except ImageMissing as exc:
+            message = f"{exc} {how_to_get(image)}"
+            raise ImageMissing(message) from exc
+    findings = judge(image, facts)
+    if as_json:
+        said = {"image": image, "facts": asdict(facts), "findings": [asdict(finding) for finding in findings]}
+        write_any(sys.stdout, json.dumps(said, default=dict) + "\n")
+    else:
+        show_table(("", "check", "found", "to add it"), [_row(finding) for finding in findings])
+    return 0 if all(finding.ok for finding in findings if finding.needed) else 1
 
 
 @image_app.command(epilog=f"Exit status: 0; {_FAILED}")
@@ -86,9 +124,11 @@ def template(
     ] = None,
 ) -> int:
     """Write what an image is built from, for you to change; `kernelexec image build ./NAME` builds it then."""
-    from kernelexec.cli.images import write_one  # noqa: PLC0415 - see build
+    from kernelexec.docker.images.recipes import write_template
 
-    return write_one(name, output or Path(Path(name).name))
+    written = write_template(name, output or Path(Path(name).name))
+    write_any(sys.stdout, "".join(f"{path}\n" for path in written))
+    return 0
 
 
 @image_app.command(epilog=f"Exit status: 0; {_FAILED}")
@@ -101,14 +141,69 @@ def wheels(
     platform: PlatformOption = None,
 ) -> int:
     """Fetch the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
-    from kernelexec.cli.images import fetch_for  # noqa: PLC0415 - see build
+    from kernelexec.docker.images.recipes import recipe
+    from kernelexec.docker.images.wheels import fetch_wheels
 
-    return fetch_for(name, output, python=python, platform=platform)
+    fetched = fetch_wheels(recipe(name), output, python=python, platform=platform)
+    size = sum(path.stat().st_size for path in fetched) // _MEGA
+    write_any(sys.stdout, f"{output}\t{len(fetched)} wheels\t{size} MB\n")
+    return 0
 
 
 @image_app.command(name="list", epilog=f"Exit status: 0; {_FAILED}")
 def list_(as_json: JsonOption = False) -> int:
     """List the images that can be built here, and those that are there."""
-    from kernelexec.cli.images import list_all  # noqa: PLC0415 - see build
+    from kernelexec.docker.client import Engine
+    from kernelexec.docker.images.build import built_images
+    from kernelexec.docker.images.recipes import recipe
 
-    return list_all(as_json=as_json)
+    images: list[BuiltImage] = []
+    try:
+        with Engine() as engine:
+            images = built_images(engine)
+    except KernelexecError as exc:
+        eprint(str(exc))
+    purposes = {name: recipe(name).purpose for name in NAMES}
+    if as_json:
+        said = {"recipes": purposes, "images": [asdict(image) for image in images]}
+        write_any(sys.stdout, json.dumps(said) + "\n")
+        return 0
+    rows = [[name, "", "", purpose] for name, purpose in purposes.items() if all(image.recipe != name for image in images)]
+    built = [[", ".join(image.names) or image.id[7:19], *_state(image), purposes.get(image.recipe, "")] for image in images]
+    show_table(("image", "state", "size", "what it is for"), [*built, *([row[0], "not built", *row[2:]] for row in rows)])
+    return 0
+
+
+def _state(image: BuiltImage) -> tuple[str, str]:
+    return "built" if image.current else "built from another recipe", f"{image.size_bytes // _MEGA} MB"
+
+
+def _row(finding: Finding) -> list[str]:
+    mark = "ok" if finding.ok else "FAIL" if finding.needed else "no"
+    return [mark, finding.check, finding.found, "" if finding.ok else finding.mend]
+
+
+def _progress(line: str) -> None:
+    with suppress(CommandFailed):  # nobody has to read it
+        write_any(sys.stderr, f"{line}\n")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a signal end the block as Ctrl+C does, so that what was begun is cleared away; a second one ends that too."""
+    ended: list[int] = []
+
+    def end(signum: int, _frame: object) -> None:
+        ended.append(signum)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, end) for one in handled_signals()}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandFailed("The build was ended.", SIGNAL_BASE + (ended or [signal.SIGINT])[0]) from None
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kernelexec.cli.status import CommandFailed
-from kernelexec.cli.surroundings import here, say, write_any
+from kernelexec.cli.stdio import CommandFailed, eprint, here, write_any
 from kernelexec.config import jsonc
 from kernelexec.config.client_settings import Client, Scope, client_of, reached, settings_path, started
 from kernelexec.config.clients import server_entry
@@ -81,7 +80,7 @@ def ordered(
 def show(order: Order) -> int:
     """Print what is to stand in the client's settings, and say on stderr which file that is."""
     write_any(sys.stdout, _with_entry(order, ""))
-    say(f"{order.client.title}: this belongs into {_path(order)}")
+    eprint(f"{order.client.title}: this belongs into {_path(order)}")
     return 0
 
 
@@ -110,7 +109,7 @@ def install(order: Order) -> int:
     except (OSError, RuntimeError) as exc:  # RuntimeError: a link that leads to itself
         why = getattr(exc, "strerror", None) or str(exc)
         raise CommandFailed(f"{path}: it cannot be changed: {why}.") from exc
-    say(f"{order.client.title}: {order.name!r} is in {path} now. Restart it if it runs.")
+    eprint(f"{order.client.title}: {order.name!r} is in {path} now. Restart it if it runs.")
     return 0
 
 
@@ -148,7 +147,7 @@ def _module(order: Order) -> Any:  # noqa: ANN401 - one of two modules with the 
     if order.client.form == "json":
         return jsonc
     try:
-        from kernelexec.config import toml_text  # noqa: PLC0415 - optional
+        from kernelexec.config import toml_text
     except ImportError as exc:
         raise CommandFailed("Codex's settings need tomlkit, which is not installed: pip install 'kernelexec[mcp]'.") from exc
     return toml_text

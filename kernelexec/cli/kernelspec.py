@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelexec.cli.status import OURSELVES
-from kernelexec.cli.surroundings import write_any
+from kernelexec.cli.stdio import OURSELVES, write_any
 from kernelexec.config import size
 from kernelexec.errors import InvalidRequest
 
@@ -57,7 +56,7 @@ def install(
     prefix: PrefixOption = None,
 ) -> int:
     """Install a kernelspec, by which Jupyter's applications start their kernels as kernelexec starts its own."""
-    from kernelexec.provisioning.jupyter.kernelspecs import install_spec  # noqa: PLC0415 - jupyter_client only where it is needed
+    from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 
     local = isolation == "local"
     given = _given(image=image, memory=memory, cpus=cpus, network=network, python=None if local else python)
@@ -88,7 +87,7 @@ def remove(
     prefix: PrefixOption = None,
 ) -> int:
     """Remove a kernelspec of kernelexec."""
-    from kernelexec.provisioning.jupyter.kernelspecs import remove_spec  # noqa: PLC0415 - see install
+    from kernelexec.provisioning.jupyter.kernelspecs import remove_spec
 
     write_any(sys.stdout, f"{remove_spec(name, prefix=Path(prefix) if prefix else None)}\n")
     return 0
@@ -100,7 +99,7 @@ def list_(
     prefix: PrefixOption = None,
 ) -> int:
     """List the kernelspecs of kernelexec that Jupyter finds: name, what people see, where kernels run, and its directory."""
-    from kernelexec.provisioning.jupyter.kernelspecs import our_specs  # noqa: PLC0415 - see install
+    from kernelexec.provisioning.jupyter.kernelspecs import our_specs
 
     found = our_specs(prefix=Path(prefix) if prefix else None)
     if as_json:

@@ -250,7 +250,7 @@ def _read(given: str | None) -> Config | None:
     """
     if given is None:
         return None
-    from kernelexec.config.agents import read_agents  # noqa: PLC0415 - YAML only where it is needed
+    from kernelexec.config.agents import read_agents
 
     path, _, name = given.rpartition("#") if "#" in given else (given, "", "")
     agents = read_agents(path)

@@ -1,22 +1,28 @@
-"""A person's loop on a session: a cell is read, run and shown, and the state stays until the person leaves."""
+"""The interactive prompt: it reads a cell, runs it and shows its output, in one session that keeps its state."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import anyio
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app, run_in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from kernelexec.cli.asking import answer_at_terminal, ask_at_terminal
-from kernelexec.cli.prompt import Prompt
-from kernelexec.cli.show import Shower
-from kernelexec.cli.signals import heard
-from kernelexec.cli.status import SIGNAL_BASE
-from kernelexec.cli.surroundings import here, say
+from kernelexec.cli.confirm import answer_at_terminal, confirm_at_terminal
+from kernelexec.cli.console import ConsoleOutput
+from kernelexec.cli.stdio import SIGNAL_BASE, eprint, heard, here, write_any
 from kernelexec.config import Config, seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor
@@ -45,7 +51,7 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
     async def live() -> int:
         loop = _Loop(budget)
         with loop.listening():
-            async with AsyncExecutor(config=config, approver=ask_at_terminal) as executor:
+            async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
                 await loop.run(await executor.session(name, work_dir=work_dir or current))
         return loop.status
 
@@ -60,7 +66,7 @@ class _Loop:
         self._timeout = timeout
         self._session: AsyncSession | None = None
         self._prompt: Prompt | None = None
-        self._shower = Shower(as_json=False)
+        self._console = ConsoleOutput(as_json=False)
         self._epoch = 0
         self._echo = ""
         """What was typed for a cell, which its output repeats."""
@@ -73,7 +79,7 @@ class _Loop:
         """Read, run, show, until the person leaves."""
         self._session, count = session, 1
         prompt = self._prompt = Prompt(session)
-        say("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O tells about a name")
+        eprint("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O tells about a name")
         while True:
             if session.kernel_epoch != self._epoch:
                 self._epoch = session.kernel_epoch
@@ -97,10 +103,10 @@ class _Loop:
         except Closed:
             raise
         except KernelexecError as exc:
-            say(str(exc))
+            eprint(str(exc))
             return count
-        self._shower.end_line()
-        self._shower.result(result)
+        self._console.end_line()
+        self._console.result(result)
         self._tell_files(result)
         if result.state == "lost" and result.kernel_epoch == self._epoch:
             return 1  # the next kernel counts anew
@@ -109,7 +115,7 @@ class _Loop:
     async def _answer(self, request: InputRequest) -> str | None:
         said = await answer_at_terminal(request)
         if said is not None and not request.password:
-            self._shower.ended_by_typing()
+            self._console.ended_by_typing()
             self._echo = f"{said}\n"
         return said
 
@@ -118,23 +124,141 @@ class _Loop:
         if self._echo and isinstance(output, Stream) and output.name == "stdout":
             echo, self._echo = self._echo, ""
             output = replace(output, text=output.text.removeprefix(echo))
-        self._shower.output(output)
+        self._console.output(output)
 
     def _tell_files(self, result: ExecutionResult) -> None:
         for file in result.files:
             if file.startswith(_SAVED):
-                say(f"saved {file}")
+                eprint(f"saved {file}")
 
     def _tell_how_to_attach(self, session: AsyncSession) -> None:
         if session.connection_file is not None:
-            say(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
+            eprint(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
 
     def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
         if signum == signal.SIGINT and self._session is not None and self._session.busy:
-            say("interrupting the cell")
+            eprint("interrupting the cell")
             self._session.request_interrupt()
         elif signum == signal.SIGINT and self._prompt is not None:
             self._prompt.give_up()
         else:
             self.status = SIGNAL_BASE + signum
             scope.cancel()
+
+
+#: How long the kernel is waited for at a key, in seconds.
+_KEY_SECONDS = 2.0
+_INDENT = "    "
+
+
+class Prompt:
+    """Reads cells from a terminal. What was typed is remembered while the loop lives, and written nowhere."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._given_up = False
+        self._prompt: PromptSession[str] = PromptSession(
+            history=InMemoryHistory(),
+            completer=_KernelCompleter(session),
+            complete_while_typing=False,
+            key_bindings=_keys(session),
+            multiline=True,
+            erase_when_done=True,
+            prompt_continuation=lambda width, _line, _wraps: "...: ".rjust(width),
+        )
+
+    async def cell(self, count: int) -> str:
+        """The next cell, whole as the kernel sees it, or as it is where the kernel does not answer; it stays on the screen.
+
+        Raises:
+            KeyboardInterrupt: the lines were given up.
+            EOFError: the person leaves.
+        """
+        lead, text, self._given_up = f"In [{count}]: ", "", False
+        while True:
+            text = await self._prompt.prompt_async(lead, default=text, handle_sigint=False)
+            indent = await self._missing(text)
+            if self._given_up:
+                raise KeyboardInterrupt
+            if indent is None:
+                shown = text.replace("\n", "\n" + "...: ".rjust(len(lead)))
+                write_any(sys.stdout, f"{lead}{shown}\n")
+                return text
+            text = f"{text}\n{indent}"
+
+    def give_up(self) -> None:
+        """Take an interrupt that came as a signal: as one by the key, it gives up the lines, whatever is done with them now."""
+        app = self._prompt.app
+        if app.future is not None and not app.future.done():
+            app.exit(exception=KeyboardInterrupt)
+        self._given_up = True
+
+    async def _missing(self, text: str) -> str | None:
+        """The indentation of the line that is still missing; None where the code can be run."""
+        try:
+            status, indent = await self._session.is_complete(text, wait=_KEY_SECONDS)
+        except KernelexecError:
+            return None
+        return indent if status == "incomplete" else None
+
+
+class _KernelCompleter(Completer):
+    """Asks the kernel, and keeps nobody from typing meanwhile."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    def get_completions(self, _document: Document, _complete_event: CompleteEvent) -> list[Completion]:
+        """Nothing can be had without waiting."""
+        return []
+
+    async def get_completions_async(
+        self, document: Document, _complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        """What the kernel would put at the cursor; nothing where it does not answer."""
+        try:
+            found = await self._session.complete(document.text, document.cursor_position, wait=_KEY_SECONDS)
+        except KernelexecError:
+            return
+        for match in found.matches:
+            yield Completion(match, start_position=found.start - document.cursor_position)
+
+
+def _keys(session: AsyncSession) -> KeyBindings:
+    """Enter ends a cell, or a line within it; Alt+Enter a line always; Tab indents or completes; F1 and Ctrl+O inspect."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    @keys.add("c-j")
+    def _enter(event: KeyPressEvent) -> None:
+        buffer: Buffer = event.current_buffer
+        if buffer.document.on_last_line:
+            buffer.validate_and_handle()
+        else:
+            buffer.newline()
+
+    @keys.add("escape", "enter")
+    def _line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline()
+
+    @Condition
+    def at_indent() -> bool:
+        buffer: Buffer = get_app().current_buffer
+        return not buffer.document.current_line_before_cursor.strip()
+
+    @keys.add("tab", filter=at_indent)
+    def _indent(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(_INDENT)
+
+    @keys.add("f1")
+    @keys.add("c-o")
+    async def _inspect(event: KeyPressEvent) -> None:
+        document: Document = event.current_buffer.document
+        try:
+            text = await session.inspect(document.text, document.cursor_position, wait=_KEY_SECONDS)
+        except KernelexecError as exc:
+            text = str(exc)
+        told = text or "Nothing is known of what is at the cursor."
+        await run_in_terminal(lambda: write_any(sys.stdout, told.rstrip("\n") + "\n"))
+
+    return keys

@@ -10,14 +10,24 @@ from pathlib import Path
 import anyio
 
 from kernelexec import cells
-from kernelexec.cli.asking import ask_at_terminal
-from kernelexec.cli.show import Shower
-from kernelexec.cli.signals import Signals
-from kernelexec.cli.status import CELL_FAILED, INTERRUPTED, TIMED_OUT, CommandFailed, is_refused, of_cell
-from kernelexec.cli.surroundings import here, say
+from kernelexec.cli.confirm import confirm_at_terminal
+from kernelexec.cli.console import ConsoleOutput
+from kernelexec.cli.stdio import (
+    CELL_FAILED,
+    INTERRUPTED,
+    TIMED_OUT,
+    CommandFailed,
+    Signals,
+    eprint,
+    here,
+    is_refused,
+    of_cell,
+    write_any,
+)
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor
+from kernelexec.prompts import OFF
 from kernelexec.records.notebook.notebook_io import Document
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
@@ -48,12 +58,12 @@ def run_file(
     if target is not None:
         _check_target(target, path)
     directory = work_dir or (path.parent if path else current)
-    job = _Job(document, target, timeout=timeout, allow_errors=allow_errors, shower=Shower(as_json=as_json))
+    job = _Job(document, target, timeout=timeout, allow_errors=allow_errors, console=ConsoleOutput(as_json=as_json))
     try:
         return anyio.run(job.run, config, directory)
     finally:
         if job.recorded:
-            say(f"wrote {target}")
+            eprint(f"wrote {target}")
 
 
 def run_code(code: str, *, config: Config, language: str, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
@@ -66,51 +76,76 @@ def run_code(code: str, *, config: Config, language: str, timeout: float | None,
     cells.check(code, limit_bytes=config.capacity.code_bytes)
     if timeout is not None:
         seconds(timeout, "timeout")
-    shower, signals = Shower(as_json=as_json), Signals()
+    console, signals = ConsoleOutput(as_json=as_json), Signals()
 
     async def once() -> ExecutionResult | None:
         found = None
         with signals.listening():
-            async with AsyncExecutor(config=config, approver=ask_at_terminal) as executor:
+            async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
                 signals.session = await executor.session("exec", work_dir=work_dir or current)
-                found = await signals.session.execute(code, language=language, timeout=timeout, on_output=shower.output)
+                found = await signals.session.execute(code, language=language, timeout=timeout, on_output=console.output)
         return found
 
     result = anyio.run(once)
     if result is None:
         return signals.status or INTERRUPTED
-    shower.result(result)
+    console.result(result)
     return of_cell(result)
+
+
+def show_guidance(config: Config, work_dir: Path | None) -> int:
+    """Print the guidance of a new session.
+
+    Raises:
+        KernelStartFailed: no kernel came up.
+    """
+    directory, signals = work_dir or here(), Signals()
+
+    async def told() -> str | None:
+        if not config.enabled:
+            return OFF + "\n"
+        text = None
+        with signals.listening():
+            async with AsyncExecutor(config=config) as executor:
+                signals.session = await executor.session("guidance", work_dir=directory)
+                text = await signals.session.guidance()
+        return text
+
+    text = anyio.run(told)
+    if text is None or signals.status:
+        return signals.status or INTERRUPTED
+    write_any(sys.stdout, text)
+    return 0
 
 
 class _Job:
     """One document on its way through a session."""
 
     def __init__(
-        self, document: Document, target: Path | None, *, timeout: float | None, allow_errors: bool, shower: Shower
+        self, document: Document, target: Path | None, *, timeout: float | None, allow_errors: bool, console: ConsoleOutput
     ) -> None:
         self.recorded = False
         self._document = document
         self._target = target
         self._timeout = timeout
         self._allow_errors = allow_errors
-        self._shower = shower
+        self._console = console
 
     async def run(self, config: Config, directory: Path) -> int:
         signals, status = Signals(), INTERRUPTED
         with signals.listening():
-            async with AsyncExecutor(config=config, hooks=[self._document.on_event], approver=ask_at_terminal) as executor:
+            async with AsyncExecutor(config=config, hooks=[self._document.on_event], approver=confirm_at_terminal) as executor:
                 signals.session = await executor.session("run", work_dir=directory)
                 status = await self._run_cells(signals.session)
         return signals.status or status
 
     async def _run_cells(self, session: AsyncSession) -> int:
-        with self._shower.progress(len(self._document.sources)) as advance:
+        with self._console.progress(len(self._document.sources)) as advance:
             for number, source in enumerate(self._document.sources):
-                result = await session.execute(source, timeout=self._timeout, on_output=self._shower.output)
+                result = await session.execute(source, timeout=self._timeout, on_output=self._console.output)
                 self._record(number, result)
                 advance()
-                self._shower.result(result)
+                self._console.result(result)
                 if status := self._verdict(number, result):
                     return status
         return 0

@@ -1,238 +1,186 @@
-"""The commands that serve agents, and their options; what they do is in ``serve``."""
+"""The commands to running servers: their sessions, a session's log, a cell in it, its end and the server's."""
 
 from __future__ import annotations
 
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kernelexec.cli.install import WithInstall
-from kernelexec.cli.options import Place, TimeoutOption, filled, placed
-from kernelexec.cli.status import OURSELVES, CommandFailed
-from kernelexec.config import seconds
+from kernelexec.cli.console import show_table
+from kernelexec.cli.options import filled
+from kernelexec.cli.sessions import select_session, show_journal
+from kernelexec.cli.stdio import OURSELVES, CommandFailed, eprint, write_any
+from kernelexec.errors import InvalidRequest, UnknownSession
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, live_roots, live_sessions
+from kernelexec.provisioning.runtime.locations import bases
 
-servers_app = typer.Typer(add_completion=False)
-#: How long kernels of many agents live that nobody uses, unless it is said otherwise.
-_IDLE_SECONDS = 3600.0
+server_app = typer.Typer(add_completion=False)
+_STATUS = f"Exit status: 0; {OURSELVES} where kernelexec itself failed: no such session, a process that takes no commands."
+_ANSWER_SECONDS, _FOLLOW_SECONDS = 30.0, 0.5
+_KEY_BYTES = 200
+#: What a server answers at once, unless it is stopped or hangs.
+_SOON = ("look", "stop")
 
 
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given).expanduser().absolute()
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", callback=filled, help="The session, as NAME or NAME@PROCESS. Default: the only one."),
+]
 
 
-@servers_app.command(
-    cls=WithInstall,
-    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve. "
-    "`kernelexec mcp install CLIENT` tells a client of it.",
-)
-@placed
-def mcp(
-    place: Place,
-    workspace: Annotated[
-        str | None,
-        typer.Option(
-            "--workspace",
-            metavar="DIRECTORY",
-            callback=filled,
-            help="Where every session gets a directory of its own. Default: ./workspaces.",
-        ),
-    ] = None,
-    timeout: TimeoutOption = None,
-    http: Annotated[  # noqa: FBT002 - typer's options are booleans
-        bool, typer.Option("--http", help="Serve many clients over HTTP, not one over stdin and stdout.")
-    ] = False,
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="ADDRESS", callback=filled, help="The address to listen at. Default: 127.0.0.1."),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", metavar="N", help="The port; 0 takes a free one. Default: 8000.")
-    ] = None,
-    socket: Annotated[
-        str | None,
-        typer.Option("--socket", metavar="PATH", callback=filled, help="Listen at a unix socket of this user's instead."),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--tokens", metavar="FILE", callback=filled, help="Who may call: bearer tokens' hashes; see `kernelexec mcp-token`."
-        ),
-    ] = None,
-    jwt_keys: Annotated[
-        str | None,
-        typer.Option(
-            "--jwt-keys",
-            metavar="URL|FILE",
-            callback=filled,
-            help="Let signed tokens (JWT) in too: their signer's JWKS, or a public key in PEM.",
-        ),
-    ] = None,
-    jwt_issuer: Annotated[str | None, typer.Option("--jwt-issuer", metavar="NAME", help="Who has to have made them.")] = None,
-    jwt_audience: Annotated[
-        str | None, typer.Option("--jwt-audience", metavar="NAME", help="Whom they have to be for: this server.")
-    ] = None,
-    jwt_algorithm: Annotated[
-        str | None, typer.Option("--jwt-algorithm", metavar="NAME", help="How they are signed. Default: RS256.")
-    ] = None,
-    public_url: Annotated[
-        str | None,
-        typer.Option(
-            "--public-url",
-            metavar="URL",
-            callback=filled,
-            help="This server's address; clients are told that the issuer has tokens.",
-        ),
-    ] = None,
-    auth: Annotated[
-        str | None,
-        typer.Option(
-            "--auth",
-            metavar="MODULE:NAME|FILE.py:NAME",
-            callback=filled,
-            help="Who says who calls: an AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that gives one.",
-        ),
-    ] = None,
-    auth_scopes: Annotated[
-        str | None,
-        typer.Option(
-            "--auth-scopes",
-            metavar="SCOPE,...",
-            callback=filled,
-            help="What everybody may whom it lets in: read, execute, admin. Default: what their tokens name of these.",
-        ),
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option("--allowed-host", metavar="NAME", help="A name of this server that clients may use. Repeatable."),
-    ] = None,
-    allowed_origin: Annotated[
-        list[str] | None,
-        typer.Option("--allowed-origin", metavar="URL", help="The origin of pages that may send requests. Repeatable."),
-    ] = None,
-    tools: Annotated[
-        str | None,
-        typer.Option(
-            "--tools",
-            metavar="GROUP,...",
-            callback=filled,
-            help="The tools to serve: core and, of variables, background, tests, packages, files, what is named. Default: all.",
-        ),
-    ] = None,
-    packages_from: Annotated[
-        str | None,
-        typer.Option(
-            "--packages-from",
-            metavar="network|DIRECTORY",
-            callback=filled,
-            help="Where packages come from: the network, though cells have none, or wheels. Default: what cells reach.",
-        ),
-    ] = None,
-    max_sessions: Annotated[
-        int | None,
-        typer.Option("--max-sessions", metavar="N", help="Open sessions of each client: who is authenticated, else the agent."),
-    ] = None,
-    calls_per_minute: Annotated[
-        int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls of each client.")
-    ] = None,
-    allow_input: Annotated[  # noqa: FBT002 - typer's options are booleans
-        bool, typer.Option("--allow-input", help="Let cells ask by input(): the client is asked (elicitation).")
-    ] = False,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log-file",
-            metavar="FILE",
-            callback=filled,
-            help="Log what happens to a file, a line of JSON each, without code.",
-        ),
-    ] = None,
-    idle: Annotated[
-        float | None,
-        typer.Option(
-            "--idle",
-            metavar="SECONDS",
-            help="How long a kernel may live that nobody uses; 0 is for ever. Default: 3600 over HTTP, else for ever.",
-        ),
-    ] = None,
+@server_app.command(epilog=_STATUS)
+def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
+    """Show what your sessions on this machine do now, and servers that have none."""
+    rows: list[dict[str, Any]] = []
+    known = live_sessions(bases())
+    for root, pid in live_roots(bases()):
+        said = _looked(root)
+        mine = {session.name: session for session in known if session.root == root}
+        states = {row["name"]: row for row in said or ()}
+        for name, session in mine.items():
+            row = states.get(name, {})
+            state = "" if not row else "busy" if row["busy"] else "idle"
+            cells = row.get("running", [])
+            rows.append(_row(name, pid, state, cells, session.epoch, session.workspace))
+        if not mine and said is not None:
+            rows.append(_row("", pid, "no session", [], 0, ""))
+    if as_json:
+        write_any(sys.stdout, json.dumps(rows) + "\n")
+        return 0
+    shown = [[str(len(said) if isinstance(said, list) else said) for said in row.values()] for row in rows]
+    show_table(("session", "process", "state", "cells", "epoch", "workspace"), shown)
+    return 0
+
+
+@server_app.command(epilog=_STATUS)
+def logs(
+    name: NameArgument = None,
+    last: Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N rows.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with its new lines, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
 ) -> int:
-    """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
-    from kernelexec.cli.serve import serve_mcp, serve_mcp_http  # noqa: PLC0415 - see run
-    from kernelexec.mcp.logs import logged_to  # noqa: PLC0415 - as above
-
-    over_http: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "socket": _path(socket),
-        "tokens": _path(tokens),
-        "hosts": tuple(allowed_host or ()),
-        "origins": tuple(allowed_origin or ()),
-    }
-    over_http = {name: said for name, said in over_http.items() if said not in (None, ())}
-    signed = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
-    if any(signed.values()) or jwt_algorithm or public_url:
-        if None in signed.values():
-            raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
-        more = {"algorithm": jwt_algorithm, "public_url": public_url}
-        over_http["signed"] = signed | {name: said for name, said in more.items() if said is not None}
-    if auth is not None:
-        over_http["auth"] = {"place": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
-    elif auth_scopes is not None:
-        raise CommandFailed("--auth-scopes are of those whom a provider lets in: give --auth too.")
-    if over_http and not http:
-        raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
-    options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
-    if idle is not None:
-        options["capacity"] = {"idle_seconds": seconds(idle, "idle") if idle else None}
-    config = place.config(workspace=workspace, **options)
-    if http and "idle_seconds" not in config.capacity.model_fields_set:
-        capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
-        config = config.model_copy(update={"capacity": capacity})
-    offered = {
-        "tools": tools,
-        "packages_from": packages_from,
-        "max_sessions": max_sessions,
-        "calls_per_minute": calls_per_minute,
-        "allow_input": allow_input,
-    }
-    with logged_to(_path(log)):
-        return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
+    """Show the journal of a living session, by its name alone; `log` shows those of sessions that have ended too."""
+    session = select_session(name, live_sessions(bases()))
+    if session.journal is None or not session.journal.is_file():
+        raise CommandFailed(f"Session {session.name!r} keeps no journal.")
+    journal = session.journal
+    status = show_journal(str(journal), workspace=Path(session.workspace), last=last, as_json=as_json)
+    if follow:
+        _follow(session, journal)
+    return status
 
 
-@servers_app.command(
-    name="mcp-config",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=f"Exit status: 0; {OURSELVES} after wrong usage.",
-)
-def mcp_config(
-    context: typer.Context,
-    name: Annotated[str, typer.Option("--name", callback=filled, help="What clients call the server.")] = "kernelexec",
-    registry: Annotated[  # noqa: FBT002 - typer's options are booleans
-        bool, typer.Option("--registry", help="Print server.json instead, which a registry of MCP servers takes.")
-    ] = False,
+@server_app.command(epilog=_STATUS)
+def attach(name: NameArgument = None) -> int:
+    """Run cells, a line each, in a session of a server that runs, in turn with its agent's; Ctrl+D leaves."""
+    session = select_session(name, live_sessions(bases()))
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    eprint(f"session {session.name} of process {session.pid}: each line is a cell of its own; Ctrl+D leaves, the session stays")
+    while True:
+        try:
+            line = input(f"{session.name}> ") if at_terminal else next(iter(sys.stdin.readline, ""))
+        except (EOFError, StopIteration):
+            return 0
+        if line.strip():
+            _run(session, line)
+
+
+@server_app.command(epilog=_STATUS)
+def stop(
+    name: NameArgument = None,
+    cell: Annotated[bool, typer.Option("--cell", help="Only interrupt the cell that runs.")] = False,
+    process: Annotated[int | None, typer.Option("--process", metavar="PID", help="End this whole server instead.")] = None,
 ) -> int:
-    """Print the entry that has MCP clients start this server: all other options are those of `kernelexec mcp`."""
-    from kernelexec.cli.serve import show_entry, show_publication  # noqa: PLC0415 - see run
+    """End a session of a server that runs, interrupt its cell, or end the server."""
+    if process is not None:
+        if name is not None or cell:
+            raise InvalidRequest("--process ends a whole server: it goes with no session, and not with --cell.")
+        found = [root for root, pid in live_roots(bases()) if pid == process and (root / CONTROL).exists()]
+        if not found:
+            raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
+        _only(_asked(found[0], do="stop"))
+        eprint(f"process {process} ends")
+        return 0
+    session = select_session(name, live_sessions(bases()))
+    said = _only(_asked(session.root, do="interrupt" if cell else "close", session=session.name))
+    if cell and said["interrupted"] is None:
+        eprint(f"nothing runs in session {session.name}")
+    else:
+        eprint(f"session {session.name}: {'its cell was interrupted' if cell else 'it has ended'}")
+    return 0
 
-    if registry:
-        if context.args:
-            raise CommandFailed(f"{context.args[0]}: --registry takes no option besides.")
-        return show_publication()
-    command: Any = typer.main.get_group(servers_app).commands["mcp"]
-    command.make_context("mcp", list(context.args))  # refuses what it would refuse
-    return show_entry(name, context.args)
+
+def _run(session: LiveSession, code: str) -> None:
+    try:
+        for said in _asked(session.root, do="execute", session=session.name, code=code):
+            if "output" in said:
+                write_any(sys.stdout, said["output"])
+            elif (result := said["result"])["status"] != "ok":
+                eprint(f"{result['status']}, exit code {result['exit_code']}, state {result['state']}")
+    except KeyboardInterrupt:
+        eprint("the cell is interrupted")
 
 
-@servers_app.command(name="mcp-token", epilog=f"Exit status: 0; {OURSELVES} where there is none.")
-def mcp_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: all sessions of that name are one agent's.")],
-    tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=filled, help="The file of tokens' hashes.")],
-    scope: Annotated[
-        list[str] | None,
-        typer.Option("--scope", metavar="read|execute|admin", help="What it is good for. Repeatable. Default: execute."),
-    ] = None,
-) -> int:
-    """Make a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
-    from kernelexec.cli.serve import make_token  # noqa: PLC0415 - see run
+def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspace: str) -> dict[str, Any]:
+    return {"name": name, "pid": pid, "state": state, "cells": cells, "epoch": epoch, "workspace": workspace}
 
-    return make_token(name, Path(tokens).expanduser().absolute(), tuple(scope or ("execute",)))
+
+def _looked(root: Path) -> list[dict[str, Any]] | None:
+    """What a server says of its sessions; None where nobody answers."""
+    with suppress(CommandFailed, KeyError):
+        found: list[dict[str, Any]] = _only(_asked(root, do="look"))["sessions"]
+        return found
+    return None
+
+
+def _only(said: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    return next(said)
+
+
+def _asked(root: Path, **request: str) -> Iterator[dict[str, Any]]:
+    """What a server says, as it comes.
+
+    Raises:
+        CommandFailed: it takes no commands, does not answer, or refuses.
+    """
+    try:
+        with (root / CONTROL_KEY).open(encoding="ascii") as file:
+            key = file.read(_KEY_BYTES)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(str(root / CONTROL))
+            connection.sendall(json.dumps({"key": key, **request}).encode() + b"\n")
+            connection.settimeout(_ANSWER_SECONDS if request["do"] in _SOON else None)
+            with connection.makefile("rb") as lines:
+                count = 0
+                for count, line in enumerate(lines, 1):  # noqa: B007 - counted behind the loop
+                    said = json.loads(line)
+                    if "error" in said:
+                        raise CommandFailed(said["error"])
+                    yield said
+    except (OSError, ValueError) as exc:
+        why = getattr(exc, "strerror", None) or exc
+        message = f"Its process takes no commands, since it is no server of MCP, or does not answer: {why}."
+        raise CommandFailed(message) from exc
+    if not count:
+        raise CommandFailed("The server did not answer.")
+
+
+def _follow(session: LiveSession, journal: Path) -> None:
+    """Print the journal's new lines as they come, as JSON, until the session has ended or Ctrl+C."""
+    with suppress(KeyboardInterrupt), journal.open(encoding="utf-8") as file:
+        file.seek(0, 2)
+        while True:
+            if line := file.readline():
+                write_any(sys.stdout, line)
+            elif any(one.name == session.name and one.pid == session.pid for one in live_sessions(bases())):
+                time.sleep(_FOLLOW_SECONDS)  # a file of another process tells nobody when it grows
+            else:
+                return

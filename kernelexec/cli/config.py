@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kernelexec.cli.status import OURSELVES
-from kernelexec.cli.surroundings import write_any
+from kernelexec.cli.stdio import OURSELVES, write_any
 
 commands = typer.Typer(name="config", help="Configuration files: the settings of agents, in YAML.", no_args_is_help=True)
 
@@ -17,7 +16,7 @@ commands = typer.Typer(name="config", help="Configuration files: the settings of
 @commands.command(epilog=f"Exit status: 0; {OURSELVES} where it is wrong, with the reason.")
 def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in our words or in MassGen's.")]) -> int:
     """Read FILE and say where the code of each of its agents runs. Nothing is started."""
-    from kernelexec.config.agents import read_agents  # noqa: PLC0415 - YAML only where it is needed
+    from kernelexec.config.agents import read_agents
 
     for name, config in read_agents(file).items():
         where = config.isolation if config.enabled else "switched off"
@@ -28,7 +27,7 @@ def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in
 @commands.command(name="schema", epilog="Exit status: 0.")
 def print_schema() -> int:
     """Print the JSON Schema of such files, for editors."""
-    from kernelexec.config.agents import schema  # noqa: PLC0415 - see check
+    from kernelexec.config.agents import schema
 
     write_any(sys.stdout, json.dumps(schema(), indent=2) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""What a person sees of a running session: text on stdout, the rest and a bar over the cells on stderr."""
+"""Outputs, results and tables for a person at a terminal, and the same as plain lines for programs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from kernelexec.cli.status import CommandFailed
-from kernelexec.cli.surroundings import write_any, writing
+from kernelexec.cli.stdio import CommandFailed, write_any, writing
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
 
 
-class Shower:
+class ConsoleOutput:
     """Shows outputs as they come and results as they are; with ``as_json`` only results, as JSON lines on stdout."""
 
     def __init__(self, *, as_json: bool) -> None:
+        from rich.console import Console
+
         self._as_json = as_json
         self._console = Console(stderr=True)
         self._bar = False
@@ -78,6 +76,8 @@ class Shower:
     @contextmanager
     def progress(self, cells: int) -> Iterator[Callable[[], None]]:
         """A bar over the cells on a terminal; nothing elsewhere. Yields what to call after each cell."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
         columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = sys.stderr.isatty() and not self._as_json
         with Progress(
@@ -126,3 +126,24 @@ def remarks(result: ExecutionResult) -> list[str]:
     if result.status == "error" and result.diagnosis and result.diagnosis.hints:
         found.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
     return found
+
+
+def show_table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
+    """A table on a terminal; elsewhere a line of tab-separated fields for each row, without headings."""
+    plain = [["".join(char if char.isprintable() else "?" for char in field) for field in row] for row in rows]
+    if not sys.stdout.isatty():
+        write_any(sys.stdout, "".join("\t".join(row) + "\n" for row in plain))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in plain:
+        table.add_row(*map(Text, row))  # as it is: what a cell holds is no markup
+    console = Console()
+    with writing(sys.stdout), console.capture() as captured:
+        console.print(table)
+    write_any(sys.stdout, captured.get())

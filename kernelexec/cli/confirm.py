@@ -15,7 +15,7 @@ _LINE_BYTES = 4096
 _YES = frozenset({"y", "yes"})
 
 
-async def ask_at_terminal(request: ApprovalRequest, /) -> Approval:
+async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
     """See ``Approver``: it is asked at the terminal that the command was started from, whatever stdin and stdout are."""
     try:
         said = await _line(_question(request))

@@ -1,0 +1,429 @@
+"""The commands about the MCP server: serve, describe the server to clients, make tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import typer
+
+from kernelexec.cli.options import Place, TimeoutOption, filled, placed
+from kernelexec.cli.stdio import OURSELVES, SIGNAL_BASE, CommandFailed, eprint, here, write_any
+from kernelexec.config import Config, seconds
+from kernelexec.config.clients import add_server, server_entry
+from kernelexec.config.publication import server_json
+from kernelexec.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from kernelexec.mcp.toolsets import Offer, Source
+from typer.core import TyperCommand
+
+install_app = typer.Typer(add_completion=False)
+_WORD = "install"
+
+
+@install_app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=f"Exit status: 0; 1 where a server of that name is there, which stays; {OURSELVES} where nothing could be done.",
+)
+def install(
+    context: typer.Context,
+    client: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="claude-code, claude-desktop, cursor, vscode, codex or gemini.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the client calls the server.")] = "kernelexec",
+    scope: Annotated[
+        str, typer.Option("--scope", metavar="user|project", help="For all that you do, or in this directory.")
+    ] = "user",
+    show: Annotated[bool, typer.Option("--print", help="Print what belongs into its settings, and write nothing.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a server that has the name already.")] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", callback=filled, help="A server over HTTP, instead of one that the client starts."
+        ),
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            "--token-env", metavar="VARIABLE", callback=filled, help="The client's variable that has the token for it."
+        ),
+    ] = None,
+) -> int:
+    """Tell an MCP client of this server, in its own settings; all other options are those of `kernelexec mcp`."""
+    from kernelexec.cli import installing
+
+    options = list(context.args)
+    order = installing.ordered(client, name=name, scope=scope, url=url, variable=token_env, options=options, replace=replace)
+    if url is None:
+        TyperCommand.make_context(_servers(context), "mcp", list(options))  # refuses what it would refuse
+    return installing.show(order) if show else installing.install(order)
+
+
+class WithInstall(TyperCommand):
+    """A command without arguments that is another one where its first word is ``install``."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - see there
+        """See click's ``Command``."""
+        if args[:1] == [_WORD]:
+            command: Any = typer.main.get_command(install_app)
+            return command.make_context(f"{info_name} {_WORD}", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+
+def _servers(context: typer.Context) -> Any:  # noqa: ANN401 - typer's own kind of command
+    group: Any = context.parent.command if context.parent else None
+    return group.commands["mcp"]
+
+
+mcp_app = typer.Typer(add_completion=False)
+#: How long kernels of many agents live that nobody uses, unless it is said otherwise.
+_IDLE_SECONDS = 3600.0
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given).expanduser().absolute()
+
+
+@mcp_app.command(
+    cls=WithInstall,
+    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve. "
+    "`kernelexec mcp install CLIENT` tells a client of it.",
+)
+@placed
+def mcp(
+    place: Place,
+    workspace: Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="DIRECTORY",
+            callback=filled,
+            help="Where every session gets a directory of its own. Default: ./workspaces.",
+        ),
+    ] = None,
+    timeout: TimeoutOption = None,
+    http: Annotated[bool, typer.Option("--http", help="Serve many clients over HTTP, not one over stdin and stdout.")] = False,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="ADDRESS", callback=filled, help="The address to listen at. Default: 127.0.0.1."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="N", help="The port; 0 takes a free one. Default: 8000.")
+    ] = None,
+    socket: Annotated[
+        str | None,
+        typer.Option("--socket", metavar="PATH", callback=filled, help="Listen at a unix socket of this user's instead."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens", metavar="FILE", callback=filled, help="Who may call: bearer tokens' hashes; see `kernelexec mcp-token`."
+        ),
+    ] = None,
+    jwt_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--jwt-keys",
+            metavar="URL|FILE",
+            callback=filled,
+            help="Let signed tokens (JWT) in too: their signer's JWKS, or a public key in PEM.",
+        ),
+    ] = None,
+    jwt_issuer: Annotated[str | None, typer.Option("--jwt-issuer", metavar="NAME", help="Who has to have made them.")] = None,
+    jwt_audience: Annotated[
+        str | None, typer.Option("--jwt-audience", metavar="NAME", help="Whom they have to be for: this server.")
+    ] = None,
+    jwt_algorithm: Annotated[
+        str | None, typer.Option("--jwt-algorithm", metavar="NAME", help="How they are signed. Default: RS256.")
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--public-url",
+            metavar="URL",
+            callback=filled,
+            help="This server's address; clients are told that the issuer has tokens.",
+        ),
+    ] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            "--auth",
+            metavar="MODULE:NAME|FILE.py:NAME",
+            callback=filled,
+            help="Who says who calls: an AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that gives one.",
+        ),
+    ] = None,
+    auth_scopes: Annotated[
+        str | None,
+        typer.Option(
+            "--auth-scopes",
+            metavar="SCOPE,...",
+            callback=filled,
+            help="What everybody may whom it lets in: read, execute, admin. Default: what their tokens name of these.",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-host", metavar="NAME", help="A name of this server that clients may use. Repeatable."),
+    ] = None,
+    allowed_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-origin", metavar="URL", help="The origin of pages that may send requests. Repeatable."),
+    ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            "--tools",
+            metavar="GROUP,...",
+            callback=filled,
+            help="The tools to serve: core and, of variables, background, tests, packages, files, what is named. Default: all.",
+        ),
+    ] = None,
+    packages_from: Annotated[
+        str | None,
+        typer.Option(
+            "--packages-from",
+            metavar="network|DIRECTORY",
+            callback=filled,
+            help="Where packages come from: the network, though cells have none, or wheels. Default: what cells reach.",
+        ),
+    ] = None,
+    max_sessions: Annotated[
+        int | None,
+        typer.Option("--max-sessions", metavar="N", help="Open sessions of each client: who is authenticated, else the agent."),
+    ] = None,
+    calls_per_minute: Annotated[
+        int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls of each client.")
+    ] = None,
+    allow_input: Annotated[
+        bool, typer.Option("--allow-input", help="Let cells ask by input(): the client is asked (elicitation).")
+    ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log-file",
+            metavar="FILE",
+            callback=filled,
+            help="Log what happens to a file, a line of JSON each, without code.",
+        ),
+    ] = None,
+    idle: Annotated[
+        float | None,
+        typer.Option(
+            "--idle",
+            metavar="SECONDS",
+            help="How long a kernel may live that nobody uses; 0 is for ever. Default: 3600 over HTTP, else for ever.",
+        ),
+    ] = None,
+) -> int:
+    """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
+    from kernelexec.mcp.logs import logged_to
+
+    over_http: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "socket": _path(socket),
+        "tokens": _path(tokens),
+        "hosts": tuple(allowed_host or ()),
+        "origins": tuple(allowed_origin or ()),
+    }
+    over_http = {name: said for name, said in over_http.items() if said not in (None, ())}
+    signed = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
+    if any(signed.values()) or jwt_algorithm or public_url:
+        if None in signed.values():
+            raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
+        more = {"algorithm": jwt_algorithm, "public_url": public_url}
+        over_http["signed"] = signed | {name: said for name, said in more.items() if said is not None}
+    if auth is not None:
+        over_http["auth"] = {"place": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
+    elif auth_scopes is not None:
+        raise CommandFailed("--auth-scopes are of those whom a provider lets in: give --auth too.")
+    if over_http and not http:
+        raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
+    options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
+    if idle is not None:
+        options["capacity"] = {"idle_seconds": seconds(idle, "idle") if idle else None}
+    config = place.config(workspace=workspace, **options)
+    if http and "idle_seconds" not in config.capacity.model_fields_set:
+        capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
+        config = config.model_copy(update={"capacity": capacity})
+    offered = {
+        "tools": tools,
+        "packages_from": packages_from,
+        "max_sessions": max_sessions,
+        "calls_per_minute": calls_per_minute,
+        "allow_input": allow_input,
+    }
+    with logged_to(_path(log)):
+        return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
+
+
+@mcp_app.command(
+    name="mcp-config",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=f"Exit status: 0; {OURSELVES} after wrong usage.",
+)
+def mcp_config(
+    context: typer.Context,
+    name: Annotated[str, typer.Option("--name", callback=filled, help="What clients call the server.")] = "kernelexec",
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Print server.json instead, which a registry of MCP servers takes.")
+    ] = False,
+) -> int:
+    """Print the entry that has MCP clients start this server: all other options are those of `kernelexec mcp`."""
+    if registry:
+        if context.args:
+            raise CommandFailed(f"{context.args[0]}: --registry takes no option besides.")
+        return show_publication()
+    command: Any = typer.main.get_group(mcp_app).commands["mcp"]
+    command.make_context("mcp", list(context.args))  # refuses what it would refuse
+    return show_entry(name, context.args)
+
+
+@mcp_app.command(name="mcp-token", epilog=f"Exit status: 0; {OURSELVES} where there is none.")
+def mcp_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: all sessions of that name are one agent's.")],
+    tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=filled, help="The file of tokens' hashes.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="read|execute|admin", help="What it is good for. Repeatable. Default: execute."),
+    ] = None,
+) -> int:
+    """Make a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
+    return make_token(name, Path(tokens).expanduser().absolute(), tuple(scope or ("execute",)))
+
+
+_MISSING = "MCP needs fastmcp, which is not installed here: pip install 'kernelexec[mcp]'."
+
+
+def serve_mcp(config: Config, offered: Mapping[str, Any]) -> int:
+    """Serve MCP over stdin and stdout; the exit status: 0 at the end of stdin, 128 and the signal's number after one.
+
+    Raises:
+        CommandFailed: fastmcp is missing, or the server failed.
+        InvalidRequest: there is no such group of tools, or no such directory.
+    """
+    here()
+    if importlib.util.find_spec("fastmcp") is None:
+        raise CommandFailed(_MISSING)
+    from kernelexec.mcp import Broken, serve
+
+    offer = _offer(**offered)
+    try:
+        signum = anyio.run(partial(serve, offer=offer), config)
+    except Broken as exc:
+        raise CommandFailed(str(exc)) from exc
+    return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str, Any]) -> int:
+    """Serve MCP over HTTP, with these options of ``Door``; the exit status: 128 and the number of the signal that ended it.
+
+    Raises:
+        CommandFailed: fastmcp is missing, it cannot listen there, or the server failed.
+        InvalidRequest: see ``serve_mcp``.
+    """
+    here()
+    if importlib.util.find_spec("fastmcp") is None:
+        raise CommandFailed(_MISSING)
+    from kernelexec.mcp.http.app import Door, serve_http
+    from kernelexec.mcp.http.authentication import Signed
+    from kernelexec.mcp.http.oauth import Provided
+    from kernelexec.mcp.run import Broken
+
+    _check_reach(config, door)
+    signed = Signed(**door["signed"]) if "signed" in door else None
+    auth = Provided(**door["auth"]) if "auth" in door else None
+    chosen, offer = Door(**{**door, "signed": signed, "auth": auth}), _offer(**offered)
+    chosen.check()
+
+    def told(where: str) -> None:
+        if chosen.open and chosen.socket is None:
+            eprint(
+                "without --tokens everybody on this machine can connect and run code as you, whatever agent they say they are."
+            )
+        eprint(f"serving MCP at {where}")
+
+    try:
+        signum = anyio.run(partial(serve_http, offer=offer, told=told), config, chosen)
+    except OSError as exc:
+        place = chosen.socket or f"{chosen.host}:{chosen.port}"
+        raise CommandFailed(f"{place}: it cannot listen there: {exc.strerror or exc}.") from exc
+    except Broken as exc:
+        raise CommandFailed(str(exc)) from exc
+    return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def _check_reach(config: Config, door: Mapping[str, Any]) -> None:
+    """Refuse what says who may call, where a cell could change it: in a session's directory.
+
+    Raises:
+        InvalidRequest: such a file lies there.
+    """
+    named = {
+        "--tokens": str(door.get("tokens") or ""),
+        "--jwt-keys": door.get("signed", {}).get("keys", ""),
+        "--auth": door.get("auth", {}).get("place", "").rpartition(":")[0],
+    }
+    shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.workspaces.expanduser().resolve()
+    for option, place in named.items():
+        path = Path(place).expanduser().resolve()
+        if not path.is_file():
+            continue  # an address, a module, or what is told as missing
+        if (shared and path.is_relative_to(shared)) or workspaces in path.parents[1:]:
+            message = f"{option} {place}: it lies where a session works, whose cells could change it: choose another place."
+            raise InvalidRequest(message)
+
+
+def _offer(
+    tools: str | None,
+    packages_from: str | None,
+    max_sessions: int | None,
+    calls_per_minute: int | None,
+    *,
+    allow_input: bool,
+) -> Offer:
+    from kernelexec.mcp.quotas import Quotas
+    from kernelexec.mcp.toolsets import EVERYTHING, Offer, chosen
+
+    source: Source = None
+    if packages_from == "network":
+        source = "network"
+    elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
+        message = f"--packages-from {packages_from!r}: it is no directory of wheels. Give one, or the word network."
+        raise InvalidRequest(message)
+    quotas = Quotas(max_sessions, calls_per_minute)
+    quotas.check()
+    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source, quotas, allow_input)
+
+
+def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
+    """Print a new token, whose hash is in the file now."""
+    if importlib.util.find_spec("fastmcp") is None:
+        raise CommandFailed(_MISSING)
+    from kernelexec.mcp.http.tokens import add_token
+
+    write_any(sys.stdout, f"{add_token(file, name, scopes)}\n")
+    return 0
+
+
+def show_entry(name: str, options: Sequence[str]) -> int:
+    """Print what a client's settings hold of the server, which runs where this command does."""
+    servers: dict[str, object] = {}
+    add_server(servers, server_entry(options, cwd=here()), name=name)
+    write_any(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    return 0
+
+
+def show_publication() -> int:
+    """Print what a registry of MCP servers is told."""
+    write_any(sys.stdout, json.dumps(server_json(), indent=2) + "\n")
+    return 0
