@@ -18,8 +18,8 @@ from tests.takeovers import wait_until
 
 SERVES = """
 import sys
-from kernelexec.inkernel import bridge
-bridge.serve({"address": sys.argv[1], "sockets": {sys.argv[2]: int(sys.argv[3])}})
+from kernelexec.launcher.launch import unix_proxy
+unix_proxy.serve({"address": sys.argv[1], "sockets": {sys.argv[2]: int(sys.argv[3])}})
 sys.stdin.read()
 """
 

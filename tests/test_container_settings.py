@@ -116,8 +116,8 @@ def test_a_container_has_three_mounts_and_says_whose_it_is(executor: Executor, s
     assert Path(runtime).is_relative_to(root)
     assert Path(runtime).stat().st_mode & 0o777 == 0o700
     mounts = {mount["Destination"]: (mount["Source"], mount["RW"], mount["Propagation"]) for mount in said["Mounts"]}
-    launcher, _, _ = mounts.pop("/opt/kernelexec/inkernel")
-    assert launcher.endswith("/kernelexec/inkernel")
+    launcher, _, _ = mounts.pop("/opt/kernelexec/launcher")
+    assert launcher.endswith("/kernelexec/launcher")
     assert mounts == {
         str(session.workspace): (str(session.workspace), True, "rprivate"),
         runtime: (runtime, True, "rprivate"),
@@ -156,8 +156,8 @@ def test_only_the_workspace_and_temporary_places_can_be_written(session: Session
         "/usr/x",
         "/root/x",
         "/var/x",
-        "/opt/kernelexec/inkernel/x",
-        "/opt/kernelexec/inkernel/app.py",
+        "/opt/kernelexec/launcher/x",
+        "/opt/kernelexec/launcher/app.py",
     ):
         assert session.execute(f"tried({path!r})").text == "('OSError', 30)\n", path
     for path in ("/tmp/x", "/dev/shm/x", f"{session.workspace}/x"):

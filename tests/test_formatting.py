@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-from kernelexec.inkernel.formatting import Formatter
+from kernelexec.launcher.ipython.formatter import Formatter
 
 
 class Rich:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernelexec.inkernel import gauge
-from kernelexec.inkernel.gauge import Gauge, Group
+from kernelexec.launcher.features import memory_monitor
+from kernelexec.launcher.features.memory_monitor import Gauge, Group
 
 FILES = {
     1: {
@@ -38,7 +38,7 @@ def version(request: pytest.FixtureRequest) -> int:
 def write(place: Path, version: int, **said: object) -> Group:
     for name, text in FILES[version].items():
         (place / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **said}))
-    return Group(place, gauge._FILES[version - 1])
+    return Group(place, memory_monitor._FILES[version - 1])
 
 
 def test_a_group_says_what_is_used_of_how_much(tmp_path: Path, version: int) -> None:
@@ -51,7 +51,7 @@ def test_no_limit_is_none(tmp_path: Path, version: int) -> None:
 
 
 def test_what_cannot_be_read_is_nothing(tmp_path: Path, version: int) -> None:
-    group = Group(tmp_path / "gone", gauge._FILES[version - 1])
+    group = Group(tmp_path / "gone", memory_monitor._FILES[version - 1])
     assert (group.limit(), group.used(1000), group.kills()) == (None, 0, 0)
 
 
@@ -62,9 +62,9 @@ def test_the_innermost_group_with_a_limit_counts(tmp_path: Path, monkeypatch: py
         write(place, 1, limit=limit)
     groups = tmp_path / "cgroup"
     groups.write_text("9:name=systemd:/a\n4:memory:/a/b\n0::/\n")
-    monkeypatch.setattr(gauge, "_BASES", (base, tmp_path))
-    monkeypatch.setattr(gauge, "_GROUPS", groups)
-    found = gauge.own_group()
+    monkeypatch.setattr(memory_monitor, "_BASES", (base, tmp_path))
+    monkeypatch.setattr(memory_monitor, "_GROUPS", groups)
+    found = memory_monitor.own_group()
     assert found is not None
     assert found.limit() == 500
 
@@ -92,7 +92,7 @@ def test_without_a_limit_there_is_no_thread_and_nothing_is_told() -> None:
 
 
 def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauge, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(memory_monitor, "TICK_SECONDS", 0.01)
     said: list[Any] = []
     told = threading.Event()
     looks: list[int] = []
@@ -108,7 +108,7 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
         said.append(use)
         told.set()
 
-    found = Gauge(Counting(tmp_path, gauge._FILES[0]), lambda: [("x", 5)], say)
+    found = Gauge(Counting(tmp_path, memory_monitor._FILES[0]), lambda: [("x", 5)], say)
     assert looks == []
     found.begin_cell()
     assert told.wait(30)

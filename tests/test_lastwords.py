@@ -11,9 +11,9 @@ import pytest
 
 from kernelexec import Session
 from kernelexec.config import OutputLimits
-from kernelexec.inkernel.words import HALF_BYTES, LastWords
 from kernelexec.kernel import Execution
 from kernelexec.kernel.crash_output import unsent
+from kernelexec.launcher.output.crash_buffer import HALF_BYTES, LastWords
 from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream
 

@@ -14,7 +14,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 import kernelexec
 from kernelexec import DisplayData, Error, Session, Stream
 
-LAUNCHER = Path(kernelexec.__file__).parent / "inkernel"
+LAUNCHER = Path(kernelexec.__file__).parent / "launcher"
 
 OWN_CELL = {
     "C code": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.printf(b'from C\\n'); libc.fflush(None);",
@@ -280,7 +280,7 @@ def test_any_jupyter_client_can_use_the_launcher(short_path: Path) -> None:
 
 def test_the_launcher_imports_none_of_ours() -> None:
     code = f"import sys; sys.argv = ['x', '--version']; sys.path.insert(0, {str(LAUNCHER.parent)!r})\n"
-    code += "import inkernel.app\nassert not [name for name in sys.modules if name.startswith('kernelexec')]"
+    code += "import launcher.launch.app\nassert not [name for name in sys.modules if name.startswith('kernelexec')]"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
 

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from kernelexec.inkernel import confinement, family, inlet, lifeline, systems
-from kernelexec.inkernel.command import Command
-from kernelexec.inkernel.environments import Programs
-from kernelexec.inkernel.jobs import Jobs
-from kernelexec.inkernel.lasting import Lasting
-from kernelexec.inkernel.systems import System
+from kernelexec.launcher import owner, platform
+from kernelexec.launcher.features.virtualenv import Programs
+from kernelexec.launcher.output import pipe_reader
+from kernelexec.launcher.platform import System
+from kernelexec.launcher.processes import tree
+from kernelexec.launcher.processes.background import Jobs
+from kernelexec.launcher.processes.command import Command
+from kernelexec.launcher.processes.shell_session import Lasting
+from kernelexec.launcher.sandbox import confinement
 from tests.takeovers import wait_until
 
 SYSTEMS = ("linux", "darwin", "win32")
@@ -43,12 +46,12 @@ CHOICES: dict[str, tuple[object, object, object]] = {
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
     """A system in the place of this machine's."""
     found = System.of(str(request.param))
-    monkeypatch.setattr(systems, "HERE", found)
+    monkeypatch.setattr(platform, "HERE", found)
     return found
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systems, "HERE", System.of(name))
+    monkeypatch.setattr(platform, "HERE", System.of(name))
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -61,7 +64,7 @@ def test_every_choice_is_in_the_table() -> None:
 
 
 def test_this_machine_is_the_one_that_python_names() -> None:
-    assert System.of(sys.platform) == systems.HERE
+    assert System.of(sys.platform) == platform.HERE
 
 
 #: Which shell runs commands, where these programs are there.
@@ -83,7 +86,7 @@ def test_the_first_shell_that_is_there_runs_commands(
     for program in programs:
         (tmp_path / program).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert systems.a_shell() == shell
+    assert platform.a_shell() == shell
 
 
 class Runs:
@@ -96,9 +99,9 @@ class Runs:
         self.told: list[tuple[list[str], str | None]] = []
 
     def run_argv(self, argv: list[str], *, said: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
-        assert said in argv[-2 if systems.HERE.lasting else -1]
+        assert said in argv[-2 if platform.HERE.lasting else -1]
         self.told.append((argv, cwd))
-        if systems.HERE.lasting:
+        if platform.HERE.lasting:
             subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
 
 
@@ -140,7 +143,7 @@ def test_an_interrupted_command_ends_with_its_group(name: str, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         Command(["sh", "-c", "trap '' INT; sleep 600 & echo $$ $!; wait"], out=interrupt, err=None).run()
     assert len(pids) == 2
-    wait_until(lambda: all(family._status(pid)[2] for pid in pids))
+    wait_until(lambda: all(tree._status(pid)[2] for pid in pids))
 
 
 #: What a group gets of a signal, as calls of the module ``os``.
@@ -161,15 +164,15 @@ def test_a_group_is_signalled_as_the_system_can(
     sent: list[tuple[object, ...]] = []
     for function in ("kill", "killpg"):
         monkeypatch.setattr(os, function, lambda pid, number, function=function: sent.append((function, pid, number)))
-    systems.signal_group(7, signum)
+    platform.signal_group(7, signum)
     assert sent == [call]
 
 
 def test_this_process_leads_no_group_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpgrp", os.getpid)
-    assert systems.leads_group()
+    assert platform.leads_group()
     become("win32", monkeypatch)
-    assert not systems.leads_group()
+    assert not platform.leads_group()
 
 
 def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
@@ -178,11 +181,11 @@ def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
     heard: list[int] = []
     monkeypatch.setattr(faulthandler, "enable", lambda file: file.close())
     monkeypatch.setattr(faulthandler, "register", lambda signum, **_: heard.append(signum))
-    lifeline.write_stacks_to(str(tmp_path / "stacks"))
+    owner.write_stacks_to(str(tmp_path / "stacks"))
     assert heard == [system.stacks] * (system.name == "linux")
 
 
-LIMITED = "from kernelexec.inkernel import lifeline, systems; {gone}lifeline.apply_limits({{'nofile': 99, 'odd': 1}}); {told}"
+LIMITED = "from kernelexec.launcher import owner, platform; {gone}owner.apply_limits({{'nofile': 99, 'odd': 1}}); {told}"
 TOLD = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])"
 
 
@@ -191,30 +194,30 @@ def test_limits_are_lowered_where_the_system_has_any() -> None:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert told(LIMITED.format(gone="", told=TOLD)) == "99 0\n"
-    assert told(LIMITED.format(gone="systems.resource = None; ", told=TOLD)) == told(TOLD)
+    assert told(LIMITED.format(gone="platform.resource = None; ", told=TOLD)) == told(TOLD)
 
 
 def test_what_is_used_is_told_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    peak, used = systems.peak_memory_bytes(), systems.cpu_seconds()
+    peak, used = platform.peak_memory_bytes(), platform.cpu_seconds()
     assert peak is not None
     assert peak > 2**20
     assert used > 0
     become("darwin", monkeypatch)
-    in_bytes = systems.peak_memory_bytes()
+    in_bytes = platform.peak_memory_bytes()
     assert in_bytes is not None
     assert in_bytes < peak
-    monkeypatch.setattr(systems, "resource", None)
-    assert systems.peak_memory_bytes() is None
-    assert systems.cpu_seconds() > 0
+    monkeypatch.setattr(platform, "resource", None)
+    assert platform.peak_memory_bytes() is None
+    assert platform.cpu_seconds() > 0
 
 
 def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     out, into = os.pipe()
     try:
         os.write(into, b"12345")
-        assert inlet.unread(out) == 5
-        monkeypatch.setattr(systems, "termios", None)
-        assert inlet.unread(out) == 0
+        assert pipe_reader.unread(out) == 5
+        monkeypatch.setattr(platform, "termios", None)
+        assert pipe_reader.unread(out) == 0
     finally:
         os.close(out)
         os.close(into)
@@ -235,7 +238,7 @@ def test_orphans_are_waited_for_where_they_come_to_this_process(monkeypatch: pyt
     monkeypatch.setattr(os, "waitid", lambda *_: looked.append("waitid"))
     for name in SYSTEMS:
         become(name, monkeypatch)
-        family.reap_adopted()
+        tree.reap_adopted()
     assert looked == ["waitid"]
 
 
@@ -259,7 +262,7 @@ def test_where_nothing_confines_each_layer_is_said_to_be_missing(
 
 
 def test_a_command_beside_the_cells_is_ended_by_its_group(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systems, "HERE", replace(system, apart=GROUP))  # it runs on this machine all the same
+    monkeypatch.setattr(platform, "HERE", replace(system, apart=GROUP))  # it runs on this machine all the same
     jobs = Jobs()
 
     def start(*_: object) -> tuple[list[str], None, dict[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.inkernel.names import Names
+from kernelexec.launcher.features.user_namespace import Names
 
 
 class Text(str):

@@ -53,7 +53,7 @@ def joined(outputs: list[Any]) -> list[Any]:
             blocks = strip_ansi("\n".join(output.traceback)).split("\n\n")
             output.traceback = [block for block in blocks if not block.startswith("File ")]  # frames of libraries
             later = max((number for number, block in enumerate(output.traceback) if block.endswith(CHAINED)), default=0)
-            # of an exception that was handled IPython 9.18 marks the line of what was raised then; see inkernel/tracebacks
+            # IPython 9.18 marks another line of an exception that was handled; see launcher/ipython/tracebacks
             output.traceback[:later] = [block.partition("Cell In[")[0] for block in output.traceback[:later]]
         last = found[-1] if found else None
         if last and output.output_type == "stream" == last.output_type and output.name == last.name:

@@ -9,7 +9,7 @@ import jupyter_client.session as jupyter
 import pytest
 import zmq
 
-from kernelexec.inkernel.packing import Session, pack
+from kernelexec.launcher.ipython.session import Session, pack
 
 KEY = b"secret"
 ODD = {"text": '\u65e5\n"', "nested": {"a": [1, None, True, 1.5]}, "when": jupyter.utcnow()}

@@ -12,7 +12,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShellABC
 
 from kernelexec import Session
-from kernelexec.inkernel.reading import DisplayHook, Reader, Transformer
+from kernelexec.launcher.ipython.input_transform import DisplayHook, Reader, Transformer
 
 #: What IPython's syntax is made of, among what ends a line, hides a sign or has one by chance.
 PIECES = [*"%!?,;/= \t\nx1'#()", "%%", "!!", "??", "\r\n", "\x0c", "\\\n", "ls", '"""', ": "]

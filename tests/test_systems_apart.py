@@ -14,7 +14,7 @@ import kernelexec
 
 PACKAGE = Path(kernelexec.__file__).parent
 #: Who may ask, by path; and what the workspace, which stands below, has to ask itself.
-ASKING = {"provisioning/platform.py", "inkernel/systems.py"}
+ASKING = {"provisioning/platform.py", "launcher/platform.py"}
 BELOW = {("workspace/rmtree.py", "getattr(os, 'O_PATH')")}
 #: Not everywhere; their imports are guarded where they are asked for.
 MODULES = ("fcntl", "resource", "termios", "pwd")
@@ -29,9 +29,10 @@ ELSEWHERE = """
 import builtins, importlib, os, pkgutil, signal, socket, sys
 
 def all_of_ours():
-    import kernelexec.inkernel
-    named = [module.name for module in pkgutil.iter_modules(kernelexec.inkernel.__path__) if module.name != "__main__"]
-    for name in ("kernelexec", "kernelexec.cli.app", "kernelexec.mcp.server", *(f"kernelexec.inkernel.{n}" for n in named)):
+    import kernelexec.launcher
+    inner = pkgutil.walk_packages(kernelexec.launcher.__path__, "kernelexec.launcher.")
+    named = [module.name for module in inner if not module.name.endswith("__main__")]
+    for name in ("kernelexec", "kernelexec.cli.app", "kernelexec.mcp.server", *named):
         importlib.import_module(name)
     return named
 
@@ -62,7 +63,7 @@ sys.meta_path.insert(0, Elsewhere)
 print(len(all_of_ours()) > 30)
 from kernelexec import Executor
 from kernelexec.provisioning import systems
-from kernelexec.inkernel import systems as inner
+from kernelexec.launcher import platform as inner
 executor = Executor("local")
 print(systems.HERE.name, inner.HERE.name, inner.resource, executor.config.isolation)
 """

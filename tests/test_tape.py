@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.inkernel.tape import Frames, Gap, Tape
+from kernelexec.launcher.output.published import Frames, Gap, Tape
 
 LIMIT = 100_000
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.inkernel.variables import listing
+from kernelexec.launcher.features.variables import listing
 from kernelexec.results import Variable, Variables
 
 

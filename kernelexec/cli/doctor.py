@@ -161,7 +161,7 @@ def engine_checks(config: Config) -> tuple[list[Finding], str | None]:
     """What is to be said of the container engine, and the image of ``config`` that is there, if one is."""
     if (cause := unavailable(config)) is not None:
         return [Finding("container engine", ok=False, found=cause, mend=_NO_ENGINE)], None
-    from kernelexec.docker import Engine
+    from kernelexec.docker.client import Engine
     from kernelexec.docker.info import about
 
     try:

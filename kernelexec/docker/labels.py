@@ -12,7 +12,7 @@ CLIENT = "kernelexec.client"
 #: How the owner holds the kernel: by a pipe, which a new owner can take over, or by a lease.
 HELD_BY = "kernelexec.held-by"
 #: The directory at which the launcher is mounted in every container of ours.
-LAUNCHER_INSIDE = "/opt/kernelexec/inkernel"
+LAUNCHER_INSIDE = "/opt/kernelexec/launcher"
 #: The directory of a mounted Python, for images without one. Short: it overwrites the paths in a loader and in a C library.
 RUNTIME_INSIDE = "/opt/kernelexec/rt"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")

@@ -3,7 +3,7 @@ r"""Other systems than Linux.
 ## Other systems
 
 Linux is what the tests run on; macOS and Windows were never run. What differs is decided in two modules,
-`kernelexec/provisioning/platform.py` (this side) and `kernelexec/inkernel/systems.py` (the kernel's process), field by
+`kernelexec/provisioning/platform.py` (this side) and `kernelexec/launcher/platform.py` (the kernel's process), field by
 field in `System.of`; nothing else asks which system it is. As far as it can be told from Linux:
 
 | | Linux | macOS | Windows |

@@ -1,6 +1,7 @@
 """What a kernel had written before it died and could no longer send: read from the file that its launcher left.
 
-The format stands in ``kernelexec/inkernel/words.py``. The file is the kernel's own: whatever it holds, this only yields text.
+The format stands in ``kernelexec/launcher/output/crash_buffer.py``. The file is the kernel's own: whatever it holds, this only
+yields text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What differs between systems, decided in one place: nothing else on this side asks which one it runs on.
 
 Only Linux has all of it. What another lacks is a value here, so that both ways can be taken, and tested, on any machine;
-who mends a system finds its row in ``System.of``. The launcher has a module of its own for that, ``inkernel/systems``.
+who mends a system finds its row in ``System.of``. The launcher has a module of its own for that, ``launcher/platform``.
 """
 
 from __future__ import annotations

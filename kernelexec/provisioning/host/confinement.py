@@ -1,4 +1,4 @@
-"""What a kernel on this machine is told to confine itself to; ``inkernel/confinement`` does it before any cell."""
+"""What a kernel on this machine is told to confine itself to; ``launcher/sandbox/confinement`` does it before any cell."""
 
 from __future__ import annotations
 

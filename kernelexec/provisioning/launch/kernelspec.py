@@ -19,7 +19,7 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.jupyter.installed import InstalledSpec
 from kernelexec.workspace.directory import gone
 
-LAUNCHER = Path(__file__).resolve().parents[2] / "inkernel"
+LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 #: How much of a script's first line the system reads.
 _LINE_BYTES = 256
 #: The variable by which the launcher is told what to do.

@@ -1,0 +1,210 @@
+"""The first process of a container: it forks the kernel, and when that has ended, and all of it is gone, another one.
+
+``main`` connects to a socket of its owner, who asks there for what else it is to do, and forks a kernel of its own arguments
+and environment at once. It reaps what others leave, as a first process must, and cannot be ended from within. It ends as its
+kernel did when nobody can ask any more, so that the container says what became of the kernel.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .. import platform
+from ..features import memory_monitor
+from ..libc import prctl
+from ..processes.tmpfs_cleanup import clear_memory
+from . import app
+from .fork_child import Birth, fill_gaps, import_late, part, threads
+
+_MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
+#: How long all processes of the container may take to end, in seconds.
+_SWEEP_SECONDS, _PAUSE_SECONDS = 2.0, 0.001
+_FIRST, _SET_DUMPABLE, _SIGNALLED = 1, 4, 128
+#: What is handed on to the kernel; after the first three this process ends with it.
+_HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 3)
+_ENDING = _HANDED_ON[:3]
+
+
+def main(arguments: list[str]) -> None:
+    """Serve who listens at a path, ``arguments[0]``; a forked process comes to be a kernel of the other arguments here."""
+    path, *kernel = arguments
+    if os.getpid() != _FIRST:
+        app.main(kernel)
+        return
+    import_late()
+    _Warden(_channel(path)).serve(Birth(kernel, dict(os.environ), str(Path.cwd()))).become()
+
+
+def _channel(path: str) -> socket.socket | None:
+    """A connection to the owner, whom no code of a user's has met yet; None where there is none."""
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        channel.settimeout(_CONNECT_SECONDS)
+        channel.connect(path)
+    except OSError:
+        channel.close()
+        return None
+    channel.setblocking(True)  # noqa: FBT003 - the library's own signature
+    return channel
+
+
+class _Warden:
+    """Starts one kernel at a time, and waits for it."""
+
+    def __init__(self, channel: socket.socket | None) -> None:
+        self._channel = channel
+        self._poll = select.poll()
+        if channel is not None:
+            self._poll.register(channel, select.POLLIN)
+        self._group = memory_monitor.own_group()
+        self._kills = self._pid = 0
+        self._ending = False
+        self._before = _settings()
+        fill_gaps()
+        gc.freeze()
+        _be_untouchable(on=True)
+        for signum in _HANDED_ON:
+            signal.signal(signum, self._hand_on)
+        self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll.register(self._woken, select.POLLIN)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the pipe tells of it
+
+    def serve(self, birth: Birth) -> Birth:
+        """Returns in a child only, with what that is to be."""
+        wanted: Birth | None = birth
+        while True:
+            if wanted is not None and self._start(wanted):
+                return wanted
+            wanted = None
+            for fd, _ in self._poll.poll():
+                if fd == self._woken:
+                    os.read(fd, _MESSAGE_BYTES)
+                    self._reap()
+                elif self._channel is not None:
+                    wanted = self._hear(self._channel)
+
+    def _start(self, birth: Birth) -> bool:
+        """Whether this is the child. What does not survive a fork, threads that something in the image has begun, is spared."""
+        self._kills = self._group.kills() if self._group is not None else 0
+        try:
+            self._pid = os.fork() if threads() == 1 else _spawned(birth)
+        except OSError as exc:
+            self._say({"failed": exc.strerror})
+            return False
+        if self._pid:
+            self._say({"born": self._pid})
+            return False
+        signal.set_wakeup_fd(-1)
+        for signum in (*_HANDED_ON, signal.SIGCHLD):
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+        _be_untouchable(on=False)
+        if self._channel is not None:
+            self._channel.detach()
+        part()
+        return True
+
+    def _hear(self, channel: socket.socket) -> Birth | None:
+        """Do what the owner asks; the kernel that it wants, if it wants one."""
+        try:
+            said: dict[str, Any] = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
+        except (OSError, ValueError):
+            said = {}
+        match said:
+            case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._pid:
+                return Birth(arguments, environ, cwd)
+            case {"signal": int(signum)}:
+                self._signal(signum)
+            case {"sweep": list(directories), "spared": list(spared)}:
+                self._say({"swept": self._sweep() and clear_memory(directories, spared) and self._before == _settings()})
+            case _:
+                self._part_from_owner()
+        return None
+
+    def _part_from_owner(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._poll.unregister(channel)
+            channel.close()
+        if not self._pid:
+            os._exit(0)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    self._bury(os.waitstatus_to_exitcode(ended[1]))
+
+    def _bury(self, status: int) -> None:
+        """Tell how the kernel ended, or end like it."""
+        self._pid = 0
+        if self._channel is None or self._ending:
+            os._exit(status if status >= 0 else _SIGNALLED - status)
+        kills = self._group.kills() - self._kills if self._group is not None else 0
+        self._say({"ended": status, "kills": kills})
+
+    def _sweep(self) -> bool:
+        """End every process but this one; whether none is left."""
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while _others():
+            if time.monotonic() > deadline:
+                return False
+            with suppress(OSError):
+                os.kill(-1, signal.SIGKILL)
+            time.sleep(_PAUSE_SECONDS)  # nobody is told of the end of processes that are not their own children
+            self._reap()
+        return True
+
+    def _signal(self, signum: int) -> None:
+        if self._pid:
+            with suppress(OSError, ValueError):
+                os.kill(self._pid, signum)
+
+    def _hand_on(self, signum: int, _frame: object) -> None:
+        self._ending |= signum in _ENDING
+        if self._ending and not self._pid:
+            os._exit(_SIGNALLED + signum)
+        self._signal(signum)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if self._channel is not None:
+            with suppress(OSError):  # that the owner is gone is heard
+                self._channel.send(json.dumps(message).encode())
+
+
+def _spawned(birth: Birth) -> int:
+    os.chdir(birth.cwd)
+    argv = [sys.executable, sys.argv[0], *birth.arguments]
+    return os.posix_spawn(sys.executable, argv, birth.environ, setsid=True, setsigdef=(*_HANDED_ON, signal.SIGCHLD))
+
+
+def _others() -> bool:
+    """Whether there is any other process in the container."""
+    return sum(name.isdecimal() for name in os.listdir("/proc")) > 1  # noqa: PTH208 - names only
+
+
+def _settings() -> object:
+    """What others of this user can change of this process, and its kernels would have from it; and what the devices are."""
+    try:
+        resource = platform.resource
+        limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
+        rank = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
+        return limits, rank, Path("/proc/self/oom_score_adj").read_text(), sorted(os.listdir("/dev"))  # noqa: PTH208 - names only
+    except OSError:
+        return object()  # like no other
+
+
+def _be_untouchable(*, on: bool) -> None:
+    """Have no other process of this user look into this one or change it (prctl(2): PR_SET_DUMPABLE)."""
+    with suppress(OSError, AttributeError):
+        prctl(_SET_DUMPABLE, int(not on))

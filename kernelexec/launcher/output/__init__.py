@@ -1,0 +1,1 @@
+"""Output on its way to the iopub socket: streams, captured descriptors, the crash buffer."""

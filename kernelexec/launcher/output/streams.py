@@ -1,0 +1,147 @@
+"""stdout and stderr of the kernel: text within bounds, in the order in which it was written, for the cell that wrote it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from time import monotonic
+from typing import Any
+
+from ipykernel.iostream import OutStream
+
+from ..processes import fork_flag
+from .fd_capture import Descriptor
+from .iopub import Publisher
+
+_SLICE_CHARS = 256 * 1024
+_FLUSH_CHARS = 64 * 1024
+_PENDING_CHARS = 512 * 1024  # with what is just being sent, less than the last words hold
+_DRAIN_SECONDS = 0.25
+_TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
+
+
+class Stream(OutStream):
+    """stdout or stderr of the kernel: text waits in one order with the other stream's, captured descriptors included."""
+
+    flush_timeout = 3600
+
+    def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
+        self._written = 0.0
+        self._descriptor: Descriptor | None = None
+        self._is_stderr = name == "stderr"
+        super().__init__(session, pub_thread, name, **kwargs)
+        pub_thread.streams[name] = self
+
+    def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
+        """Queue text for publishing; wait while too much is pending.
+
+        Raises:
+            TypeError: not text.
+            ValueError: the stream is closed.
+        """
+        publisher = self.pub_thread
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string)}")
+        if publisher is None:
+            raise ValueError("I/O operation on closed file")
+        if fork_flag.forked or len(string) > _SLICE_CHARS:
+            return self._write_otherwise(publisher, string)
+        now = monotonic()
+        if now - self._written > _TIGHT_SECONDS and publisher.inlet.busy:
+            self.drain()
+        self._written = now
+        try:
+            content = string.encode()
+        except UnicodeEncodeError:
+            content = string.encode("utf-8", "backslashreplace")
+            self.queue(publisher, self.parent_header, content.decode(), content)
+        else:
+            self.queue(publisher, self._parent_header.get(self._parent_header_global), string, content)
+        return len(string)
+
+    def _write_otherwise(self, publisher: Publisher, string: str) -> int:
+        if fork_flag.forked:
+            publisher.children.write(self.name, self.parent_header, string)
+        else:
+            for start in range(0, len(string), _SLICE_CHARS):
+                self.write(string[start : start + _SLICE_CHARS])
+        return len(string)
+
+    def queue(self, publisher: Publisher, parent: Any, text: str, content: bytes) -> None:
+        """Put text, given as UTF-8 too, behind all that was written before; wait while too much is pending."""
+        with publisher.lock:
+            while publisher.pending_chars > _PENDING_CHARS and publisher.may_block and not publisher.publishes_here:
+                publisher.room.wait()
+            if self is publisher.last_stream and parent is publisher.last_parent:
+                publisher.last_texts.append(text)
+            else:
+                publisher.begin_piece(self, parent, text)
+            if parent is publisher.words.header:
+                publisher.words.add(self._is_stderr, content)
+            publisher.pending_chars = pending = publisher.pending_chars + len(text)
+            full = pending >= _FLUSH_CHARS and not publisher.flushing
+            if full:
+                publisher.flushing = True
+        if full:
+            publisher.schedule(publisher.flush_text)
+        else:
+            publisher.flush_soon()
+
+    def flush(self) -> None:
+        """Wait until what was written, by children too, is on its way; where nothing is pending, cost nothing."""
+        publisher = self.pub_thread
+        if publisher is None or fork_flag.forked:
+            return
+        if publisher.inlet.busy:
+            self.drain()
+        if not (publisher.pieces or publisher.publishing):
+            return
+        if publisher.between_cells and threading.current_thread() is threading.main_thread():
+            publisher.flush_text()
+        else:
+            super().flush()
+            if not publisher.words.lasting:
+                publisher.sending.wait()
+
+    def _flush(self) -> None:
+        if self.pub_thread is not None:
+            self.pub_thread.flush_text()
+
+    def publish(self, text: str, parent: Any) -> None:
+        """Send text as stream messages of a bounded size. Runs in the publisher's thread."""
+        for start in range(0, len(text), _SLICE_CHARS):
+            piece = text[start : start + _SLICE_CHARS]
+            self.pub_thread.text_bytes = len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+            self.session.send(self.pub_thread, "stream", {"name": self.name, "text": piece}, parent=parent, ident=self.topic)
+        self.pub_thread.text_bytes = 0
+
+    def _setup_stream_redirects(self, name: str) -> None:
+        self._original_stdstream_fd = getattr(sys, name).fileno()
+        self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
+        assert self.pub_thread is not None
+        self._descriptor = Descriptor(self._original_stdstream_fd, self.pub_thread.inlet, self._take)
+
+    def _take(self, parent: Any, text: str) -> None:
+        if self.pub_thread is not None:
+            self.queue(self.pub_thread, parent or self._parent_header_global, text, text.encode())
+
+    def begin_cell(self) -> None:
+        """Have the descriptor lead here, whatever an earlier cell did to it."""
+        if self._descriptor is not None:
+            self._descriptor.take_back()
+
+    def part_from_programs(self) -> None:
+        """What programs that were started so far still write belongs to the cell that ends."""
+        if self._descriptor is not None:
+            self._descriptor.turn_page(self._parent_header_global)
+
+    def close(self) -> None:
+        """Flush only: the next cell needs the stream, whatever this one does to it."""
+        self.flush()
+
+    def drain(self) -> None:
+        """Wait, for a bounded time, until all that was written to the descriptors, or by children, has been read."""
+        publisher = self.pub_thread
+        if publisher is not None and publisher.may_block:
+            publisher.inlet.drain(_DRAIN_SECONDS)

@@ -1,0 +1,156 @@
+"""Commands that run beside the cells: the control thread starts them, tells of them and ends them, whatever a cell does."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from .. import platform
+from . import exec_audit, tree
+from .command import MARK, PATIENCE
+
+_READ_BYTES = 64 * 1024
+#: What is kept of each stream: its newest lines, and so much of them.
+_LINES, _CHARS = 10_000, 4 * 1024 * 1024
+_LINE_CHARS = 64 * 1024
+
+
+class Jobs:
+    """The background commands of one kernel, by the names that their owner gives them."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Job] = {}
+
+    def answer(self, asked: dict[str, Any], start: Any) -> dict[str, Any]:
+        """What a request's content asks for: ``action``, and the ``name`` of a command or none for all.
+
+        ``start`` gives the program, the directory and the environment of a new one.
+        """
+        action, name = asked.get("action"), asked.get("name")
+        if action == "list":
+            return {"status": "ok", "jobs": [job.told() for job in self._jobs.values()]}
+        if action == "start" and isinstance(name, str) and name not in self._jobs:
+            try:
+                job = self._jobs[name] = _Job(name, *start(asked.get("command"), asked.get("work_dir")))
+            except (OSError, ValueError, TypeError) as exc:
+                return {"status": "error", "evalue": str(exc)}
+            return {"status": "ok", "job": job.told()}
+        found = self._jobs.get(name) if isinstance(name, str) else None
+        if found is None:
+            return {"status": "ok", "job": None}
+        if action == "kill":
+            found.kill()
+        if action == "forget" and not found.runs:
+            del self._jobs[found.name]
+        lines = asked.get("lines")
+        return {"status": "ok", "job": found.told(lines if action == "output" and isinstance(lines, int) else None)}
+
+
+class _Job:
+    """One command. It leads a session and a process group of its own, and has no stdin."""
+
+    def __init__(self, name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> None:
+        self.name = name
+        self._mark = secrets.token_hex(16)
+        self._killed = False
+        self._began, self._ended = time.monotonic(), 0.0
+        with tree.dying_first(), exec_audit.trusted():
+            self._process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env={**env, **tree.MARKED, MARK: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                **platform.HERE.apart,
+            )
+        self._streams = {"stdout": _Newest(), "stderr": _Newest()}
+        for stream, newest in self._streams.items():
+            pipe = getattr(self._process, stream)
+            threading.Thread(target=newest.take_all, args=(pipe,), name=f"{name} {stream}", daemon=True).start()
+        threading.Thread(target=self._wait, name=name, daemon=True).start()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.returncode is None
+
+    def told(self, lines: int | None = None) -> dict[str, Any]:
+        """How it is, and so many of its newest lines."""
+        code = self._process.returncode
+        status = "running" if code is None else "killed" if self._killed else "failed" if code else "stopped"
+        said: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
+        said |= {"exit_code": None if code is None else code if code >= 0 else 128 - code}
+        said["seconds"] = (self._ended or time.monotonic()) - self._began
+        for stream, newest in self._streams.items():
+            said[f"{stream}_lines"] = newest.total
+            if lines is not None:
+                said[stream], said[f"{stream}_dropped"] = newest.tail(lines)
+        return said
+
+    def kill(self) -> None:
+        """End it and all of its processes, politely at first; this does not wait."""
+        if self.runs:
+            self._killed = True
+            threading.Thread(target=self._end, name=f"end of {self.name}", daemon=True).start()
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            platform.signal_group(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
+        tree.kill_group(self._process.pid)
+        tree.sweep(MARK, self._mark)
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self._ended = time.monotonic()
+
+
+class _Newest:
+    """The newest lines of one stream, within bounds."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lines: deque[str] = deque()
+        self._open = ""
+        self._chars = 0
+        self._lock = threading.Lock()
+
+    def take_all(self, pipe: Any) -> None:
+        """Read until nobody can write any more."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with suppress(OSError, ValueError):
+            while found := os.read(pipe.fileno(), _READ_BYTES):
+                self._take(decoder.decode(found))
+        self._take(decoder.decode(b"", final=True))
+        with suppress(OSError):
+            pipe.close()
+
+    def tail(self, count: int) -> tuple[str, int]:
+        """So many of the newest lines, the one that is not ended included, and how many came before them."""
+        with self._lock:
+            lines = [*self._lines, *([self._open] if self._open else [])]
+            total = self.total + bool(self._open)
+        shown = lines[-count:] if count > 0 else []
+        return "".join(shown), total - len(shown)
+
+    def _take(self, text: str) -> None:
+        with self._lock:
+            *ended, self._open = (self._open + text).split("\n")
+            if len(self._open) > _LINE_CHARS:
+                ended, self._open = [*ended, self._open], ""
+            for line in ended:
+                self._lines.append(f"{line[:_LINE_CHARS]}\n")
+                self._chars += len(self._lines[-1])
+                self.total += 1
+            while self._lines and (len(self._lines) > _LINES or self._chars > _CHARS):
+                self._chars -= len(self._lines.popleft())

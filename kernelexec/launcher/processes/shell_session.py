@@ -1,0 +1,103 @@
+"""The session's own shell: each command is a new process, and what one changed by ``cd`` and ``export`` lasts for the next."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .. import platform
+from .command import MARK
+
+_ARGUMENT_BYTES = 100_000
+_STATE = "KERNELEXEC_STATE"
+# Saves where the command ended and what it exported; on one line, so that the shell counts the command's lines from one.
+_SAVING = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
+# Saves what a prefix has exported: that is no command's doing, and comes with each.
+_BEFORE = '{env} -0 >"${state}.before"; '
+_EXEC = re.compile(r"\bexec\b")
+# What a shell of Windows changes its directory or its environment by.
+_CHANGING = re.compile(r"\b(?:cd|chdir|pushd|set|setx|set-location)\b|\$env:", re.IGNORECASE)
+_NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
+
+
+class Lasting:
+    """What lasts between two commands: the directory, and how the environment differs from what it would be."""
+
+    def __init__(self) -> None:
+        self._directory: str | None = None
+        self._changes: dict[str, str | None] = {}
+        self._since: str | None = None
+        """The virtual environment that was active when a command changed PATH."""
+
+    def run(self, shell: Any, command: str, work_dir: str | None, stdin: str | None) -> None:
+        """Run a command by ``shell.run_argv``, and learn what it changed: nothing where the system's shells cannot save it."""
+        env, active = shell.programs.environment(self._changes, self._since), shell.programs.active
+        if not platform.HERE.lasting:
+            shell.run_argv([*platform.a_shell(), command], said=command, stdin=stdin, cwd=work_dir, env=env)
+            if _CHANGING.search(command):
+                sys.stderr.write("what a command changes by cd and set does not last on this system: give it a work_dir\n")
+            return
+        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as place:
+            state = Path(place) / "state"
+            run = command
+            if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+                Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
+                run = f'. "${_STATE}.sh"'
+            saving = (_BEFORE if shell.programs.prefix else "") + _SAVING
+            text = saving.format(state=_STATE, env=shutil.which("env") or "env", run=run)
+            directory, argv = work_dir or self._place(), platform.a_shell()
+            shell.run_argv([*argv, text, argv[0]], said=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+            before = _variables(_entries(f"{state}.before")) or env
+            learned = self._learn(state, before, active, keep_directory=work_dir is not None)
+            if not learned and not _EXEC.search(command):
+                sys.stderr.write("what the command changed by cd and export could not be saved: it does not last\n")
+
+    def place(self, shell: Any) -> tuple[str | None, dict[str, str]]:
+        """Where the next command would begin, if there was a ``cd``, and its environment."""
+        return self._directory, shell.programs.environment(self._changes, self._since)
+
+    def _place(self) -> str | None:
+        if self._directory is not None and not Path(self._directory).is_dir():
+            sys.stderr.write(f"{self._directory} is gone: the command starts in {kernel_directory()}\n")
+            self._directory = None
+        return self._directory
+
+    def _learn(self, state: Path, before: dict[str, str], active: str | None, *, keep_directory: bool) -> bool:
+        """Take over what the command left; a command that saved nothing (it ran ``exec``) changes nothing: False."""
+        directory, *entries = _entries(state) or [""]
+        after = _variables(entries)
+        if not after:
+            return False
+        if not keep_directory:
+            self._directory = directory
+        for name in (before.keys() | after.keys()) - _NOT_SAVED:
+            if after.get(name) != before.get(name):
+                self._changes[name] = after.get(name)
+                if name == "PATH":
+                    self._since = active
+        return True
+
+
+def kernel_directory() -> str | None:
+    """Where this process is; None where that is gone."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+def _entries(path: str | Path) -> list[str]:
+    with suppress(OSError):
+        return os.fsdecode(Path(path).read_bytes()).split("\0")
+    return []
+
+
+def _variables(entries: Iterable[str]) -> dict[str, str]:
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)

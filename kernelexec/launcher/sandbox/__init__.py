@@ -1,0 +1,1 @@
+"""Layers that confine this process: Landlock, seccomp, capabilities."""

@@ -1,0 +1,103 @@
+"""Landlock of Linux (``landlock(7)``): this process, and all that it starts from then on, has rights to files that are named.
+
+The system calls have one number on every architecture; the C library has no functions for them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from contextlib import suppress
+
+from ..libc import prctl, syscall
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_VERSION, _BENEATH = 1, 1
+_NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
+
+WRITE_FILE, READ_FILE = 1 << 1, 1 << 2
+_REMOVE = 1 << 4 | 1 << 5
+_MAKE_DEVICES = 1 << 6 | 1 << 11
+_MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12
+REFER, TRUNCATE, IOCTL = 1 << 13, 1 << 14, 1 << 15
+#: What a workspace is given: all but the making of devices.
+WRITE = WRITE_FILE | _REMOVE | _MAKE | REFER | TRUNCATE
+#: What a right needs that can be had for a file which is no directory.
+_OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
+#: From which version on rights are known; the others are from the first.
+_SINCE = {REFER: 2, TRUNCATE: 3, IOCTL: 5}
+_NETWORK_SINCE, _SCOPES_SINCE = 4, 6
+_TCP = 1 << 0 | 1 << 1
+_SCOPES = 1 << 0 | 1 << 1  # abstract unix sockets, and signals
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = [("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64)]
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = [("allowed", ctypes.c_uint64), ("directory", ctypes.c_int32)]
+
+
+def version() -> int:
+    """Landlock's, as the system says it; 0 where there is none, or it is off."""
+    try:
+        return max(0, syscall(_CREATE, None, 0, _VERSION))
+    except (OSError, AttributeError):
+        return 0
+
+
+class Ruleset:
+    """What is allowed, of all that it handles: reading and writing files, TCP if it is to be ``offline``, signals."""
+
+    def __init__(self, *, offline: bool) -> None:
+        """An OSError says that there is no Landlock."""
+        self.version = version()
+        self.handled = sum(
+            right
+            for right in (READ_FILE, WRITE_FILE, _REMOVE, _MAKE, _MAKE_DEVICES, REFER, TRUNCATE, IOCTL)
+            if _SINCE.get(right, 1) <= self.version
+        )
+        network = _TCP if offline and self.version >= _NETWORK_SINCE else 0
+        said = _Attributes(self.handled, network, _SCOPES if self.scoped else 0)
+        size = 8 if self.version < _NETWORK_SINCE else 16 if not self.scoped else ctypes.sizeof(said)
+        self._fd = syscall(_CREATE, ctypes.byref(said), ctypes.c_size_t(size), 0)
+
+    @property
+    def scoped(self) -> bool:
+        """Whether no process outside can be signalled, and no abstract unix socket there connected to."""
+        return self.version >= _SCOPES_SINCE
+
+    def allow(self, path: str | os.PathLike[str], rights: int, *, follow: bool = True) -> None:
+        """Allow what is there, and all beneath it; what is not there, or a link that is not to be followed, is left out."""
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+        except OSError:
+            return
+        try:
+            self.allow_open(fd, rights)
+        finally:
+            os.close(fd)
+
+    def allow_open(self, fd: int, rights: int) -> None:
+        """The same of what is open; a link is left out."""
+        kind = os.fstat(fd).st_mode
+        rights &= self.handled if stat.S_ISDIR(kind) else self.handled & _OF_FILES
+        if rights and not stat.S_ISLNK(kind):
+            with suppress(OSError):  # what is no file of a file system
+                syscall(_ADD, self._fd, _BENEATH, ctypes.byref(_Beneath(rights, fd)), 0)
+
+    def enforce(self) -> None:
+        """Hold this thread, and all that it starts, to it. Nothing takes it back."""
+        try:
+            syscall(_RESTRICT, self._fd, 0)
+        finally:
+            os.close(self._fd)
+
+
+def take_no_privileges() -> None:
+    """No program that is started from now on has more rights than this one, whatever bits its file has."""
+    prctl(_NO_NEW_PRIVILEGES, 1)
