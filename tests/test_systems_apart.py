@@ -62,10 +62,10 @@ builtins.__import__ = import_elsewhere
 sys.meta_path.insert(0, Elsewhere)
 print(len(all_of_ours()) > 30)
 from kernelexec import Executor
-from kernelexec.provisioning import systems
+from kernelexec.provisioning import platform
 from kernelexec.launcher import platform as inner
 executor = Executor("local")
-print(systems.HERE.name, inner.HERE.name, inner.resource, executor.config.isolation)
+print(platform.HERE.name, inner.HERE.name, inner.resource, executor.config.isolation)
 """
 
 

@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
-sys.path[:] = [str(here.parent), *(entry for entry in sys.path if entry != str(here))]
+sys.path[:] = [entry for entry in sys.path if entry != str(here)]
+# The package is loaded by its file: with its parent on the path, folders of kernelexec would shadow modules such as `secrets`.
+spec = spec_from_file_location(here.name, here / "__init__.py", submodule_search_locations=[str(here)])
+assert spec
+sys.modules[here.name] = module_from_spec(spec)
 programs = {
     "--guard": "guard",
     "--guard-alone": "guard",
@@ -29,7 +34,6 @@ programs = {
 }
 chosen = programs.get("".join(sys.argv[1:2]), "app")
 program = import_module(f"{here.name}.launch.{chosen}")
-sys.path.remove(str(here.parent))
 
 if chosen == "guard":
     program.main(sys.argv[2:], alone=sys.argv[1] == "--guard-alone")
