@@ -1,4 +1,4 @@
-"""What a session did before: the cells of a notebook or of a journal in order, with what is known of their end."""
+"""The recorded history of a session: the cells of a notebook or of a journal in order, with their known ends."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Literal, Self
 from kernelexec.results import Interrupted, Snapshot
 
 _BASH, _NODE = "%%bash\n", "%%script node\n"
-#: How the cell ended; None where nobody knows, as in a notebook of another tool.
+#: The end of a cell; None if it is unknown, as in a notebook of another tool.
 PastStatus = Literal["ok", "error", "aborted", "unfinished"] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PastCell:
-    """One cell that was run before, or was to be.
+    """A cell that was run before, or was queued.
 
-    ``kind`` says by which call: ``code`` by ``execute``, ``command`` by ``execute_command`` (``source`` is then the command
-    itself, ``work_dir`` and ``stdin`` go with it). ``interrupted`` is what ended it early, ``ended_kernel`` whether its
-    kernel ended with it, ``seconds`` how long it ran, ``ename`` the exception that ended it, ``may_fail`` whether it was
+    ``kind`` names the call: ``code`` is ``execute``, ``command`` is ``execute_command`` (``source`` is then the command
+    itself, with ``work_dir`` and ``stdin``). ``interrupted`` is the reason of an early end, ``ended_kernel`` whether its
+    kernel ended with it, ``seconds`` its duration, ``ename`` the exception that ended it, ``may_fail`` whether it was
     meant to raise.
     """
 
@@ -38,9 +38,9 @@ class PastCell:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if there is one.
+    """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if any.
 
-    ``replaced`` says after which cells, counted from 1, a new Python kernel had taken the place of the one before.
+    ``replaced`` lists the cells, counted from 1, after which a new Python kernel replaced the one before.
     """
 
     cells: tuple[PastCell, ...]
@@ -49,26 +49,26 @@ class Past:
     replaced: tuple[int, ...] = ()
 
     def carried(self) -> dict[str, Any]:
-        """What another replay needs of this past though it was not repeated: the snapshot and its cells, as JSON types."""
+        """Return the snapshot and its cells as JSON types, for later replays."""
         if self.snapshot is None:
             return {}
         return {"snapshot": self.snapshot.to_dict(), "covered": [asdict(cell) for cell in self.cells[: self.covered]]}
 
     @classmethod
-    def of_carried(cls, said: Mapping[str, Any]) -> Self | None:
-        """Read what ``carried`` gave; None of anything else."""
+    def of_carried(cls, value: Mapping[str, Any]) -> Self | None:
+        """Read a value of ``carried``; None for any other value."""
         from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
 
         try:
-            cells = TypeAdapter(tuple[PastCell, ...]).validate_python(said["covered"])
-            return cls(cells, Snapshot.from_dict(said["snapshot"]), len(cells))
+            cells = TypeAdapter(tuple[PastCell, ...]).validate_python(value["covered"])
+            return cls(cells, Snapshot.from_dict(value["snapshot"]), len(cells))
         except (ValueError, LookupError, TypeError):
             return None
 
 
 def called(cell: PastCell, noted: Mapping[str, Any]) -> PastCell:
-    """The call that a command of the session's shell came by, from the cell that is recorded of it and what is noted beside."""
-    given = {key: noted[key] for key in ("work_dir", "stdin") if isinstance(noted.get(key), str)}
+    """Return the call of a command of the session's shell, from its recorded cell and metadata."""
+    metadata = {key: noted[key] for key in ("work_dir", "stdin") if isinstance(noted.get(key), str)}
     if cell.source.startswith(_NODE):
-        return replace(cell, source=cell.source.removeprefix(_NODE), language="javascript", **given)
-    return replace(cell, source=cell.source.removeprefix(_BASH), kind="command", language="python", **given)
+        return replace(cell, source=cell.source.removeprefix(_NODE), language="javascript", **metadata)
+    return replace(cell, source=cell.source.removeprefix(_BASH), kind="command", language="python", **metadata)

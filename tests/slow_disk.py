@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.records.notebook import recorder
-from kernelexec.workspace.safe_files import write_atomically
+from kernelexec.workspace.safe_files import replace_file
 
 BOUND = 30
 
@@ -25,7 +25,7 @@ class Disk:
         self.writes = 0
         self.seconds = 0.0
         self.begun = threading.Event()
-        patch.setattr(recorder, "write_atomically", self.write)
+        patch.setattr(recorder, "replace_file", self.write)
 
     def write(self, path: Path, content: Iterable[bytes]) -> None:
         self.writes += 1
@@ -34,7 +34,7 @@ class Disk:
         time.sleep(self.seconds)
         if self.failure is not None:
             raise self.failure
-        write_atomically(path, content)
+        replace_file(path, content)
 
     def hang(self) -> None:
         self.free.clear()

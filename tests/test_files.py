@@ -19,7 +19,7 @@ from kernelexec.workspace import openat2 as beneath
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.globs import Globs
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 
 NOBODY = 65534
 
@@ -33,7 +33,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(work: Path) -> FileOperations:
-    return FileOperations(Access([Root(work, str(work))]), FileBounds())
+    return FileOperations(Access([FileRoot(work, str(work))]), FileBounds())
 
 
 def pieces(files: FileOperations, path: str, limit: int) -> list[FileText]:
@@ -138,12 +138,12 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 work = Path(sys.argv[1])
 try:
-    FileOperations(Access([Root(work, str(work))]), FileBounds()).write("file", "x" * 5000)
+    FileOperations(Access([FileRoot(work, str(work))]), FileBounds()).write("file", "x" * 5000)
 except FileRefused as exc:
     print(exc)
 """
@@ -186,7 +186,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
     ],
 )
 def test_what_makes_no_sense_is_said_and_changes_nothing(work: Path, call: Any, said: str) -> None:
-    files = FileOperations(Access([Root(work, str(work))]), FileBounds(read_bytes=64, write_bytes=32))
+    files = FileOperations(Access([FileRoot(work, str(work))]), FileBounds(read_bytes=64, write_bytes=32))
     (work / "file").write_text("old")
     (work / "directory").mkdir()
     with pytest.raises(InvalidRequest, match=said):
@@ -219,7 +219,7 @@ def test_a_list_takes_a_pattern_and_enters_nothing_that_tools_fill(files: FileOp
 
 
 def test_a_list_says_that_it_is_not_complete(work: Path) -> None:
-    files = FileOperations(Access([Root(work, str(work))]), FileBounds(entries=10))
+    files = FileOperations(Access([FileRoot(work, str(work))]), FileBounds(entries=10))
     for number in range(10):
         (work / str(number)).touch()
     assert (len(files.list()), files.list().complete) == (10, True)
@@ -375,9 +375,9 @@ def test_a_path_is_where_the_deeper_root_says(tmp_path: Path) -> None:
     for name in ("work", "data/own/kept", "data/own/free"):
         (base / name).mkdir(parents=True)
     roots = [
-        Root(base / "work", "/workspace"),
-        Root(base / "data", "/context/data", writable=False),
-        Root(base / "data" / "own", "/context/own", protected=(base / "data" / "own" / "kept",)),
+        FileRoot(base / "work", "/workspace"),
+        FileRoot(base / "data", "/context/data", writable=False),
+        FileRoot(base / "data" / "own", "/context/own", protected=(base / "data" / "own" / "kept",)),
     ]
     files = FileOperations(Access(roots), FileBounds(read_before_delete=False))
     assert files.write("/workspace/a", "a").path == "a"
@@ -401,7 +401,7 @@ def test_what_is_protected_stays_so_under_another_name(tmp_path: Path) -> None:
     (work / "a" / "kept").mkdir(parents=True)
     for name in ("kept/file", "single"):
         (work / "a" / name).write_text("as it was")
-    roots = [Root(work, str(work), protected=(work / "a" / "kept", work / "a" / "single"))]
+    roots = [FileRoot(work, str(work), protected=(work / "a" / "kept", work / "a" / "single"))]
     files = FileOperations(Access(roots), FileBounds(read_before_delete=False))
     (work / "a").rename(work / "b")
     for path in ("b/kept/file", "b/kept/new", "b/kept/new/inner", "b/single", "a/kept/new"):
@@ -421,7 +421,7 @@ def test_a_single_file_is_written_in_its_place(tmp_path: Path) -> None:
     single = base / "single.txt"
     single.write_text("some old text")
     before = single.stat().st_ino
-    roots = [Root(base / "work", "/workspace"), Root(single, "/context/single.txt", single=True)]
+    roots = [FileRoot(base / "work", "/workspace"), FileRoot(single, "/context/single.txt", single=True)]
     files = FileOperations(Access(roots), FileBounds(read_before_delete=False))
     assert files.write("/context/single.txt", "new") == FileWritten("/context/single.txt", 3, created=False)
     assert files.write(single, " more", append=True).size_bytes == 8

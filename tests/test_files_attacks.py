@@ -19,7 +19,7 @@ from kernelexec.errors import FileRefused, InvalidPath, KernelexecError
 from kernelexec.workspace import openat2 as beneath
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 
 SECRET = "what is outside"  # noqa: S105 - it is none
 ROUNDS = 300
@@ -55,7 +55,7 @@ class Ground:
             held = os.open(self.work, os.O_RDONLY)
             server.bind(f"/proc/self/fd/{held}/socket")
             os.close(held)
-        self.files = FileOperations(Access([Root(self.work, str(self.work))]), FileBounds(read_before_delete=False))
+        self.files = FileOperations(Access([FileRoot(self.work, str(self.work))]), FileBounds(read_before_delete=False))
 
     def unchanged(self) -> bool:
         """Whether all outside is as it was."""
@@ -66,7 +66,7 @@ class Ground:
 @pytest.fixture(params=["the system resolves", "part by part"], autouse=True)
 def branch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to open what is beneath a directory, on a system that has both."""
-    assert beneath.resolves(), "this system has no openat2: the first branch cannot be tested"
+    assert beneath.has_openat2(), "this system has no openat2: the first branch cannot be tested"
     if request.param == "part by part":
         monkeypatch.setattr(beneath, "resolves", lambda: False)
     return str(request.param)
@@ -219,7 +219,7 @@ def test_a_name_is_its_bytes(ground: Ground, one: str, other: str) -> None:
 
 
 def test_what_is_mounted_below_is_not_entered(branch: str) -> None:
-    files = FileOperations(Access([Root(Path("/"), "/")]), FileBounds())
+    files = FileOperations(Access([FileRoot(Path("/"), "/")]), FileBounds())
     for call in (
         lambda: files.read("/proc/version"),
         lambda: files.list("/proc"),
@@ -234,7 +234,7 @@ def test_what_is_mounted_below_is_not_entered(branch: str) -> None:
 def test_a_device_is_neither_read_nor_written(name: str) -> None:
     if not stat.S_ISCHR(Path("/dev", name).stat().st_mode):
         pytest.skip(f"/dev/{name} is no device here")
-    files = FileOperations(Access([Root(Path("/dev"), "/dev")]), FileBounds())
+    files = FileOperations(Access([FileRoot(Path("/dev"), "/dev")]), FileBounds())
     for call in (lambda: files.read(name), lambda: files.write(name, "x"), lambda: files.write(name, "x", append=True)):
         with pytest.raises(FileRefused, match="it is no plain file"):
             call()

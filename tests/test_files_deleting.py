@@ -15,7 +15,7 @@ from kernelexec.results import NotDeleted
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.deletion import CRITICAL, is_critical
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.agent_files.walk import walk
 from kernelexec.workspace.generated import PATTERNS, is_generated
@@ -59,7 +59,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def operations(work: Path, **bounds: Any) -> FileOperations:
-    return FileOperations(Access([Root(work, str(work))]), FileBounds(**bounds))
+    return FileOperations(Access([FileRoot(work, str(work))]), FileBounds(**bounds))
 
 
 @pytest.fixture

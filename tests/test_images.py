@@ -30,9 +30,11 @@ INSTRUCTION = re.compile(r"(ARG|FROM|USER|COPY|RUN|LABEL|ENV|WORKDIR|CMD|EXPOSE|
 
 
 def instructions(name: str) -> list[str]:
-    """The instructions of a Dockerfile, each as one line."""
-    text = (IMAGES / name / "Dockerfile").read_text(encoding="utf-8")
-    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    """The instructions of an image's Dockerfile, each as one line, with its name in the place of the argument."""
+    content = recipe(name).files["Dockerfile"]
+    text = (content if isinstance(content, bytes) else content.read_bytes()).decode()
+    image = re.search(r"^ARG IMAGE=(.*)$", text, re.MULTILINE)
+    lines = re.sub(r"\\\n\s*", "", text).replace("${IMAGE}", image[1] if image else "").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -70,7 +72,7 @@ def test_every_file_that_a_dockerfile_copies_is_in_the_context(name: str) -> Non
                 assert any(file == source or file.startswith(source) for file in files), source
 
 
-@pytest.mark.parametrize("path", [*SCRIPTS, *IMAGES.glob("*/Dockerfile")], ids=lambda path: str(path.relative_to(IMAGES)))
+@pytest.mark.parametrize("path", [*SCRIPTS, *IMAGES.glob("Dockerfile*")], ids=lambda path: str(path.relative_to(IMAGES)))
 def test_no_step_is_for_one_architecture_or_fetches_by_address(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"x86|amd64|i386|aarch64|arm64|uname|https?://|ADD |wget|curl -", text)
@@ -91,7 +93,7 @@ def test_every_package_is_pinned_to_one_version() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_package_of_an_image_has_a_pin(name: str) -> None:
     pins = {line.split("==")[0] for line in (IMAGES / "pins.txt").read_text(encoding="utf-8").splitlines()}
-    wanted = (IMAGES / name / "requirements.txt").read_text(encoding="utf-8").splitlines()[1:]
+    wanted = (IMAGES / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()[1:]
     assert set(wanted) <= pins
     assert wanted == sorted(wanted)
     assert "ipykernel" in wanted
@@ -116,7 +118,7 @@ def test_the_wheel_of_this_package_holds_all_recipes(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(tmp_path / "installed")  # noqa: S202 - it is ours
-    program = "from kernelexec.docker.images.recipes import recipe; print(sorted({*recipe('agent').files.values()}))"
+    program = "from kernelexec.docker.images.recipes import recipe; print([*recipe('agent').files.values()])"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path / "installed", check=True, capture_output=True, text=True
     )

@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Executor, KernelStartFailed, session_resources
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.safe_files import write_atomically
+from kernelexec.workspace.safe_files import replace_file
 from tests.test_recorder import cells_of
 
 OTHER = """
@@ -85,10 +85,10 @@ def test_two_writers_of_one_file_are_not_in_each_others_way(tmp_path: Path) -> N
     path = tmp_path / "s.ipynb"
 
     def content() -> Iterator[bytes]:
-        write_atomically(path, [b"inner"])
+        replace_file(path, [b"inner"])
         yield b"outer"
 
-    write_atomically(path, content())
+    replace_file(path, content())
     assert path.read_bytes() == b"outer"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -19,7 +19,7 @@ from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Stream
 from kernelexec.workspace import Watch
-from kernelexec.workspace.safe_files import write_atomically
+from kernelexec.workspace.safe_files import replace_file
 from tests.slow_disk import Disk
 from tests.test_recorder import NOTE, ODD, cells_of, executed, shown, texts_of, update
 
@@ -160,8 +160,8 @@ def test_a_notebook_that_is_being_written_is_no_file_of_a_cell(tmp_path: Path) -
         seen.append(watch.changes())
         yield b"}"
 
-    write_atomically(tmp_path / "own.ipynb", content())
-    write_atomically(tmp_path / "other.ipynb", content())
+    replace_file(tmp_path / "own.ipynb", content())
+    replace_file(tmp_path / "other.ipynb", content())
     assert seen[0] == ()
     assert len(seen[1]) == 1
     assert watch.changes() == ("other.ipynb",)

@@ -258,11 +258,11 @@ def test_every_place_where_roots_can_be_is_swept_and_a_missing_one_is_passed_ove
 
 
 def test_a_full_disk_is_a_clear_error_and_leaves_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+    def full(*_: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
     path = new_root()
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "rename", full)
     with pytest.raises(KernelStartFailed, match=r"kx-.* cannot be written in: No space left on device"):
         Root.claim(path)
     assert list(base.iterdir()) == []

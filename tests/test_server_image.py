@@ -35,7 +35,7 @@ from tests.test_cli import BOUND
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = ROOT / "images/server/compose.yaml"
-DOCKERFILE = COMPOSE.with_name("Dockerfile")
+DOCKERFILE = ROOT / "images/Dockerfile.server"
 USER = os.getuid() or 43210
 _NANO = 10**9
 
@@ -246,7 +246,7 @@ def test_the_image_installs_what_the_package_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["mcp"]]
     names = sorted({re.split(r"[<>=]", line)[0].lower().replace("_", "-") for line in wanted})
-    said = (ROOT / "images/server/requirements.txt").read_text(encoding="utf-8").splitlines()
+    said = (ROOT / "images/requirements/server.txt").read_text(encoding="utf-8").splitlines()
     assert said[1:] == names
 
 

@@ -26,8 +26,8 @@ from kernelexec.errors import InvalidWorkDir, KernelexecError
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, remarks
 from kernelexec.session import AsyncSession
 from kernelexec.text import NESTING_MAX, clean
-from kernelexec.workspace.records import write_within
 from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import replace_beneath
 
 #: Where runs have their directories in a workspace. It is one of those that no list of changed files looks into.
 _FOLDER = Path(".kernelexec")
@@ -195,7 +195,7 @@ class _Run:
         """
         for left in reversed(range(_TRIES)):
             try:
-                write_within(self._session.workspace, self._place / "lasts", b"")
+                replace_beneath(self._session.workspace, self._place / "lasts", b"")
             except OSError as exc:  # another run that ends may have removed what is above it
                 if not left:
                     message = f"{self._session.workspace} cannot be written, and there functions are answered: {exc.strerror}."
@@ -208,7 +208,7 @@ class _Run:
         """Write an answer. Where that cannot be, all that waits in the kernel is told so: by the end of the directory."""
         try:
             if self._lasts:
-                write_within(self._session.workspace, self._place / f"{call}.json", content)
+                replace_beneath(self._session.workspace, self._place / f"{call}.json", content)
         except OSError:
             self._close()
 

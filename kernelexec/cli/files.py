@@ -17,7 +17,7 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.workspace import FileOperations, Workspace
 from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 
 files_app = typer.Typer(
     name="files",
@@ -133,7 +133,7 @@ def delete(
 def _operations(work_dir: Path) -> FileOperations:
     here()
     path = Workspace.at(work_dir.expanduser()).path
-    return FileOperations(Access([Root(path, str(path))]), FileBounds(read_before_delete=False))
+    return FileOperations(Access([FileRoot(path, str(path))]), FileBounds(read_before_delete=False))
 
 
 def _stdin(most: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Accounts of users whom an image does not know, in its containers: there are programs, like sudo, that serve nobody else."""
+"""Accounts in containers for users that the image does not know: programs such as sudo need one."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from pathlib import Path, PurePosixPath
 from kernelexec.docker.client import Engine, mapped
 from kernelexec.errors import ContainerGone
 
-#: Where containers have their accounts.
+#: The directory of accounts in containers.
 PLACE = PurePosixPath("/etc")
 _NAME = b"kernel"
 _FILE_BYTES = 1024 * 1024
-#: Of a line of ``passwd``; the sixth is the home.
+#: The number of fields in a line of ``passwd``; the sixth is the home.
 _FIELDS = 7
 
 
 def missing_account(engine: Engine, container: str, user: str, home: str, *, own_home: bool = False) -> dict[str, bytes]:
-    """``passwd`` and ``group`` of a container that does not run yet, with the lines that they lack for ``UID:GID``.
+    """Return ``passwd`` and ``group`` of a container that does not run yet, with the missing lines for ``UID:GID``.
 
-    It is empty where nothing is missing, and where the image has no accounts at all. With ``own_home`` an account that is
-    there gets that home too.
+    Empty if nothing is missing, and if the image has no accounts at all. With ``own_home`` an existing account
+    gets that home too.
 
     Raises:
-        EngineRefused, EngineAway: nobody says.
+        EngineRefused, EngineAway: the files cannot be read.
     """
     passwd = _read(engine, container, "passwd")
     if passwd is None:
         return {}
     group = _read(engine, container, "group") or b""
     known = moved(passwd, user, home) if own_home else passwd
-    found = {"passwd": (passwd, with_user(known, user, home)), "group": (group, with_group(group, user))}
-    return {name: after for name, (before, after) in found.items() if after != before}
+    files = {"passwd": (passwd, with_user(known, user, home)), "group": (group, with_group(group, user))}
+    return {name: after for name, (before, after) in files.items() if after != before}
 
 
 def with_user(passwd: bytes, user: str, home: str) -> bytes:
-    """The accounts, and one for ``UID:GID`` if there is none. It has no password, and asks for none in ``shadow``."""
+    """Return the accounts with one for ``UID:GID``. It has no password, and needs none in ``shadow``."""
     uid, gid = user.encode().split(b":")
-    place = home.encode() if home.isprintable() and ":" not in home else b"/"
-    return _with_line(passwd, uid, b"*:" + uid + b":" + gid + b"::" + place + b":/bin/sh")
+    directory = home.encode() if home.isprintable() and ":" not in home else b"/"
+    return _with_line(passwd, uid, b"*:" + uid + b":" + gid + b"::" + directory + b":/bin/sh")
 
 
 def moved(passwd: bytes, user: str, home: str) -> bytes:
-    """The accounts, those of a user id with another home: some programs, like ssh, ask the account for it."""
+    """Return the accounts, with another home for a user id: some programs, such as ssh, read it there."""
     uid = user.encode().partition(b":")[0]
     lines = [line.split(b":") for line in passwd.splitlines()]
     for line in lines:
@@ -55,16 +55,16 @@ def moved(passwd: bytes, user: str, home: str) -> bytes:
 
 
 def with_group(group: bytes, user: str) -> bytes:
-    """The groups, and one for the group of ``UID:GID`` if there is none."""
+    """Return the groups with one for the group of ``UID:GID``."""
     gid = user.encode().split(b":")[1]
     return _with_line(group, gid, b"*:" + gid + b":")
 
 
 def give_account(engine: Engine, container: str, files: Mapping[str, bytes]) -> None:
-    """Put these files in the place of the container's own: it has them for itself, and can change them.
+    """Replace files of the container, which can change its copies.
 
     Raises:
-        EngineRefused, EngineAway: they are not there.
+        EngineRefused, EngineAway: the files were not replaced.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -77,13 +77,13 @@ def give_account(engine: Engine, container: str, files: Mapping[str, bytes]) -> 
 
 
 def write_account(directory: Path, files: Mapping[str, bytes]) -> list[tuple[str, str, bool]]:
-    """Write these files into a directory of this machine; the mounts by which a container sees them in the place of its own."""
+    """Write files into a directory of this machine; return the mounts that put them over the container's own."""
     mounts = []
     for name, content in files.items():
         path, fresh = directory / name, directory / f"{name}.new"
         fresh.write_bytes(content)
         fresh.chmod(0o644)
-        fresh.replace(path)  # a container that is still there keeps what it has
+        fresh.replace(path)  # an existing container keeps its file
         mounts.append((str(path), str(PLACE / name), True))
     return mounts
 
@@ -99,7 +99,7 @@ def _with_line(content: bytes, number: bytes, rest: bytes) -> bytes:
 
 
 def _read(engine: Engine, container: str, name: str) -> bytes | None:
-    """A file of the container; None where there is none, or something else."""
+    """Return a file of the container; None if it is missing or not a regular file."""
     packed = io.BytesIO()
     with suppress(ContainerGone), mapped("give a file of the container"):
         chunks, _ = engine.api.get_archive(container, str(PLACE / name))

@@ -1,4 +1,4 @@
-"""Where the engine is asked for."""
+"""The address of the engine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def host() -> str:
-    """Its address, as ``DOCKER_HOST`` says it."""
+    """Return the engine's address from ``DOCKER_HOST``, or its default."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def socket_at(address: str) -> str | None:
-    """The path of the unix socket at which an engine is asked; None where it is asked otherwise."""
+    """Return the path of the unix socket of an address; None for other kinds of addresses."""
     return "/" + address.removeprefix("unix://").lstrip("/") if address.startswith("unix://") else None

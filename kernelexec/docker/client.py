@@ -1,4 +1,4 @@
-"""Calls to the container engine, each with a bound. They block: they are made in threads."""
+"""Calls to the container engine, each with a time bound. They block: for threads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kernelexec.docker.connection import connected
 from kernelexec.docker.create_options import LOOPBACK
 from kernelexec.errors import ContainerGone, EngineAway, EngineRefused, ImageMissing
 
-#: How long one call may take, in seconds; how long the engine may take to say that it is there.
+#: The time bounds of a call, and of the first answer of the engine, in seconds.
 CALL_SECONDS = 60
 PROBE_SECONDS = 1.5
 _LOG_BYTES = 4096
-#: How long an engine that answered is taken to be there.
+#: How long an engine that answered is believed to be available.
 _FRESH_SECONDS = 10.0
 _CONFLICT = 409
 _ALIVE = frozenset({"running", "paused"})
@@ -33,7 +33,7 @@ _ALIVE = frozenset({"running", "paused"})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the engine says of a container. ``pid`` is its first process as this machine counts, 0 where it has ended."""
+    """The state of a container. ``pid`` is its first process as this machine counts, 0 if it has ended."""
 
     id: str
     name: str
@@ -44,14 +44,14 @@ class Seen:
     pid: int
     labels: Mapping[str, str]
     ports: Mapping[int, int]
-    """Its tcp ports that are published at this machine's own address, and where."""
+    """Its TCP ports, and the ports of this machine's loopback address that they are published at."""
     changed: str
-    """When it was made, or ended if it did, as the engine's clock says."""
+    """When it was created, or ended if it did, by the engine's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """One of many containers, as the engine lists them."""
+    """A container in a list of the engine."""
 
     id: str
     running: bool
@@ -68,20 +68,20 @@ class Engine:
         """Connect.
 
         Raises:
-            EngineAway: it does not answer.
+            EngineAway: the engine does not answer.
         """
         self.holders = 1
         self.whose = (os.getpid(), host())
         with mapped("answer"):
             settings = kwargs_from_env()
             with closing(connected(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings))) as asking:
-                said = asking.version(api_version=False)["ApiVersion"]
-            spoken = min(said, DEFAULT_DOCKER_API_VERSION, key=lambda text: [int(part) for part in text.split(".")])
+                newest = asking.version(api_version=False)["ApiVersion"]
+            spoken = min(newest, DEFAULT_DOCKER_API_VERSION, key=lambda text: [int(part) for part in text.split(".")])
             self.api = connected(APIClient(version=spoken, timeout=timeout, **settings))
 
     @classmethod
     def shared(cls) -> Engine:
-        """The connection of this process; whoever has it gives it back by ``release``.
+        """Return the connection of this process; each caller must call ``release``.
 
         Raises:
             EngineAway: the engine does not answer.
@@ -95,7 +95,7 @@ class Engine:
             return shared
 
     def release(self) -> None:
-        """Give the connection back; the last one closes it."""
+        """Release the connection; the last release closes it."""
         with self._guard:
             self.holders -= 1
             if self.holders:
@@ -111,70 +111,70 @@ class Engine:
         self.release()
 
     def create(self, name: str | None, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-        """Make a container of the engine's own settings; its id. It does not run yet.
+        """Create a container from the engine's own settings; return its id. It does not run yet.
 
         Raises:
-            ImageMissing, EngineRefused, EngineAway: there is no container.
+            ImageMissing, EngineRefused, EngineAway: the container was not created.
         """
         with mapped("make a container", image=str(settings["image"])):
-            made = self.api.create_container(name=name, host_config=self.api.create_host_config(**host), **settings)
-        return str(made["Id"])
+            created = self.api.create_container(name=name, host_config=self.api.create_host_config(**host), **settings)
+        return str(created["Id"])
 
     def start(self, container: str) -> None:
-        """Let it run.
+        """Start a container.
 
         Raises:
-            EngineRefused, EngineAway: it does not.
+            EngineRefused, EngineAway: the container was not started.
         """
         with mapped("start the container"):
             self.api.start(container)
 
     def see(self, container: str) -> Seen:
-        """What it is now.
+        """Return the state of a container.
 
         Raises:
-            ContainerGone: there is none of that id or name.
-            EngineAway: nobody says.
+            ContainerGone: there is no container of that id or name.
+            EngineAway: the engine does not answer.
         """
         with mapped("describe the container"):
-            said = self.api.inspect_container(container)
-        state = said["State"]
+            answer = self.api.inspect_container(container)
+        state = answer["State"]
         return Seen(
-            id=said["Id"],
-            name=str(said["Name"]).removeprefix("/"),
-            image=str(said["Config"]["Image"]),
+            id=answer["Id"],
+            name=str(answer["Name"]).removeprefix("/"),
+            image=str(answer["Config"]["Image"]),
             running=bool(state["Running"]),
             exit_code=int(state["ExitCode"]),
             out_of_memory=bool(state["OOMKilled"]),
             pid=int(state["Pid"]),
-            labels=said["Config"]["Labels"] or {},
-            ports=dict(_published(said["NetworkSettings"].get("Ports") or {})),
-            changed=max(str(said["Created"]), str(state["FinishedAt"])),
+            labels=answer["Config"]["Labels"] or {},
+            ports=dict(_published(answer["NetworkSettings"].get("Ports") or {})),
+            changed=max(str(answer["Created"]), str(state["FinishedAt"])),
         )
 
     def signal(self, container: str, signum: int) -> None:
-        """Send a signal to its first process, which hands it on; nothing where it has ended.
+        """Send a signal to a container's first process, which forwards it; nothing if it has ended.
 
         Raises:
-            EngineAway: nobody could.
+            EngineAway: the signal was not sent.
         """
         with suppress(ContainerGone, EngineRefused), mapped("signal the container"):
             self.api.kill(container, signal=signum)
 
     def rename(self, container: str, name: str) -> None:
-        """Give it another name.
+        """Rename a container.
 
         Raises:
-            EngineFailed: it has none, or another one has it.
+            EngineFailed: the name is taken, or the container is gone.
         """
         with mapped("rename the container"):
             self.api.rename(container, name)
 
     def remove(self, container: str) -> None:
-        """End and remove it, with whatever runs in it; nothing where it is gone.
+        """Kill and remove a container; nothing if it is gone.
 
         Raises:
-            EngineAway, EngineRefused: it may still be there.
+            EngineAway, EngineRefused: the container may still exist.
         """
         with suppress(ContainerGone), mapped("remove the container"):
             try:
@@ -182,14 +182,14 @@ class Engine:
             except APIError as exc:
                 if exc.response is None or exc.response.status_code != _CONFLICT:
                     raise
-                # It is being removed already, and has its name until it is gone.
+                # It is being removed already, and keeps its name until it is gone.
                 self.api.wait(container, timeout=CALL_SECONDS, condition="removed")
 
     def pull(self, image: str, *, platform: str | None = None) -> None:
-        """Get an image from its registry, by default for the engine's own platform; this may take minutes.
+        """Pull an image from its registry, by default for the engine's own platform; this may take minutes.
 
         Raises:
-            ImageMissing, EngineRefused, EngineAway: it did not come.
+            ImageMissing, EngineRefused, EngineAway: the image was not pulled.
         """
         repository, tag = parse_repository_tag(image)
         with mapped(f"get the image {image}", image=image):
@@ -198,50 +198,50 @@ class Engine:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
     def logs(self, container: str) -> str:
-        """The end of what its first process wrote; empty where that cannot be had."""
+        """Return the end of the output of a container's first process; empty if it is not available."""
         with suppress(ContainerGone, EngineAway, EngineRefused), mapped("give the container's output"):
-            said = self.api.logs(container, tail=100)
-            return bytes(said)[-_LOG_BYTES:].decode("utf-8", "replace")
+            output = self.api.logs(container, tail=100)
+            return bytes(output)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
 
     def labelled(self, label: str) -> list[Labelled]:
-        """All containers that have a label, those that have ended too.
+        """Return all containers with a label, ended ones too.
 
         Raises:
-            EngineAway: nobody says.
+            EngineAway: the engine does not answer.
         """
         with mapped("list containers"):
             listed = self.api.containers(all=True, filters={"label": label})
-        return [Labelled(str(one["Id"]), one["State"] in _ALIVE, one["Labels"]) for one in listed]
+        return [Labelled(str(container["Id"]), container["State"] in _ALIVE, container["Labels"]) for container in listed]
 
     @contextmanager
     def events(self, label: str) -> Iterator[tuple[Iterator[tuple[str, str]], Callable[[], None]]]:
-        """What happens to containers that have a label, as it does: action and container; and what wakes its reader.
+        """Stream events of containers with a label, as actions and containers; yield it with a function that ends it.
 
         Raises:
-            EngineAway: nobody says, or says any more.
+            EngineAway: the stream cannot be opened, or broke.
         """
         with mapped("tell what happens"):
             stream = self.api.events(decode=True, filters={"type": "container", "label": label})
 
         def hang_up() -> None:
-            with suppress(Exception):  # it is closed already
+            with suppress(Exception):  # it may be closed already
                 stream.close()
 
         try:
-            yield _told(stream), hang_up
+            yield _actions(stream), hang_up
         finally:
             hang_up()
 
 
 def _published(ports: Mapping[str, list[dict[str, str]] | None]) -> Iterator[tuple[int, int]]:
     for name, places in ports.items():
-        for place in places or []:
-            if place["HostIp"] == LOOPBACK:
-                yield int(name.removesuffix("/tcp")), int(place["HostPort"])
+        for address in places or []:
+            if address["HostIp"] == LOOPBACK:
+                yield int(name.removesuffix("/tcp")), int(address["HostPort"])
 
 
-def _told(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
+def _actions(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
     with mapped("tell what happens"):
         for event in stream:
             yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
@@ -251,7 +251,7 @@ _answered: dict[str, float] = {}
 
 
 def probe() -> str | None:
-    """Why no engine can be used, in a sentence; None where one answers, or did a moment ago. It takes two seconds at most."""
+    """Return why no engine can be used, in a sentence; None if it answers, or did a moment ago. At most two seconds."""
     address, now = host(), time.monotonic()
     if now - _answered.get(address, -math.inf) < _FRESH_SECONDS:
         return None
@@ -265,7 +265,7 @@ def probe() -> str | None:
 
 @contextmanager
 def mapped(what: str, *, image: str = "") -> Iterator[None]:
-    """Whatever docker raises as an error of ours."""
+    """Translate errors of the library ``docker`` into ours."""
     try:
         yield
     except ImageNotFound as exc:
@@ -281,10 +281,10 @@ def mapped(what: str, *, image: str = "") -> Iterator[None]:
 
 
 def _cause(exc: BaseException) -> str:
-    """The reason, as a sentence."""
+    """Return the reason of an error as a sentence."""
     address = host()
     reason: BaseException | None = exc
-    while reason is not None:  # docker and what it is made of wrap what the socket said
+    while reason is not None:  # docker and its libraries wrap the socket's own error
         match reason:
             case FileNotFoundError():
                 return f"there is no socket at {address}. Is Docker installed and started?"

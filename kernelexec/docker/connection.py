@@ -1,4 +1,4 @@
-"""Connections to the engine's unix socket. One that fails leaves no socket open, as docker's own does."""
+"""Connections to the engine's unix socket. Unlike docker's own, a failed one leaves no socket open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONNECT_SECONDS = 1.5
 
 
 def connected(client: APIClient) -> APIClient:
-    """The same client; every connection that it makes from now on is one of these."""
+    """Make a client open such connections; return the same client."""
     if (path := socket_at(host())) is not None:
         client.mount("http+docker://", _Adapter(path, client.timeout))  # type: ignore[no-untyped-call]
     return client

@@ -1,4 +1,4 @@
-"""What a container uses, and the limits that can be changed while it runs."""
+"""The resource usage of a container, and the limits that can be changed while it runs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _BAD, _GONE = 400, 404
 
 
 def usage(engine: Engine, container: str) -> Stats:
-    """The figures of a container at this moment.
+    """Return the resource usage of a container at this moment.
 
     Raises:
-        ContainerGone, EngineAway, EngineRefused: there are none.
+        ContainerGone, EngineAway, EngineRefused: the usage is not available.
     """
     with mapped("tell what the container uses"):
         used = engine.api.stats(container, stream=False, one_shot=True)
-        said = engine.api.inspect_container(container)
-    return figures(used, said)
+        inspected = engine.api.inspect_container(container)
+    return figures(used, inspected)
 
 
-def figures(used: Mapping[str, Any], said: Mapping[str, Any]) -> Stats:
-    """From the engine's answers to `stats` and `inspect`."""
-    host, memory, pids = said["HostConfig"], used.get("memory_stats") or {}, used.get("pids_stats") or {}
+def figures(used: Mapping[str, Any], inspected: Mapping[str, Any]) -> Stats:
+    """Return the resource usage from the engine's answers to `stats` and `inspect`."""
+    host, memory, pids = inspected["HostConfig"], used.get("memory_stats") or {}, used.get("pids_stats") or {}
     total = ((used.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
     nano = host.get("NanoCpus")
     return Stats(
@@ -41,20 +41,20 @@ def figures(used: Mapping[str, Any], said: Mapping[str, Any]) -> Stats:
         cpus=nano / _BILLION if nano else None,
         pids=pids.get("current"),
         pids_limit=host.get("PidsLimit") or None,
-        container=said["Id"],
-        container_name=str(said["Name"]).removeprefix("/"),
-        image=said["Config"]["Image"],
+        container=inspected["Id"],
+        container_name=str(inspected["Name"]).removeprefix("/"),
+        image=inspected["Config"]["Image"],
         network=host.get("NetworkMode"),
     )
 
 
 def change(engine: Engine, container: str, *, memory_bytes: int | None, swap_bytes: int | None, cpus: float | None) -> None:
-    """Set limits of a running container, None being no change; ``swap_bytes`` is memory and swap together.
+    """Set limits of a running container; None changes nothing. ``swap_bytes`` is memory and swap together.
 
-    docker's own call knows no `NanoCpus`, and processors that were given by it cannot be changed in any other way.
+    The library's own call does not know `NanoCpus`, and only `NanoCpus` can change limits that were set by it.
 
     Raises:
-        ContainerGone, EngineAway, EngineRefused: nothing changed, or nobody can know.
+        ContainerGone, EngineAway, EngineRefused: the limits may be unchanged.
     """
     wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": swap_bytes}
     if cpus is not None:
@@ -68,9 +68,9 @@ def change(engine: Engine, container: str, *, memory_bytes: int | None, swap_byt
 
 
 def _in_use(memory: Mapping[str, Any]) -> int | None:
-    """What cannot be taken back at once: usage less the cache of files that nobody looked at for a while."""
+    """Return the memory that cannot be reclaimed at once: usage less inactive file cache."""
     if "usage" not in memory:
         return None
-    found = memory.get("stats") or {}
-    idle = found.get("total_inactive_file", found.get("inactive_file", 0))
+    counters = memory.get("stats") or {}
+    idle = counters.get("total_inactive_file", counters.get("inactive_file", 0))
     return max(0, int(memory["usage"]) - int(idle))

@@ -1,4 +1,4 @@
-"""A kernel's container in the engine's own words. Pure: what is locked down, and which option relaxes it, is read here."""
+"""The options of the engine for a kernel's container. Pure: all restrictions, and the settings that relax them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kernelexec.config import HOME_INSIDE, Container, Limits
 _DEAF = {"max-size": "1m", "max-file": "1"}
 _TMPFS = "rw,noexec,nosuid,nodev,size={},{}"
 _BILLION = 1_000_000_000
-#: The one address at which ports are published.
+#: The only address at which ports are published.
 LOOPBACK = "127.0.0.1"
-#: The network of containers that are to have none, and have published ports.
+#: The network of containers with published ports, but without any other network.
 NETWORK = "kernelexec"
-#: Nobody answers there: names are not looked up by the engine either, which asks the servers that a container would.
+#: No name server: nothing answers there, and the engine resolves names by the same servers.
 _NO_DNS = [LOOPBACK]
 _SOON = ["timeout:1", "attempts:1"]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One container to be made."""
+    """A container to be created."""
 
     image: str
     command: tuple[str, ...]
@@ -33,22 +33,22 @@ class Order:
     user: str
     cwd: str
     mounts: tuple[tuple[str, str, bool], ...]
-    """Where it is on this machine, or the name of a volume; where it is in the container, and whether it can only be read."""
+    """Of each mount: its path on this machine or its volume, its path in the container, and whether it is read-only."""
     labels: Mapping[str, str]
     options: Container
     limits: Limits = field(default_factory=Limits)
     ports: tuple[int, ...] = ()
-    """Ports of the container that are published on this machine's own address, each at one that is free."""
+    """Ports of the container that are published on this machine's loopback address, each at a free port."""
     has_init: bool = False
-    """Whether its command reaps what other processes leave, as a first process must."""
+    """Whether its command reaps orphaned processes, as a first process must."""
 
     @property
     def network(self) -> str:
-        """Which one it is in."""
+        """Return the name of its network."""
         return network_of(self.options.network, self.ports)
 
     def settings(self) -> dict[str, Any]:
-        """What the container is."""
+        """Return the settings of the container itself."""
         return {
             "image": self.image,
             "command": list(self.command),
@@ -63,7 +63,7 @@ class Order:
         }
 
     def host(self) -> dict[str, Any]:
-        """What the machine gives it."""
+        """Return the settings of its host: limits, mounts and network."""
         options = self.options
         memory = options.memory_bytes
         return {
@@ -90,7 +90,7 @@ class Order:
         }
 
     def _in_memory(self, path: str, size: int) -> str:
-        """How a directory in memory is made: anybody's, but for a home, which is the kernel's own."""
+        """Return the options of a directory in memory: writable by all, but for a home, which belongs to the kernel's user."""
         if not path.startswith(HOME_INSIDE):
             return _TMPFS.format(size, "mode=1777")
         return _TMPFS.format(size, "uid={},gid={},mode=0755".format(*self.options.ids))
@@ -101,7 +101,7 @@ class Order:
 
     @property
     def _hostname(self) -> str | None:
-        """The name that is chosen; one of ours for sudo, which looks it up: without a network the engine leaves it unknown."""
+        """Return the chosen host name, or ours for sudo, which looks it up and has no network."""
         return self.options.hostname or ("kernel" if self._is_alone else None)
 
     def _ulimits(self) -> list[Ulimit]:
@@ -111,7 +111,7 @@ class Order:
 
 
 def network_of(wanted: str, ports: Collection[object]) -> str:
-    """The network of a container with such ports. Nothing can be published in ``none``: then nothing leads out of it."""
+    """Return the network of a container with such ports, which cannot be published in ``none``: a network without a way out."""
     return NETWORK if ports and wanted == "none" else wanted
 
 

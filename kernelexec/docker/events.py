@@ -1,4 +1,4 @@
-"""News of containers as the engine tells it: one thread for all kernels of this process."""
+"""Events of containers from the engine: one thread for all kernels of this process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger("kernelexec")
 
 
 class News:
-    """Says when a container is to be looked at: it may have ended, or the engine went away or came back.
+    """A stream that says when to inspect a container: it may have ended, or the engine went away or came back.
 
-    News is a reason to look and never a proof: what became of a container is what the engine says when it is asked.
+    An event is a reason to inspect and never a proof: the state of a container is the engine's answer.
     """
 
     _current: News | None = None
@@ -40,7 +40,7 @@ class News:
 
     @classmethod
     def hold(cls) -> Self:
-        """The one of this process, listening; whoever has it lets go of it. It blocks: for a thread.
+        """Return the stream of this process; each caller must release it. It blocks: for a thread.
 
         Raises:
             EngineAway: the engine does not answer.
@@ -57,7 +57,7 @@ class News:
         return current
 
     def let_go(self) -> None:
-        """Stop listening if nobody else wants to hear. It blocks: for a thread."""
+        """Release the stream; the last release ends it. It blocks: for a thread."""
         with self._guard:
             self._holders -= 1
             last = not self._holders
@@ -71,7 +71,7 @@ class News:
 
     @contextmanager
     def of(self, container: str) -> Iterator[asyncio.Event]:
-        """An event of the running loop, set whenever that container is to be looked at."""
+        """Yield an event of the running loop that is set whenever the container should be inspected."""
         loop, look = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -86,11 +86,11 @@ class News:
             self._out_of_memory.pop(container, None)
 
     def memory_kills(self, container: str) -> int:
-        """How often something in that container was killed for want of memory, while somebody watched it."""
+        """Return how often a process in the container was killed for lack of memory, while it was watched."""
         return self._out_of_memory[container]
 
     def _listen(self) -> None:
-        """The thread. Whatever breaks the stream, everybody looks; and again when the engine is back."""
+        """Read events: the thread. When the stream breaks, and when the engine is back, all containers are inspected."""
         while not self._over.is_set():
             try:
                 with self.engine.events(OWNER) as (told, self._hang_up):

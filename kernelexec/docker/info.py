@@ -1,4 +1,4 @@
-"""What the engine says of itself, and which images it has."""
+"""The engine's description of itself, and the names of its images."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class About:
     images: tuple[str, ...]
 
     def first_of(self, names: Iterable[str]) -> str | None:
-        """The first of these images that is there."""
+        """Return the first of these images that the engine has."""
         here = {name.removesuffix(":latest") for name in self.images}
         return next((name for name in names if name.removesuffix(":latest") in here), None)
 
 
 def about(engine: Engine) -> About:
-    """Ask it.
+    """Return the description of an engine.
 
     Raises:
-        EngineAway: it does not say.
+        EngineAway: the engine does not answer.
     """
     try:
-        said, found = engine.api.info(), engine.api.images()
+        answer, listed = engine.api.info(), engine.api.images()
     except (DockerException, OSError) as exc:
         raise EngineAway(f"The container engine does not say what it is: {exc}") from exc
     return About(
-        version=str(said.get("ServerVersion", "unknown")),
-        system=str(said.get("OperatingSystem", "unknown")),
-        cgroup=str(said.get("CgroupVersion") or "1"),
-        live_restore=bool(said.get("LiveRestoreEnabled")),
-        images=tuple(sorted(name for image in found for name in image.get("RepoTags") or () if name != "<none>:<none>")),
+        version=str(answer.get("ServerVersion", "unknown")),
+        system=str(answer.get("OperatingSystem", "unknown")),
+        cgroup=str(answer.get("CgroupVersion") or "1"),
+        live_restore=bool(answer.get("LiveRestoreEnabled")),
+        images=tuple(sorted(name for image in listed for name in image.get("RepoTags") or () if name != "<none>:<none>")),
     )

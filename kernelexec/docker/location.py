@@ -1,4 +1,4 @@
-"""What can be told, at no cost, of where an engine is: on this machine, in a virtual one, or elsewhere."""
+"""The location of an engine as far as it says: on this machine, in a virtual machine, or elsewhere."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _NEAR = frozenset({"", "localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """What an engine says of its machine, and what the way to it says."""
+    """An engine's description of its machine, and its address."""
 
     address: str
-    """Where it is asked."""
+    """The address of the engine."""
     system: str
-    """The name of its machine's operating system; ``Docker Desktop`` for that one's virtual machine."""
+    """The operating system of its machine; ``Docker Desktop`` in the virtual machine of that."""
     node: str
     release: str
-    """The name of its machine, and the release of that one's kernel."""
+    """The name of its machine, and the release of the machine's kernel."""
     listener: int
-    """The process behind its unix socket as this one counts; 0 if there is none, or it cannot be seen."""
+    """The process that listens at its unix socket, as this machine counts; 0 if it is unknown."""
 
     @property
     def remote(self) -> bool:
-        """Whether it is asked for on another machine by name."""
-        place = urlsplit(self.address)
-        return place.scheme == "ssh" or (place.scheme in {"tcp", "http", "https"} and (place.hostname or "") not in _NEAR)
+        """Return whether its address names another machine."""
+        url = urlsplit(self.address)
+        return url.scheme == "ssh" or (url.scheme in {"tcp", "http", "https"} and (url.hostname or "") not in _NEAR)
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
-        """Ask the engine.
+        """Return the location of an engine.
 
         Raises:
-            EngineAway, EngineRefused: it does not say.
+            EngineAway, EngineRefused: the engine does not answer.
         """
         with mapped("describe itself"):
-            said = engine.api.info()
+            answer = engine.api.info()
         address = host()
-        return cls(address, said["OperatingSystem"], said["Name"], said["KernelVersion"], _listener(address))
+        return cls(address, answer["OperatingSystem"], answer["Name"], answer["KernelVersion"], _listener(address))
 
 
 def _listener(address: str) -> int:

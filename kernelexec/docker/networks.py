@@ -1,4 +1,4 @@
-"""The network of kernels that have none but for their ports, which are published: no way out, and none to one another."""
+"""The network of kernels whose ports are published: no way out, and no way to each other."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from kernelexec.errors import ContainerGone, EngineAway, EngineRefused
 
 LABEL = "kernelexec.network"
 _BRIDGE = "com.docker.network.bridge."
-#: An engine makes no second bridge of a name: of several who make the network at once, one does. Containers do not hear each
-#: other. What they send elsewhere goes to a gateway that is not there; the machine itself is reached at the bridge's address.
+#: An engine creates no second bridge of a name: of several callers, one creates the network. Containers do not see each
+#: other. Packets to elsewhere go to a gateway that does not exist; the machine itself is reached at the bridge's address.
 _OPTIONS = {
     f"{_BRIDGE}name": "kernelexec0",
     f"{_BRIDGE}enable_ip_masquerade": "false",
     f"{_BRIDGE}enable_icc": "false",
     f"{_BRIDGE}host_binding_ipv4": LOOPBACK,
 }
-#: How the engine's bridges call the address of a gateway that is not the bridge's own.
+#: The engine's option for the address of a gateway that is not the bridge's own.
 _NOWHERE = "DefaultGatewayIPv4"
 _TRIES, _PAUSE_SECONDS = 10, 0.05
 
 
 def start(engine: Engine, container: str, order: Order) -> None:
-    """Let a container run; what it needs of networks is made. Another process may remove that, or take its addresses, before.
+    """Start a container after creating its network, which another process may remove, or whose addresses it may take.
 
     Raises:
-        ContainerGone, EngineRefused, EngineAway: it does not run.
+        ContainerGone, EngineRefused, EngineAway: the container was not started.
     """
     if order.network != NETWORK:
         engine.start(container)
@@ -41,7 +41,7 @@ def start(engine: Engine, container: str, order: Order) -> None:
     for attempt in range(1, _TRIES + 1):
         last = attempt == _TRIES
         if attempt > 1:
-            time.sleep(secrets.randbelow(attempt) * _PAUSE_SECONDS)  # several who begin at once get out of each other's way
+            time.sleep(secrets.randbelow(attempt) * _PAUSE_SECONDS)  # concurrent callers avoid each other
         try:
             _provide(engine)
         except (ContainerGone, EngineRefused):
@@ -58,13 +58,13 @@ def start(engine: Engine, container: str, order: Order) -> None:
 
 
 def remove_unused(engine: Engine) -> None:
-    """Remove the network unless a container runs in it; then the engine refuses."""
+    """Remove the network; the engine refuses if a container runs in it."""
     with suppress(EngineAway, EngineRefused):
         with mapped("list networks"):
             listed = engine.api.networks(filters={"label": LABEL})
-        for found in listed:
+        for network in listed:
             with suppress(ContainerGone, EngineRefused), mapped("remove the network"):
-                engine.api.remove_network(found["Id"])
+                engine.api.remove_network(network["Id"])
 
 
 def _provide(engine: Engine) -> None:
@@ -75,13 +75,13 @@ def _provide(engine: Engine) -> None:
         _make(engine)
     except EngineRefused:
         with suppress(ContainerGone):
-            _check(_look(engine))  # somebody was faster
+            _check(_look(engine))  # another process was faster
             return
         raise
 
 
 def _make(engine: Engine) -> None:
-    """Have the engine choose addresses that are free, and make the network of them, with a gateway that nobody is."""
+    """Create the network of free addresses that the engine chooses, with a gateway that does not exist."""
     with mapped("choose addresses for a network"):
         name = f"{NETWORK}-{secrets.token_hex(4)}"
         trial = engine.api.create_network(name, "bridge", labels={LABEL: "1"}, enable_ipv6=False)["Id"]
@@ -100,16 +100,16 @@ def _make(engine: Engine) -> None:
 
 def _look(engine: Engine) -> dict[str, Any]:
     with mapped("describe the network"):
-        found: dict[str, Any] = engine.api.inspect_network(NETWORK)
-    return found
+        network: dict[str, Any] = engine.api.inspect_network(NETWORK)
+    return network
 
 
-def _check(found: dict[str, Any]) -> None:
-    kept = _OPTIONS.items() <= found["Options"].items() and _leads_nowhere(found)
-    if LABEL not in (found["Labels"] or {}) or not kept:
+def _check(network: dict[str, Any]) -> None:
+    kept = _OPTIONS.items() <= network["Options"].items() and _leads_nowhere(network)
+    if LABEL not in (network["Labels"] or {}) or not kept:
         message = f"The network {NETWORK!r} is there and is not as it should be: remove it (`docker network rm {NETWORK}`)."
         raise EngineRefused(message)
 
 
-def _leads_nowhere(found: dict[str, Any]) -> bool:
-    return all(_NOWHERE in (pool.get("AuxiliaryAddresses") or {}) for pool in found["IPAM"]["Config"])
+def _leads_nowhere(network: dict[str, Any]) -> bool:
+    return all(_NOWHERE in (pool.get("AuxiliaryAddresses") or {}) for pool in network["IPAM"]["Config"])

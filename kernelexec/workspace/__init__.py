@@ -1,4 +1,4 @@
-"""A session's directory: where its code runs, what it changed there, where displays are saved, what is done to its files."""
+"""A session's directory: its files, the changes of cells in it, saved displays, and an agent's operations on files."""
 
 from __future__ import annotations
 

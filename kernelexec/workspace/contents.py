@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelexec.workspace.displays import DIRECTORY
 from kernelexec.workspace.file_changes import Watch
-from kernelexec.workspace.records import read_plain
+from kernelexec.workspace.safe_files import read_regular
 
 #: Of a larger file the times count, not the content; in bytes.
 _FILE_BYTES = 16 * 1024 * 1024
@@ -73,7 +73,7 @@ class Contents:
         text = repr(seen)
         if seen and seen[-1] <= _FILE_BYTES:
             try:
-                text = f"{seen[0]:o} {hashlib.sha256(read_plain(path, _FILE_BYTES + 1)).hexdigest()}"
+                text = f"{seen[0]:o} {hashlib.sha256(read_regular(path, _FILE_BYTES + 1)).hexdigest()}"
             except OSError:
                 text = f"unread {seen}"
         self._known[str(path)] = seen, text

@@ -1,4 +1,4 @@
-"""Context paths as they are when a session opens: that each is there, what in them is protected, and how they are called."""
+"""Context paths of a session, checked when it opens: their kinds, their protected paths and their names."""
 
 from __future__ import annotations
 
@@ -11,92 +11,98 @@ from pathlib import Path
 from kernelexec.config import Config, ContextPath
 from kernelexec.errors import InvalidConfig
 
-#: Where containers have them unless they are at their own paths.
+#: The directory of context paths in containers, unless they are mounted at their own paths.
 CONTEXT_INSIDE = "/context"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One of them; all paths are absolute, with links resolved."""
+    """A context path; all paths are absolute, with links resolved."""
 
     path: Path
     name: str
     writable: bool
     protected: tuple[Path, ...] = ()
-    """What in it can only be read."""
+    """Paths in it that can only be read."""
     single: bool = False
-    """Whether it is one file."""
+    """Whether it is a file."""
 
 
 def contexts(config: Config, workspace: Path | None = None) -> tuple[Context, ...]:
-    """The context paths of a configuration, for a session in that ``workspace``.
+    """Return the context paths of a configuration for a session in ``workspace``.
 
     Raises:
-        InvalidConfig: one is not there, no directory or plain file, named twice, the workspace itself, or in the workspace
-            where nothing could keep a kernel from writing it.
+        InvalidConfig: a path is missing, neither directory nor regular file, named twice, the workspace itself, or in it
+            where nothing keeps a kernel from writing it.
     """
-    found = tuple(map(_found, config.context_paths))
-    _check_once((str(context.path) for context in found), "a path has one permission, so it is named once")
+    paths = tuple(map(_context, config.context_paths))
+    _check_once((str(context.path) for context in paths), "a path has one permission, so it is named once")
     classic = config.isolation == "container" and config.container.layout == "classic"
-    named = (one.name for one, given in zip(found, config.context_paths, strict=True) if classic or given.name is not None)
+    named = (
+        context.name
+        for context, setting in zip(paths, config.context_paths, strict=True)
+        if classic or setting.name is not None
+    )
     _check_once(named, f"two paths cannot be at one place below {CONTEXT_INSIDE}: give them a `name` each")
     if workspace is not None:
-        _check_workspace(found, workspace, config)
-    return found
+        _check_workspace(paths, workspace, config)
+    return paths
 
 
-def permissions(found: Sequence[Context]) -> dict[Path, bool]:
-    """Whether what is named, and what is protected in it, can be written; of paths in each other the deeper one counts."""
-    return {context.path: context.writable for context in found} | {path: False for one in found for path in one.protected}
+def permissions(paths: Sequence[Context]) -> dict[Path, bool]:
+    """Return which paths can be written: context paths and the protected paths in them; of nested paths the deeper counts."""
+    return {context.path: context.writable for context in paths} | {
+        path: False for context in paths for path in context.protected
+    }
 
 
-def _found(given: ContextPath) -> Context:
-    kind = _kind(given.path)
+def _context(setting: ContextPath) -> Context:
+    kind = _kind(setting.path)
     if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
-        message = f"context_paths: {given.path} is neither a directory nor a plain file."
+        message = f"context_paths: {setting.path} is neither a directory nor a plain file."
         raise InvalidConfig(message)
-    for one in given.protected_paths:
-        _kind(one)
-    name = given.name or given.path.name
-    return Context(given.path, name, given.permission == "write", given.protected_paths, single=stat.S_ISREG(kind))
+    for path in setting.protected_paths:
+        _kind(path)
+    name = setting.name or setting.path.name
+    return Context(setting.path, name, setting.permission == "write", setting.protected_paths, single=stat.S_ISREG(kind))
 
 
 def _kind(path: Path) -> int:
-    """What is there, over no link: the configuration has resolved them, and one that came later was put there by somebody.
+    """Return the mode of a path, over no link: the configuration resolved links, so a link now was created since.
 
     Raises:
-        InvalidConfig: nothing is there, or a link is, or is on the way.
+        InvalidConfig: the path is missing, or a part of it is a link.
     """
     try:
-        kind, found = path.lstat().st_mode, path.resolve(strict=True)
+        kind, resolved = path.lstat().st_mode, path.resolve(strict=True)
     except (OSError, RuntimeError) as exc:
-        why = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-        message = f"context_paths: {path} cannot be had: {why}. Make it, or leave it out."
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+        message = f"context_paths: {path} cannot be had: {reason}. Make it, or leave it out."
         raise InvalidConfig(message) from exc
-    if found != path:
-        message = f"context_paths: {path} leads to {found} by a link that was not there before: look who put it there."
+    if resolved != path:
+        message = f"context_paths: {path} leads to {resolved} by a link that was not there before: look who put it there."
         raise InvalidConfig(message)
     return kind
 
 
-def _check_once(names: Iterable[str], why: str) -> None:
+def _check_once(names: Iterable[str], reason: str) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            message = f"context_paths: {name} is there {count} times: {why}."
+            message = f"context_paths: {name} is there {count} times: {reason}."
             raise InvalidConfig(message)
 
 
-def _check_workspace(found: Sequence[Context], workspace: Path, config: Config) -> None:
-    """Refuse what contradicts the workspace, which can be written as a whole.
+def _check_workspace(paths: Sequence[Context], workspace: Path, config: Config) -> None:
+    """Refuse read-only paths in the workspace, which can be written as a whole.
 
     Landlock knows rights and no exceptions: where nothing is mounted over a path in the workspace, it could be written.
     """
-    protected = [path for context in found for path in context.protected]
-    for path in (*(context.path for context in found), *protected):
+    protected = [path for context in paths for path in context.protected]
+    for path in (*(context.path for context in paths), *protected):
         if path == workspace or (path in protected and path in workspace.parents):
             message = f"context_paths: {path} is, or holds, the session's workspace {workspace}, which is its own to write."
             raise InvalidConfig(message)
-    kept = [path for path, writable in permissions(found).items() if not writable and workspace in path.parents]
+    kept = [path for path, writable in permissions(paths).items() if not writable and workspace in path.parents]
     if kept and config.confines and config.isolation != "bubblewrap":
         message = (
             f"context_paths: {kept[0]} is to be read only, and is in the workspace {workspace}, which kernels on this machine"

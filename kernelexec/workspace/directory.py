@@ -1,4 +1,4 @@
-"""The directory that a session works in, and which directories its commands may start in."""
+"""The directory of a session, and the directories that its commands may start in."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class Workspace:
 
     @classmethod
     def make(cls, parent: Path, session: str) -> Workspace:
-        """The session's own directory under ``parent``, made where it is missing; ``~`` is the user's home.
+        """Return the session's own directory under ``parent``, created where it is missing; ``~`` is the user's home.
 
         Raises:
             InvalidRequest: the name is no plain file name.
             InvalidWorkDir: the directory cannot be made.
         """
         check_name(session)
-        path = _made(parent / session)
+        path = _created(parent / session)
         if path.is_symlink():
             message = f"{path} is a symbolic link: a session's directory is its own."
             raise InvalidWorkDir(message)
         return cls(path.resolve())
 
     def moved(self, parent: Path, session: str) -> Workspace:
-        """This directory, which was made before its session had a name, as that one's own under ``parent``.
+        """Rename this directory, which was created before its session had a name, to the session's own under ``parent``.
 
         Raises:
-            InvalidWorkDir: there is one of that name, or it cannot be moved.
+            InvalidWorkDir: the name is taken, or the directory cannot be renamed.
         """
         check_name(session)
-        path = _made(parent) / session
+        path = _created(parent) / session
         try:
             if path.is_symlink() or path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -54,16 +54,16 @@ class Workspace:
 
     @classmethod
     def made(cls, path: Path) -> Workspace:
-        """A directory of the caller's choice, made where it is missing; ``~`` is the user's home.
+        """Return a directory of the caller's choice, created where it is missing; ``~`` is the user's home.
 
         Raises:
-            InvalidWorkDir: it cannot be made.
+            InvalidWorkDir: the directory cannot be created.
         """
-        return cls(_made(path).resolve())
+        return cls(_created(path).resolve())
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Workspace:
-        """An existing directory of the caller's choice.
+        """Return an existing directory of the caller's choice.
 
         Raises:
             InvalidWorkDir: missing, empty, or not a directory.
@@ -74,7 +74,7 @@ class Workspace:
         return cls(_existing(Path(path), str(path)))
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
-        """The directory that ``work_dir`` names for a command: relative to the workspace, in it or in what is beside.
+        """Return the directory that ``work_dir`` names for a command: relative to the workspace, in it or in a context path.
 
         Raises:
             InvalidWorkDir: missing, not a directory, or outside once links are resolved; or the workspace itself is gone.
@@ -83,48 +83,48 @@ class Workspace:
         if not self.path.exists():
             raise InvalidWorkDir(gone(self.path))
         try:
-            found = _existing(self.path / work_dir, str(work_dir))
+            directory = _existing(self.path / work_dir, str(work_dir))
         except InvalidWorkDir:
-            found = Path(os.path.normpath(self.path / work_dir))  # it may be there where only kernels see it
-            if self._holds(found):
+            directory = Path(os.path.normpath(self.path / work_dir))  # kernels may see a directory that this process does not
+            if self._holds(directory):
                 raise
-        if not self._holds(found):
+        if not self._holds(directory):
             also = f" and the context paths {', '.join(map(str, self.beside))}" if self.beside else ""
             message = (
                 f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}{also}: give a directory inside of"
                 f" {'one of them' if also else 'it'}."
             )
             raise InvalidWorkDir(message)
-        return str(found)
+        return str(directory)
 
     def _holds(self, path: Path) -> bool:
-        return any(path.is_relative_to(one) for one in (self.path, *self.beside))
+        return any(path.is_relative_to(root) for root in (self.path, *self.beside))
 
 
 def gone(path: str | os.PathLike[str]) -> str:
-    """What to say of a workspace that somebody removed. It is not made again unasked: what was in it is lost."""
+    """Return the message for a removed workspace. It is not created again unasked, because its content is lost."""
     return f"The workspace {path} is gone: make that directory again to go on."
 
 
 def give_to_owner(fd: int, directory: os.stat_result) -> None:
-    """Give what root has made in somebody else's directory to its owner, who would not be able to change it."""
+    """Give a file that root created in another user's directory to the owner of the directory."""
     if os.geteuid() == 0 and directory.st_uid:
         os.fchown(fd, directory.st_uid, directory.st_gid)
 
 
 def check_allowed(path: str | os.PathLike[str], allowed: Sequence[Path]) -> None:
-    """Refuse a directory that sessions may not work in, wherever its links lead; where none is ``allowed``, all are.
+    """Refuse a directory outside of the ``allowed`` ones, after resolving links; if ``allowed`` is empty, all are allowed.
 
     Raises:
-        InvalidWorkDir: it is not within them; the message names them.
+        InvalidWorkDir: the directory is outside; the message names the allowed ones.
     """
     _check_path(path)
     try:
-        found, *within = (Path(os.path.realpath(Path(one).expanduser())) for one in (path, *allowed))
+        resolved, *within = (Path(os.path.realpath(Path(each).expanduser())) for each in (path, *allowed))
     except (OSError, RuntimeError, ValueError) as exc:
         message = f"work_dir {str(path)!r} cannot be followed to where it leads: {exc}."
         raise InvalidWorkDir(message) from exc
-    if within and not any(found.is_relative_to(one) for one in within):
+    if within and not any(resolved.is_relative_to(each) for each in within):
         message = f"work_dir {str(path)!r} is not within the allowed paths: {', '.join(map(str, within))}."
         raise InvalidWorkDir(message)
 
@@ -142,14 +142,14 @@ def check_name(session: str) -> None:
     """Refuse a session's name that is no plain file name.
 
     Raises:
-        InvalidRequest: see there.
+        InvalidRequest: the name is not allowed.
     """
     if not isinstance(session, str) or not _NAME.fullmatch(session):
         message = f"session name {session!r}: 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first."
         raise InvalidRequest(message)
 
 
-def _made(path: Path) -> Path:
+def _created(path: Path) -> Path:
     try:
         path = path.expanduser().absolute()
         path.mkdir(parents=True, exist_ok=True)
@@ -159,16 +159,16 @@ def _made(path: Path) -> Path:
     return path
 
 
-def _existing(path: Path, said: str) -> Path:
+def _existing(path: Path, text: str) -> Path:
     try:
-        found = path.resolve(strict=True)
+        resolved = path.resolve(strict=True)
     except PermissionError as exc:
-        message = f"work_dir {said!r} cannot be reached: {exc.strerror}."
+        message = f"work_dir {text!r} cannot be reached: {exc.strerror}."
         raise InvalidWorkDir(message) from exc
     except (OSError, RuntimeError, ValueError) as exc:
-        message = f"work_dir {said!r} does not exist: create it first."
+        message = f"work_dir {text!r} does not exist: create it first."
         raise InvalidWorkDir(message) from exc
-    if not found.is_dir():
-        message = f"work_dir {said!r} is not a directory."
+    if not resolved.is_dir():
+        message = f"work_dir {text!r} is not a directory."
         raise InvalidWorkDir(message)
-    return found
+    return resolved

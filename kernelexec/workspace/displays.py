@@ -1,15 +1,16 @@
-"""Pictures and tables that a cell displayed, saved as files of the workspace with the extension of their media type."""
+"""Displays of a cell, saved as files of the workspace with the extension of their media type."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64
-from kernelexec.workspace.directory import give_to_owner
+from kernelexec.workspace import rmtree
+from kernelexec.workspace.safe_files import create_file
 
 DIRECTORY = "outputs"
 _EXTENSIONS = {
@@ -38,49 +39,27 @@ class DisplayFiles:
         self._left = limit_bytes
 
     def save(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
-        """Write the files of cell number ``cell``; their paths relative to the workspace, in order of the outputs."""
-        contents = [found for output in outputs if (found := _content(output)) is not None] if self._left else []
+        """Write the files of cell number ``cell``; return their paths in the workspace, in the order of the outputs."""
+        contents = [item for output in outputs if (item := _content(output)) is not None] if self._left else []
         if not contents:
             return ()
         saved: list[str] = []
-        with suppress(OSError):
-            directory = self._open()
-            try:
-                for number, (extension, content) in enumerate(contents, 1):
-                    if len(content) <= self._left:
-                        self._left -= len(content)
-                        saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
-            finally:
-                os.close(directory)
+        with suppress(OSError), ExitStack() as opened:
+            workspace = os.open(self._workspace, rmtree.DIRECTORY)
+            directory = rmtree.open_directory_chain(workspace, Path(DIRECTORY), opened, owner=os.fstat(workspace))
+            for number, (extension, content) in enumerate(contents, 1):
+                if len(content) <= self._left:
+                    self._left -= len(content)
+                    saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
         return tuple(f"{DIRECTORY}/{name}" for name in saved)
-
-    def _open(self) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        workspace = os.open(self._workspace, flags)
-        try:
-            made = False
-            with suppress(FileExistsError):
-                os.mkdir(DIRECTORY, dir_fd=workspace)
-                made = True
-            directory = os.open(DIRECTORY, flags, dir_fd=workspace)
-            if made:
-                give_to_owner(directory, os.fstat(workspace))
-            return directory
-        finally:
-            os.close(workspace)
 
 
 def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
     for attempt in range(1000):
         name = f"{stem}.{extension}" if not attempt else f"{stem}-{attempt}.{extension}"
-        try:
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory)
-        except FileExistsError:
-            continue
-        with os.fdopen(fd, "wb") as file:
-            give_to_owner(fd, os.fstat(directory))
-            file.write(content)
-        return name
+        with suppress(FileExistsError):
+            create_file(Path(name), content, dir_fd=directory)
+            return name
     raise FileExistsError(stem)
 
 

@@ -1,6 +1,6 @@
-"""Which files of a workspace a cell made or changed: by comparing names, sizes and times, links never followed.
+"""Files of a workspace that a cell created or changed, by comparing names, sizes and times; links are not followed.
 
-The time of a file's inode counts too: a program can put the other one back. So new rights or a new hard link are a change.
+The time of the inode counts too, because a program can reset the other one: new rights or a new hard link are a change.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pathlib import Path
 
 from kernelexec.text import clean_text
 
-#: Directories that tools fill by themselves, and that no caller wants to read about.
+#: Directories that tools fill, which are not reported.
 IGNORED = frozenset(
     {".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".kernelexec"}
 )
-#: So many entries are looked at; in a larger workspace the list is what was found among the first ones.
+#: The bound of entries; in a larger workspace only the first ones are compared.
 ENTRIES_MAX = 5000
 
 
-#: What a file that is replaced as a whole is called until then, and in it the name it will have.
+#: The temporary name of a file that is being replaced, which contains its final name.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 
 
 class Watch:
-    """Remembers what was there, so that the next look tells what is new.
+    """Compares the files of a directory with those of the last call.
 
     Args:
         root: the directory.
-        ignore: paths in it that are not told of, nor the files that they are replaced by.
-        whole: whether directories (by names that end with a slash) and links (with what they name) are looked at too.
+        ignore: paths in it that are not reported, nor their temporary files.
+        whole: whether directories (their names end with a slash) and links (with their targets) are compared too.
     """
 
     def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset(), whole: bool = False) -> None:
@@ -41,11 +41,11 @@ class Watch:
         self._ignore = ignore
         self._whole = whole
         self.overfull = False
-        """Whether there was more once than is looked at."""
+        """Whether there were more entries than the bound."""
         self._known = self.look()
 
     def changes(self) -> tuple[str, ...]:
-        """Paths, relative to the workspace, of files that are new or changed since the last call, sorted."""
+        """Return the files that are new or changed since the last call, sorted, relative to the workspace."""
         now = self.look()
         known, self._known = self._known, now
         return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
@@ -55,8 +55,8 @@ class Watch:
         return path in self._ignore or (unfinished is not None and unfinished[1] in self._ignore)
 
     def look(self) -> dict[str, tuple[int, ...]]:
-        """What there is now: of each file its rights, the times of its inode and of its content, and its size."""
-        found: dict[str, tuple[int, ...]] = {}
+        """Return of each file its rights, the times of its inode and of its content, and its size."""
+        files: dict[str, tuple[int, ...]] = {}
         pending: list[tuple[str, os.stat_result | None]] = [("", None)]
         entries = 0
         while pending:
@@ -66,24 +66,24 @@ class Watch:
                     entries += 1
                     if entries > ENTRIES_MAX:
                         self.overfull = True
-                        return found
+                        return files
                     path = f"{relative}/{entry.name}" if relative else entry.name
                     with suppress(OSError):
                         if entry.is_dir(follow_symlinks=False):
                             if entry.name not in IGNORED:
                                 pending.append((path, entry.stat(follow_symlinks=False)))
-                                found |= {f"{path}/": ()} if self._whole else {}
+                                files |= {f"{path}/": ()} if self._whole else {}
                         elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
                             seen = entry.stat(follow_symlinks=False)
-                            found[path] = (seen.st_mode, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
+                            files[path] = (seen.st_mode, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
                         elif self._whole and entry.is_symlink():
-                            found[f"{path} -> {os.readlink(entry.name, dir_fd=fd)}"] = self._led_to(path)
+                            files[f"{path} -> {os.readlink(entry.name, dir_fd=fd)}"] = self._led_to(path)
                         elif self._whole and not entry.is_file(follow_symlinks=False):
-                            found[path] = ()
-        return found
+                            files[path] = ()
+        return files
 
     def _led_to(self, path: str) -> tuple[int, ...]:
-        """When what a link leads to was changed, and its size, if that is outside, where nobody looks."""
+        """Return when the target of a link was changed, and its size, if the target is outside of the directory."""
         target = os.path.realpath(os.path.join(self._root, path))  # noqa: PTH118 - speed
         try:
             seen = os.stat(target) if not Path(target).is_relative_to(os.path.realpath(self._root)) else None  # noqa: PTH116
@@ -91,16 +91,16 @@ class Watch:
             return ()
         if seen is None:
             return ()
-        self.overfull = self.overfull or stat.S_ISDIR(seen.st_mode)  # what is in it nobody looks at
+        self.overfull = self.overfull or stat.S_ISDIR(seen.st_mode)  # its content is not compared
         return seen.st_mode, seen.st_ino, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size
 
 
 @contextmanager
 def _listing(path: str, expected: os.stat_result | None) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
-    """What is in a directory, if it is still the one that was seen: a program may put a link in its place, or above it.
+    """Open and list a directory if it is still the expected one: a program may have replaced it, or a parent, by a link.
 
     Raises:
-        OSError: it cannot be listed, or is another one.
+        OSError: the directory cannot be listed, or is another one.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,29 +1,29 @@
-"""Which files tools make by themselves: 21 patterns of them, by whole parts of a path, by the ends of names, and by globs."""
+"""Files that tools generate: 21 patterns for whole parts of a path, ends of names, and globs."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-#: Names: a path is generated where one of its parts is exactly this, in this case.
+#: Parts: a path is generated if one of its parts is exactly this; case counts.
 _PARTS = frozenset(
     {
         *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".coverage", ".tox", ".nox"),
         *("node_modules", ".next", ".nuxt", "dist", "build", ".DS_Store", "Thumbs.db"),
     }
 )
-#: What the name of the file itself ends with.
+#: Suffixes of the file's own name.
 _SUFFIXES = (".pyc", ".pyo")
-#: Globs for any part: what is in such a directory was made with it.
+#: Globs for any part: the content of such a directory is generated too.
 _PART_GLOBS = ("*.egg-info",)
-#: Globs for the name of the file itself: a directory that is called so may hold what somebody wrote.
+#: Globs for the file's own name only: a directory of such a name may contain files that people wrote.
 _NAME_GLOBS = ("*.log", "*.swp", "*.swo", "*~")
-#: All of them, as they are written down.
+#: All patterns.
 PATTERNS = (*sorted(_PARTS), *_SUFFIXES, *_PART_GLOBS, *_NAME_GLOBS)
 
 
 def is_generated(path: str | PurePosixPath) -> bool:
-    """Whether a path, relative to the directory that is worked in, is of a file that a tool makes again by itself."""
+    """Return whether a path, relative to the working directory, is of a file that a tool generates again."""
     parts = PurePosixPath(path).parts
     if not parts:
         return False

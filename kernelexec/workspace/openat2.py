@@ -1,6 +1,6 @@
-"""Opening what a path names beneath an open directory, and nothing that a link leads to, whoever swaps names meanwhile.
+"""Open paths beneath an open directory without following links, safely against names that are swapped meanwhile.
 
-Linux resolves the whole path by itself (``openat2(2)``, 5.6 or newer). Elsewhere each part is opened from the one before.
+Linux resolves the whole path in one call (``openat2(2)``, 5.6 or newer). Elsewhere each part is opened from the one before.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kernelexec.workspace.rmtree import NAMED
 #: The call has one number on every architecture that Python runs on; the C library has no function for it.
 _OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8
-#: How a directory is held that is only a way to something: it need not be readable for that, where the system knows such.
+#: Flags for a directory on the way, which need not be readable where the system has `O_PATH`.
 WAY = NAMED | os.O_DIRECTORY
-#: What the call says when something on the way moved while it looked: it is to be made again.
+#: The error of a path that changed during the call, which is then repeated.
 _AGAIN = (errno.EAGAIN, errno.EINTR)
 
 
@@ -33,22 +33,22 @@ def open_beneath(directory: int, path: str, flags: int, *, across: bool = False)
     With ``across`` other file systems may be mounted on the way; else that is refused too.
 
     Raises:
-        OSError: ELOOP for a link, EXDEV for what is not of the same file system, and what ``open(2)`` says.
-        ValueError: the path is not of that kind.
+        OSError: ELOOP for a link, EXDEV for another file system, or an error of ``open(2)``.
+        ValueError: the path is absolute, or contains ``..``.
     """
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or "\0" in path:
         message = f"{path!r} is no path beneath a directory"
         raise ValueError(message)
     flags |= os.O_CLOEXEC
-    if resolves():
+    if has_openat2():
         return _resolved(directory, path, flags, 0 if across else _NO_XDEV)
     return _walked(directory, [part for part in parts if part not in ("", ".")], flags, across=across)
 
 
 @cache
-def resolves() -> bool:
-    """Whether this system resolves whole paths by itself: old ones do not, and filters of system calls may refuse it."""
+def has_openat2() -> bool:
+    """Return whether the system has ``openat2(2)``: old kernels do not, and filters of system calls may refuse it."""
     try:
         os.close(_resolved(-100, ".", WAY | os.O_CLOEXEC, 0))  # AT_FDCWD
     except (OSError, AttributeError):
@@ -60,9 +60,9 @@ def _resolved(directory: int, path: str, flags: int, more: int) -> int:
     how = _How(flags, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS | more)
     name, size = os.fsencode(path), ctypes.c_size_t(ctypes.sizeof(how))
     while True:
-        found = _libc().syscall(ctypes.c_long(_OPENAT2), directory, name, ctypes.byref(how), size)
-        if found >= 0:
-            return int(found)
+        fd = _libc().syscall(ctypes.c_long(_OPENAT2), directory, name, ctypes.byref(how), size)
+        if fd >= 0:
+            return int(fd)
         number = ctypes.get_errno()
         if number not in _AGAIN:
             raise OSError(number, os.strerror(number), path)
@@ -83,15 +83,15 @@ def _walked(directory: int, parts: list[str], flags: int, *, across: bool) -> in
 
 
 def _stepped(above: int, part: str, flags: int) -> int:
-    """What is open next; what was open before is closed, unless this fails."""
+    """Open the next part and close the one before; if that fails, the one before stays open."""
     try:
-        found = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
+        fd = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
     except NotADirectoryError as exc:
         if stat.S_ISLNK(os.stat(part, dir_fd=above, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), part) from exc
         raise
     os.close(above)
-    return found
+    return fd
 
 
 def _check_device(fd: int, device: int | None) -> None:

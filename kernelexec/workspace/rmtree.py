@@ -1,4 +1,4 @@
-"""Removing directories that a kernel could write in: however deep they are, whatever their modes, and following no link."""
+"""Remove directories that a kernel can write in: at any depth, with any modes, and without following links."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kernelexec.workspace.directory import give_to_owner
 
-#: How a directory is opened: it, and nothing that a link in its place points to.
+#: Flags to open a directory, and not the target of a link in its place.
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: How a file is held that need not be read, where the system knows such. It is asked here, below what knows of systems.
+#: `O_PATH` where the system has it. It is asked for here, because this module is below the one that knows systems.
 NAMED = getattr(os, "O_PATH", os.O_RDONLY)
 _PASSES = 5
 
@@ -31,40 +31,40 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_within(top: Path, relative: Path) -> None:
-    """The same for a directory somewhere below one that a kernel can write in: no link is followed on the way there either."""
+    """Remove a directory below ``top``, which a kernel can write in; no link is followed on the way either."""
     with suppress(OSError), ExitStack() as opened:
-        above = descend(os.open(top, DIRECTORY), relative.parent, opened)
-        clear(descend(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened))
+        above = open_directory_chain(os.open(top, DIRECTORY), relative.parent, opened)
+        clear(open_directory_chain(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened))
         os.rmdir(relative.name, dir_fd=above)
 
 
-def descend(top: int, relative: Path, opened: ExitStack, *, owner: os.stat_result | None = None) -> int:
-    """The directory below an open one, opened step by step; ``opened`` closes them all, the first one too.
+def open_directory_chain(top: int, relative: Path, opened: ExitStack, *, owner: os.stat_result | None = None) -> int:
+    """Open the directory below an open one, part by part; ``opened`` closes all of them, ``top`` too.
 
-    With an ``owner``, those that are missing on the way are made, and given to them.
+    With an ``owner``, missing directories on the way are created and given to it.
 
     Raises:
-        OSError: something on the way is missing, a link, or no directory.
+        OSError: a part of the way is missing, a link, or not a directory.
     """
     opened.callback(os.close, top)
     for part in relative.parts:
-        made = False
+        is_new = False
         if owner is not None:
             with suppress(FileExistsError):
                 os.mkdir(part, dir_fd=top)
-                made = True
+                is_new = True
         top = os.open(part, DIRECTORY, dir_fd=top)
         opened.callback(os.close, top)
-        if owner is not None and made:
+        if owner is not None and is_new:
             give_to_owner(top, owner)
     return top
 
 
 def clear(top: int, *, keep: str = "", stop: threading.Event | None = None) -> bool:
-    """Remove all that is in an open directory but ``keep``; whether nothing else is left. It ends soon after ``stop``.
+    """Remove the content of an open directory but ``keep``; return whether nothing else is left. Ends soon after ``stop``.
 
-    What is deep is moved up before it is opened: the depth, which a kernel can make what it likes, costs neither
-    recursion nor descriptors.
+    Deep directories are moved up before they are opened: the depth, which a kernel chooses, costs neither
+        recursion nor descriptors.
     """
     for _ in range(_PASSES):
         names = deque(name for name in names_in(top) if name != keep)
@@ -79,13 +79,13 @@ def clear(top: int, *, keep: str = "", stop: threading.Event | None = None) -> b
 
 
 def names_in(directory: int) -> list[str]:
-    """The names in an open directory."""
+    """Return the names in an open directory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries]
 
 
 def _remove(name: str, top: int) -> list[str]:
-    """Remove a file, or a directory whose directories have moved up before; the names of those."""
+    """Remove a file, or a directory after moving its directories up; return the names of those."""
     if _unlinked(name, top):
         return []
     moved = []
@@ -103,7 +103,7 @@ def _remove(name: str, top: int) -> list[str]:
 
 
 def _unlinked(name: str, parent: int) -> bool:
-    """Remove what is no directory; whether it was none."""
+    """Remove a name that is not a directory; return whether it was removed."""
     try:
         os.unlink(name, dir_fd=parent)
     except (IsADirectoryError, PermissionError):
@@ -112,7 +112,7 @@ def _unlinked(name: str, parent: int) -> bool:
 
 
 def _make_ours(fd: int) -> None:
-    """Give the owner of what is open, not of what is named, its full rights."""
+    """Give the owner of an open file full rights to it, not to a file of the same name."""
     if NAMED == os.O_RDONLY:
         os.fchmod(fd, stat.S_IRWXU)
     else:
@@ -120,7 +120,7 @@ def _make_ours(fd: int) -> None:
 
 
 def _open_ours(name: str, parent: int) -> int:
-    """Open a directory, with its owner's full rights to it."""
+    """Open a directory after giving its owner full rights to it."""
     fd = os.open(name, NAMED | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:

@@ -1,4 +1,4 @@
-"""Stream text that does not fit into a result: written as it comes, up to a quota, read back in pages."""
+"""Stream text that does not fit into a result, written to disk up to a quota and read back in pages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
 from kernelexec.text import head_of, utf8_size
 
-#: What is read beyond a page: it may begin within one character, and holds one whole character at least.
+#: The bytes read beyond a page, which may begin within a character and contains at least one whole one.
 MARGIN_BYTES = 8
-#: How long one search may take, in seconds.
+#: The bound of one search, in seconds.
 GREP_SECONDS = 5.0
 _GREP_CHUNK_BYTES = 1024 * 1024
 _LINE_MAX_CHARS = 64 * 1024
@@ -33,7 +33,7 @@ class SpillFile:
         self.failed = False
 
     def write(self, text: str) -> None:
-        """Append a piece, or as much of it as the quota and the disk allow."""
+        """Append a piece of text, or as much of it as the quota and the disk allow."""
         content = text.encode("utf-8", "replace")
         left = self._quota - self.stored_bytes
         if len(content) > left:
@@ -53,24 +53,24 @@ class SpillFile:
             self.failed = True
 
     def close(self) -> None:
-        """No more is coming; what is there can be read on."""
+        """Stop writing; the text can still be read."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def remove(self) -> None:
-        """Close and delete."""
+        """Close and delete the file."""
         self.close()
         if self.stored_bytes or self.failed:  # else there was none
             with suppress(FileNotFoundError):
                 self._path.unlink()
 
     def page(self, offset: int, limit: int, total_bytes: int) -> OutputPage:
-        """The characters that begin within ``limit`` bytes from ``offset``."""
+        """Return the characters that begin within ``limit`` bytes from ``offset``."""
         return page_of(self._read(offset, limit + MARGIN_BYTES), offset, limit, total_bytes, self.stored_bytes)
 
     def grep(self, pattern: str, offset: int, limit: int, total_bytes: int) -> OutputPage:
-        """The lines from ``offset`` on that the regular expression finds something in, up to ``limit`` bytes of them."""
+        """Return the lines from ``offset`` on that match the regular expression, up to ``limit`` bytes of them."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         offset += _inside(self._read(offset, MARGIN_BYTES), offset)
         finder, position = Grep(pattern, offset, limit), offset
@@ -90,7 +90,7 @@ class SpillFile:
 
 
 def _inside(raw: bytes, offset: int) -> int:
-    """How many of the first bytes belong to a character that began before ``offset``."""
+    """Return how many of the first bytes belong to a character that begins before ``offset``."""
     start = 0
     while start < min(4, len(raw)) and offset and raw[start] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte
         start += 1
@@ -98,7 +98,7 @@ def _inside(raw: bytes, offset: int) -> int:
 
 
 def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes: int) -> OutputPage:
-    """A page from raw bytes that begin at ``offset``; whole characters only."""
+    """Return a page of the raw bytes at ``offset``, with whole characters only."""
     start = _inside(raw, offset)
     text = raw[start : start + limit].decode("utf-8", "ignore") or raw[start:].decode("utf-8", "ignore")[:1]
     end = offset + start + utf8_size(text) if text else offset + len(raw)  # the disk may have cut the last character
@@ -106,7 +106,7 @@ def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes:
 
 
 class Grep:
-    """Finds matching lines in text that comes in pieces; lines are cut at 64 Ki characters, so a huge one stays bounded."""
+    """Search for matching lines in pieces of text; lines are cut at 64 Ki characters."""
 
     def __init__(self, pattern: str, offset: int, limit: int) -> None:
         try:
@@ -123,7 +123,7 @@ class Grep:
         self.full = False
 
     def feed(self, text: str) -> None:
-        """Take the next piece."""
+        """Search the next piece."""
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
             self._take_in_pieces(line + "\n")
@@ -133,13 +133,13 @@ class Grep:
             self._line = self._line[end:]
 
     def finish(self) -> None:
-        """No more is coming."""
+        """Search the last line."""
         if self._line:
             self._take(self._line)
             self._line = ""
 
     def result(self, total_bytes: int, stored_bytes: int) -> OutputPage:
-        """What was found, and where to go on if there was more."""
+        """Return the matching lines, and the offset to continue at if there are more."""
         following = self._position if self.full else None
         return OutputPage("".join(self._found), self._offset, following, total_bytes, stored_bytes)
 
@@ -148,7 +148,7 @@ class Grep:
             self._take(line[start : start + _LINE_MAX_CHARS])
 
     def _matches(self, line: str) -> bool:
-        """Whether the line matches; a pattern may take for ever, and must not hold the interpreter meanwhile."""
+        """Return whether the line matches, within a time bound: a pattern may take for ever."""
         try:
             left = max(0.001, self._deadline - time.monotonic())
             return self._pattern.search(line, timeout=left, concurrent=True) is not None

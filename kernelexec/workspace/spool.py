@@ -1,4 +1,4 @@
-"""Bytes that are needed again but seldom, in a file without a name instead of memory: it is gone with whoever opened it."""
+"""Rarely needed bytes, kept in a file without a name instead of memory; the file ends with its process."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: What is smaller stays in memory: a place in the file takes about as much.
+#: Smaller pieces stay in memory: their location in the file takes about as much.
 LEAST_BYTES = 1024
-#: The file is made anew once what is no longer needed in it is more than the rest, and more than this, in bytes.
+#: The file is rewritten once its unneeded bytes are more than the rest and more than this.
 WASTE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Kept:
-    """Where some bytes are in the file of a spool."""
+class SpooledBytes:
+    """The location of bytes in the file of a spool."""
 
     offset: int
     size: int
 
     def __len__(self) -> int:
-        """How many they are."""
+        """Return the number of bytes."""
         return self.size
 
 
 class Spool:
-    """Takes bytes and gives them back. Not for threads at once. It is never read by a name, so nobody else can change it."""
+    """A store of bytes for one thread at a time. Its file has no name, so no other process can change it."""
 
     def __init__(self) -> None:
         self._file: _File | None = None
         self._end = 0
         self._used = 0
 
-    def keep(self, content: bytes) -> bytes | Kept:
-        """Where the bytes are from now on: in the file, or as they were, where they are few or cannot be written."""
+    def keep(self, content: bytes) -> bytes | SpooledBytes:
+        """Store bytes; return their location, or the bytes themselves if they are few or cannot be written."""
         if len(content) < LEAST_BYTES:
             return content
         try:
@@ -43,16 +43,16 @@ class Spool:
             self._file.write(content, self._end)
         except OSError:
             return content
-        found = Kept(self._end, len(content))
-        self._end += found.size
-        self._used += found.size
-        return found
+        location = SpooledBytes(self._end, len(content))
+        self._end += location.size
+        self._used += location.size
+        return location
 
-    def read(self, kept: bytes | Kept) -> bytes:
-        """The bytes again.
+    def read(self, kept: bytes | SpooledBytes) -> bytes:
+        """Return the bytes.
 
         Raises:
-            OSError: they cannot be read, or are gone.
+            OSError: the bytes cannot be read, or are gone.
         """
         if isinstance(kept, bytes):
             return kept
@@ -62,20 +62,20 @@ class Spool:
             raise OSError(message)
         return content
 
-    def drop(self, kept: bytes | Kept) -> None:
-        """Need some bytes no more."""
+    def drop(self, kept: bytes | SpooledBytes) -> None:
+        """Release bytes."""
         self._used -= 0 if isinstance(kept, bytes) else kept.size
 
-    def tidy(self, needed: Iterable[Kept]) -> None:
-        """Make the file anew, of all that is ``needed``, where that is less than half of it; the places are changed.
+    def tidy(self, needed: Iterable[SpooledBytes]) -> None:
+        """Rewrite the file with the ``needed`` bytes, if those are less than half of it; their locations are updated.
 
         Raises:
-            OSError: it cannot be; nothing was changed.
+            OSError: the file cannot be written; nothing is changed.
         """
         if self._end - self._used <= max(self._used, WASTE_BYTES):
             return
         fresh, end = _File(), 0
-        places: list[tuple[Kept, int]] = []
+        places: list[tuple[SpooledBytes, int]] = []
         for kept in needed:
             fresh.write(self.read(kept), end)
             places.append((kept, end))
@@ -85,12 +85,12 @@ class Spool:
         self._file, self._end, self._used = fresh, end, end
 
     def close(self) -> None:
-        """Forget everything that is in the file."""
+        """Release all bytes."""
         self._file = None
 
 
 class _File:
-    """A file without a name, which ends with this object."""
+    """Open a file without a name, which ends with this object."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryFile() as file:
@@ -103,5 +103,5 @@ class _File:
             written = os.pwrite(self._fd, left, offset)
             left, offset = left[written:], offset + written
 
-    def read(self, kept: Kept) -> bytes:
+    def read(self, kept: SpooledBytes) -> bytes:
         return os.pread(self._fd, kept.size, kept.offset)

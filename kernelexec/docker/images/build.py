@@ -1,4 +1,4 @@
-"""Images of the engine: building ours, listing them, removing what a build left."""
+"""Build images, list them, and remove leftovers of builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelexec.docker.images.build_progress import BuildLog
 from kernelexec.docker.images.recipes import packed, recipe
 from kernelexec.errors import EngineFailed, EngineRefused, ImageBuildFailed, ImageMissing
 
-#: How long a build that was broken off is given to let go of what it made, in seconds.
+#: How long to wait for an interrupted build to release its images, in seconds.
 _LETTING_GO_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
 
@@ -26,29 +26,29 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """An image that is there."""
+    """An image of ours that the engine has."""
 
     id: str
     names: tuple[str, ...]
-    """What it is called; empty where a newer one took its name."""
+    """Its names; empty if a newer image took them."""
     recipe: str
-    """Which of ours it is."""
+    """The name of its recipe."""
     current: bool
-    """Whether it is what would be built now; False where its recipe changed since, or is unknown here."""
+    """Whether its recipe is the current one; False if the recipe changed since, or is unknown here."""
     architecture: str
     size_bytes: int
     created: str
 
 
 def build_image(engine: Engine, order: BuildOrder, tell: Tell = lambda _line: None) -> BuiltImage:
-    """Build it; ``tell`` gets a line for each step.
+    """Build an image; ``tell`` gets a line for each step.
 
-    Nothing else that the build made stays, however it ends; nor does the image that had the name before, unless somebody
-    uses it. This may take minutes. If it is broken off, by an exception in ``tell`` or by Ctrl+C, the engine ends it too.
+    Intermediate images are removed, however the build ends; so is the image that had the name before, unless it is
+    used. This may take minutes. An exception in ``tell`` or Ctrl+C ends the build in the engine too.
 
     Raises:
-        ImageBuildFailed: a step failed; the message ends with what it said.
-        ImageMissing, EngineRefused, EngineAway: it could not begin.
+        ImageBuildFailed: a step failed; the message ends with its output.
+        ImageMissing, EngineRefused, EngineAway: the build did not begin.
     """
     _fetch_base(engine, order, tell)
     before = _id_of(engine, order.image)
@@ -58,7 +58,7 @@ def build_image(engine: Engine, order: BuildOrder, tell: Tell = lambda _line: No
             url = f"{engine.api.base_url}/v{engine.api.api_version}/build"
             options: dict[str, Any] = {"headers": {"Content-Type": "application/x-tar"}, "stream": True, "timeout": None}
             parameters = order.parameters(os.environ)
-            # The response itself is needed: closing it is what ends a build, and docker's own build() keeps it to itself.
+            # Closing the response ends a build, and the library's own build() does not return it.
             with closing(engine.api.post(url, data=context, params=parameters, **options)) as response:
                 _check(response.status_code, response, log)
                 for message in _messages(response.iter_lines()):
@@ -73,18 +73,18 @@ def build_image(engine: Engine, order: BuildOrder, tell: Tell = lambda _line: No
 
 
 def built_images(engine: Engine) -> list[BuiltImage]:
-    """All images of ours that the engine has, by their names.
+    """Return all images of ours that the engine has, sorted by name.
 
     Raises:
-        EngineRefused, EngineAway: it does not say.
+        EngineRefused, EngineAway: the engine does not answer.
     """
     with mapped("list images"):
-        found = [engine.api.inspect_image(image["Id"]) for image in engine.api.images(filters={"label": IMAGE})]
-    return sorted((_described(image) for image in found), key=lambda image: (image.names, image.id))
+        images = [engine.api.inspect_image(image["Id"]) for image in engine.api.images(filters={"label": IMAGE})]
+    return sorted((_described(image) for image in images), key=lambda image: (image.names, image.id))
 
 
 def _fetch_base(engine: Engine, order: BuildOrder, tell: Tell) -> None:
-    """Get the base from its registry where it is not here, or not for that platform."""
+    """Pull the base image if the engine does not have it, or not for that platform."""
     if not order.base:
         return
     try:
@@ -106,10 +106,10 @@ def _fetch_base(engine: Engine, order: BuildOrder, tell: Tell) -> None:
 
 
 def _check(status: int, response: Any, log: BuildLog) -> None:  # noqa: ANN401 - requests is docker's, not ours
-    """The engine may refuse the whole of it before it begins."""
+    """Record a refusal of the whole build."""
     if status >= 400:  # noqa: PLR2004 - of HTTP
-        said = next(_messages(response.iter_lines()), {})
-        log.take({"error": said.get("message", f"status {status}")})
+        answer = next(_messages(response.iter_lines()), {})
+        log.take({"error": answer.get("message", f"status {status}")})
 
 
 def _messages(lines: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - see _check
@@ -120,27 +120,27 @@ def _messages(lines: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - see 
                 yield message
 
 
-def _remove_made(engine: Engine, made: list[str]) -> None:
-    """Remove what a build made on its way and nobody has a name for; what is built upon stays by itself.
+def _remove_made(engine: Engine, images: list[str]) -> None:
+    """Remove the intermediate images of a build that have no name; the engine keeps those that others are built upon.
 
-    A build that was broken off lets go of its last image only when its container has ended.
+    An interrupted build releases its last image only when its container has ended.
     """
     deadline = time.monotonic() + _LETTING_GO_SECONDS
-    while _remove_nameless(engine, made) and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECONDS)  # in a thread: the engine does not tell when it lets go of an image
+    while _remove_nameless(engine, images) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)  # in a thread: the engine has no event for the release of an image
 
 
 def _remove_nameless(engine: Engine, images: Sequence[str]) -> int:
-    """Remove those of these images, by their full or short ids, that have no name and that nobody uses; how many stay."""
-    found: list[str] = []
+    """Remove images by their full or short ids if they have no name and are unused; return how many stay."""
+    remaining: list[str] = []
     with suppress(EngineFailed), mapped("list images"):
         dangling = [str(image["Id"]) for image in engine.api.images(filters={"dangling": True})]
-        found = [image for image in dangling if image in images or image.removeprefix("sha256:")[:12] in images]
-    for image in tuple(found):
+        remaining = [image for image in dangling if image in images or image.removeprefix("sha256:")[:12] in images]
+    for image in tuple(remaining):
         with suppress(EngineFailed), mapped("remove an image"):
             engine.api.remove_image(image)
-            found.remove(image)
-    return len(found)
+            remaining.remove(image)
+    return len(remaining)
 
 
 def _id_of(engine: Engine, image: str) -> str:
@@ -154,15 +154,15 @@ def _seen(engine: Engine, image: str) -> BuiltImage:
         return _described(engine.api.inspect_image(image))
 
 
-def _described(said: dict[str, Any]) -> BuiltImage:
-    labels = said["Config"].get("Labels") or {}
+def _described(answer: dict[str, Any]) -> BuiltImage:
+    labels = answer["Config"].get("Labels") or {}
     name = str(labels.get(IMAGE, ""))
     return BuiltImage(
-        id=str(said["Id"]),
-        names=tuple(str(tag).removesuffix(":latest") for tag in said.get("RepoTags") or ()),
+        id=str(answer["Id"]),
+        names=tuple(str(tag).removesuffix(":latest") for tag in answer.get("RepoTags") or ()),
         recipe=name,
         current=name in NAMES and labels.get(RECIPE) == recipe(name).digest,
-        architecture=str(said["Architecture"]),
-        size_bytes=int(said["Size"]),
-        created=str(said["Created"]),
+        architecture=str(answer["Architecture"]),
+        size_bytes=int(answer["Size"]),
+        created=str(answer["Created"]),
     )

@@ -1,4 +1,4 @@
-"""What the engine is told to build. Pure: which network, which proxies and which files a build gets is decided here."""
+"""The options of a build. Pure: its network, its proxies and its files."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from dataclasses import dataclass, field
 from kernelexec.config.images import with_sudo
 from kernelexec.docker.images.recipes import Files, Recipe
 
-#: Every image of ours says by it which one it is; with ``RECIPE``, of which state of its files.
+#: Labels of every image of ours: the name of its recipe, and with ``RECIPE`` the digest of its files.
 IMAGE, RECIPE = "kernelexec.image", "kernelexec.recipe"
-#: The engine gives these to each step and keeps them out of the image and its history.
+#: The engine passes these to each step, and keeps them out of the image and its history.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """One image to be built."""
+    """An image to be built."""
 
     recipe: Recipe
     base_image: str | None = None
-    """What to build upon, instead of what the recipe names."""
+    """The base image, instead of the recipe's own."""
     authorities: Files = field(default_factory=dict)
-    """Certificate authorities that the image is to trust."""
+    """Certificate authorities that the image will trust."""
     wheels: Files = field(default_factory=dict)
-    """Python packages; if there are any, no index is asked."""
+    """Wheels of Python packages; if there are any, no index is used."""
     sudo: bool = False
     """Whether users may become root in it; the image's name says so too."""
     platform: str | None = None
-    """As ``linux/arm64``; by default the engine's own."""
+    """Such as ``linux/arm64``; by default the engine's own."""
     tag: str | None = None
-    """What to call it, instead of the recipe's own name."""
+    """The image's name, instead of the recipe's own."""
     network: str | None = None
-    """``none``, ``host``, or one of the engine's; by default what fits."""
+    """``none``, ``host``, or a network of the engine; by default a fitting one."""
     cache: bool = True
-    """Whether steps that were done before are not done again."""
+    """Whether results of earlier builds are used."""
 
     @property
     def image(self) -> str:
-        """What the image will be called."""
+        """Return the image's name."""
         return self.tag or (with_sudo(self.recipe.tag) if self.sudo else self.recipe.tag)
 
     @property
     def base(self) -> str:
-        """What it builds upon; empty where only the Dockerfile knows."""
+        """Return the base image; empty if only the Dockerfile knows."""
         return self.base_image or self.recipe.base_image
 
     @property
     def files(self) -> Files:
-        """All files of the build's context."""
+        """Return all files of the build's context."""
         return {**self.recipe.files, **self.authorities, **self.wheels}
 
     def network_for(self, environment: Mapping[str, str]) -> str | None:
-        """The network of the build; None is the engine's default.
+        """Return the network of the build; None is the engine's default.
 
-        None at all where all comes from wheels. Behind a proxy or a private authority, the machine's own, since this is
-        the one that was made to work there: a proxy on a loopback address, a resolver, a tunnel.
+        It is ``none`` if all packages come from wheels. Behind a proxy or a private authority it is the machine's own,
+        which is set up for that: a proxy on a loopback address, a resolver, a tunnel.
         """
         if self.network is not None:
             return self.network
@@ -65,13 +65,13 @@ class BuildOrder:
         return "host" if self.authorities or _proxies(environment) else None
 
     def parameters(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The engine's own parameters of a build."""
+        """Return the engine's own parameters of a build."""
         arguments = _proxies(environment) | {"SUDO": "yes" if self.sudo else "no"}
         if index := environment.get("PIP_INDEX_URL"):
             arguments["PIP_INDEX_URL"] = index
         if self.base_image:
             arguments["BASE_IMAGE"] = self.base_image
-        given = {
+        values = {
             "t": self.image,
             "rm": "1",
             "forcerm": "1",
@@ -81,7 +81,7 @@ class BuildOrder:
             "networkmode": self.network_for(environment),
             "platform": self.platform,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _proxies(environment: Mapping[str, str]) -> dict[str, str]:

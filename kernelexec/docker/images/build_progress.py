@@ -1,4 +1,4 @@
-"""What the engine says while it builds an image, folded into lines to show and the reason of a failure. No socket in it."""
+"""Messages of a build, folded into lines to show and the reason of a failure. Pure."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _HINTS = (
 
 
 class BuildLog:
-    """Takes the engine's messages one by one, and remembers a bounded part of them."""
+    """The messages of one build; a bounded part of them is kept."""
 
     def __init__(self) -> None:
         self.step = ""
-        """The step that is done now, as ``3/19 RUN ...``."""
+        """The current step, such as ``3/19 RUN ...``."""
         self.error = ""
-        """Why the build ended, if it did not succeed."""
+        """The reason of a failure."""
         self.made: list[str] = []
-        """The images that this build made on its way, by their short ids; not those that were there before."""
+        """The short ids of intermediate images that this build created."""
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._rest = ""
         self._new = False
 
     def take(self, message: Mapping[str, object]) -> list[str]:
-        """Fold one message; the lines of it that are worth a look while the build runs."""
+        """Fold one message; return the lines of it to show while the build runs."""
         if "error" in message:
             self.error = str(message["error"]).strip()
         if "stream" not in message:
@@ -52,11 +52,11 @@ class BuildLog:
         return [shown for line in lines if (shown := self._line(_ANSI.sub("", line).rstrip()))]
 
     def failure(self) -> str:
-        """Why it failed, what was said last, and what may help."""
-        said = "\n".join(f"  {line}" for line in self._tail)
-        hint = next((hint for marks, hint in _HINTS if any(mark in said + self.error for mark in marks)), "")
+        """Return the reason of the failure, the last output, and a hint."""
+        output = "\n".join(f"  {line}" for line in self._tail)
+        hint = next((hint for marks, hint in _HINTS if any(mark in output + self.error for mark in marks)), "")
         where = f" at step {self.step}" if self.step else ""
-        parts = (f"{where}: {self.error or 'the engine ended it without a reason'}", said, hint)
+        parts = (f"{where}: {self.error or 'the engine ended it without a reason'}", output, hint)
         return "\n".join(part for part in parts if part)
 
     def _line(self, line: str) -> str | None:
@@ -67,8 +67,8 @@ class BuildLog:
             return f"[{step['step']}] {' '.join(step['order'].split())[:_LINE_CHARS]}"
         if line == " ---> Using cache":
             self._new = False
-        elif made := _MADE.fullmatch(line):
-            self.made += [made["id"]] if self._new else []
+        elif match := _MADE.fullmatch(line):
+            self.made += [match["id"]] if self._new else []
         elif line.strip() and not line.startswith((" ---> ", "Removing intermediate container ")):
             self._tail.append(line[:_LINE_CHARS])
         return None

@@ -1,4 +1,4 @@
-"""Certificate authorities for an image: those of files that somebody names, or those that this machine was given."""
+"""Certificate authorities for an image, from files or from this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelexec.errors import InvalidRequest
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SUFFIXES = {".crt", ".pem", ".cer"}
 _DER = b"\x30\x82"
-#: Where administrators put authorities of their own: Debian, Fedora, Arch, SUSE.
+#: Directories for authorities of administrators: Debian, Fedora, Arch, SUSE.
 _ANCHORS = (
     "/usr/local/share/ca-certificates",
     "/etc/pki/ca-trust/source/anchors",
@@ -23,20 +23,20 @@ _ANCHORS = (
 
 
 def authorities(paths: Iterable[Path]) -> dict[str, bytes]:
-    """The certificates in these files, and in the files of these directories, as files of a build's context.
+    """Return the certificates in files and directories as files of a build's context.
 
-    What else a file holds, a key for one, stays where it is.
+    Other content of the files, such as keys, is left out.
 
     Raises:
-        InvalidRequest: a file or directory is missing, or holds no certificate.
+        InvalidRequest: a file or directory is missing, or contains no certificate.
     """
     return _as_files(certificate for path in paths for certificate in _certificates(path))
 
 
 def own_authorities(anchors: Iterable[Path] | None = None) -> dict[str, bytes]:
-    """Those that were added to this machine; all that it trusts, where it has no place for those."""
+    """Return the authorities that were added to this machine, or all that it trusts if none were."""
     places = map(Path, _ANCHORS) if anchors is None else anchors
-    added = [found for place in places if place.is_dir() for path in _files(place) for found in _in_file(path)]
+    added = [pem for directory in places if directory.is_dir() for path in _files(directory) for pem in _in_file(path)]
     if added:
         return _as_files(added)
     trusted = ssl.create_default_context().get_ca_certs(binary_form=True)
@@ -47,11 +47,11 @@ def _certificates(path: Path) -> list[bytes]:
     if not path.exists():
         message = f"There is no file or directory {path} to take certificate authorities from."
         raise InvalidRequest(message)
-    found = [certificate for file in _files(path) for certificate in _in_file(file)]
-    if not found:
+    certificates = [certificate for file in _files(path) for certificate in _in_file(file)]
+    if not certificates:
         message = f"{path} holds no certificate: a file in PEM or DER form is needed, in a directory as *.crt, *.pem or *.cer."
         raise InvalidRequest(message)
-    return found
+    return certificates
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -65,9 +65,9 @@ def _in_file(path: Path) -> list[bytes]:
     content = path.read_bytes()
     if content.startswith(_DER):
         return [ssl.DER_cert_to_PEM_cert(content).encode()]
-    return [found + b"\n" for found in _PEM.findall(content)]
+    return [pem + b"\n" for pem in _PEM.findall(content)]
 
 
 def _as_files(certificates: Iterable[bytes]) -> dict[str, bytes]:
-    """One certificate a file, as ``update-ca-certificates`` wants it; each once."""
-    return {f"extra-ca/{hashlib.sha256(one).hexdigest()[:16]}.crt": one for one in certificates}
+    """Return one file for each certificate, as ``update-ca-certificates`` needs it; each once."""
+    return {f"extra-ca/{hashlib.sha256(pem).hexdigest()[:16]}.crt": pem for pem in certificates}

@@ -1,4 +1,4 @@
-"""What is known of an image, read from what a program in it said. Pure: whatever the image says is checked for its form."""
+"""The contents of an image, from the output of a program in it. Pure: the output is not trusted, and checked."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image has. None is what it has not, or what cannot be run there."""
+    """The contents of an image. None means missing or not runnable."""
 
     id: str
     architecture: str
-    """As the engine spells it: ``amd64``, ``arm64``."""
+    """In the engine's spelling: ``amd64``, ``arm64``."""
     python: str | None = None
-    """The version of the interpreter that kernels would have."""
+    """The version of the interpreter that kernels would use."""
     executable: str | None = None
-    """Where that interpreter is."""
+    """The path of that interpreter."""
     ipykernel: str | None = None
     jupyter_client: str | None = None
     shells: tuple[str, ...] = ()
-    """Of ``bash`` and ``sh``, those that are there."""
+    """Those of ``bash`` and ``sh`` that it has."""
     node: str | None = None
     git: str | None = None
     kernelspecs: Mapping[str, ImageSpec] = field(default_factory=dict)
     any_user: bool = True
-    """Whether the interpreter runs for a user whom the image does not know, with the root read-only."""
+    """Whether the interpreter runs for a user that the image does not know, with a read-only root."""
     failure: str | None = None
-    """Why ipykernel cannot be imported, where that was tried."""
+    """Why ipykernel cannot be imported, if that was tried."""
 
     @classmethod
-    def read(cls, said: str, *, id: str, architecture: str, any_user: bool = True) -> ImageFacts:  # noqa: A002 - its name
-        """The facts in what the programs of the inquiry wrote, among whatever else is there."""
+    def read(cls, output: str, *, id: str, architecture: str, any_user: bool = True) -> ImageFacts:  # noqa: A002 - its name
+        """Read the output of the probe, which may contain other lines."""
         programs: dict[str, str] = {}
         answer: dict[str, Any] = {}
-        for line in said.splitlines():
-            if found := _PROGRAM.fullmatch(line):
-                programs[found["name"]] = found["said"]
+        for line in output.splitlines():
+            if match := _PROGRAM.fullmatch(line):
+                programs[match["name"]] = match["said"]
             elif line.startswith(_MARK):
                 answer = _object(line.removeprefix(_MARK))
         specs = answer.get("kernelspecs")
@@ -71,14 +71,14 @@ class ImageFacts:
             shells=tuple(shell for shell in _SHELLS if shell in programs),
             node=_version(programs.get("node")),
             git=_version(programs.get("git")),
-            kernelspecs={name: spec for name, one in _items(specs) if (spec := _spec(one)) is not None},
+            kernelspecs={name: spec for name, value in _items(specs) if (spec := _spec(value)) is not None},
             any_user=any_user,
             failure=_text(answer.get("failure")),
         )
 
 
-def _spec(said: object) -> ImageSpec | None:
-    if not isinstance(said, dict) or not isinstance(spec := said.get("spec"), dict):
+def _spec(answer: object) -> ImageSpec | None:
+    if not isinstance(answer, dict) or not isinstance(spec := answer.get("spec"), dict):
         return None
     argv, environment = spec.get("argv"), spec.get("env")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
@@ -86,7 +86,7 @@ def _spec(said: object) -> ImageSpec | None:
     return ImageSpec(
         argv=tuple(argv),
         language=_text(spec.get("language")) or "",
-        directory=_text(said.get("directory")) or "",
+        directory=_text(answer.get("directory")) or "",
         interrupt_mode="message" if spec.get("interrupt_mode") == "message" else "signal",
         environment={name: value for name, value in _items(environment) if isinstance(value, str)},
         metadata=dict(_items(spec.get("metadata"))),
@@ -95,21 +95,21 @@ def _spec(said: object) -> ImageSpec | None:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        said = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def _items(said: object) -> list[tuple[str, Any]]:
-    return [(str(name), value) for name, value in said.items()] if isinstance(said, dict) else []
+def _items(answer: object) -> list[tuple[str, Any]]:
+    return [(str(name), value) for name, value in answer.items()] if isinstance(answer, dict) else []
 
 
-def _text(said: object) -> str | None:
-    return said[:_LONGEST] if isinstance(said, str) and said.isprintable() and said else None
+def _text(value: object) -> str | None:
+    return value[:_LONGEST] if isinstance(value, str) and value.isprintable() and value else None
 
 
-def _version(said: str | None) -> str | None:
-    """The number in what a program says to ``--version``; all of it where there is none."""
-    found = _VERSION.search(said or "")
-    return found[0] if found else _text(said)
+def _version(text: str | None) -> str | None:
+    """Return the number in the output of ``--version``; all of the output if there is none."""
+    match = _VERSION.search(text or "")
+    return match[0] if match else _text(text)

@@ -1,4 +1,4 @@
-"""What is known of images already: each is asked once in the life of this process, whoever wants to know."""
+"""Contents of images that are known already: each image is probed once in the life of this process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kernelexec.docker.images.image_probe import probe_image
 from kernelexec.errors import ImageMissing
 
 _known: dict[tuple[str, str], ImageFacts] = {}
-#: Held while something is found out.
+#: Held during a probe.
 asking = threading.Lock()
 
 
 def known_facts(images: Sequence[str], python: str) -> ImageFacts:
-    """What the first of these images has that is there, with that interpreter. It blocks: for a thread.
+    """Return the contents of the first of these images that exists, with that interpreter. It blocks: for a thread.
 
     Raises:
-        ImageMissing: none of them is there.
-        EngineRefused, EngineAway: nobody says.
+        ImageMissing: none of the images exists.
+        EngineRefused, EngineAway: the image could not be probed.
     """
     with Engine.shared() as engine:
         identity = _first(engine, images)
@@ -32,7 +32,7 @@ def known_facts(images: Sequence[str], python: str) -> ImageFacts:
 
 
 def _first(engine: Engine, images: Sequence[str]) -> str:
-    """The id of the first image that is there: a name may mean other contents by tomorrow."""
+    """Return the id of the first existing image: a name may get other contents later."""
     for image in images:
         with suppress(ImageMissing), mapped("describe the image", image=image):
             return str(engine.api.inspect_image(image)["Id"])

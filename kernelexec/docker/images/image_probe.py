@@ -1,4 +1,4 @@
-"""What an image has, found out by running a small program in a container that is gone afterwards."""
+"""The probe of an image: a small program that runs in a container, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelexec.docker.client import Engine, mapped
 from kernelexec.docker.images.image_info import ImageFacts
 from kernelexec.errors import EngineAway, EngineFailed
 
-#: A container of an inquiry carries it, so that what a killed process left can be told from all others.
+#: The label of a probe's container, by which leftovers of a killed process are known.
 PROBE = "kernelexec.probe"
-#: Nobody's: what runs for it runs for every user.
+#: The ids of no user: a program that runs for them runs for every user.
 _ANYBODY = "54321:54321"
 _SECONDS = 60.0
 _OUTPUT_BYTES = 256 * 1024
@@ -31,47 +31,47 @@ exec "$0" "$@"
 
 
 def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough: bool = False) -> ImageFacts:
-    """Find out what the image has; ``thorough`` also tries whether ipykernel can be imported, which takes a moment longer.
+    """Return the contents of an image; ``thorough`` also tries to import ipykernel, which takes a moment longer.
 
-    The program runs as kernels do: without network, as a user whom the image does not know, with the root read-only. Where it
-    does not run like that, it is tried as the image's own user, to tell why.
+    The program runs as kernels do: without network, as a user that the image does not know, with a read-only root. If it
+    does not run like that, it is tried as the image's own user, to find the reason.
 
     Raises:
-        ImageMissing: the image is not here.
-        EngineRefused, EngineAway: no container could be made of it.
+        ImageMissing: the engine does not have the image.
+        EngineRefused, EngineAway: no container could be created from it.
     """
     with mapped("describe the image", image=image):
-        said = engine.api.inspect_image(image)
-    read = partial(ImageFacts.read, id=str(said["Id"]), architecture=str(said["Architecture"]))
+        inspected = engine.api.inspect_image(image)
+    read = partial(ImageFacts.read, id=str(inspected["Id"]), architecture=str(inspected["Architecture"]))
     inquiry = (python, "-c", _INQUIRY.read_text(encoding="utf-8"), *(("thorough",) if thorough else ()))
-    facts = read(_said(engine, str(said["Id"]), inquiry, user=_ANYBODY))
+    facts = read(_output_of(engine, str(inspected["Id"]), inquiry, user=_ANYBODY))
     if facts.python is None:
-        own = read(_said(engine, str(said["Id"]), inquiry, user=""), any_user=False)
+        own = read(_output_of(engine, str(inspected["Id"]), inquiry, user=""), any_user=False)
         return own if own.python else dataclasses.replace(facts, shells=facts.shells or own.shells)
     return facts
 
 
-def _said(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: str) -> str:
-    """What the inquiry writes, through the image's shell or, where that has none, by itself; empty where nothing runs."""
+def _output_of(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: str) -> str:
+    """Return the output of the probe, started by the image's shell or, if it has none, directly; empty if nothing runs."""
     with_shell = _run(engine, image, ("sh", "-c", _SHELL, *inquiry), user=user)
     return with_shell if with_shell is not None else _run(engine, image, inquiry, user=user) or ""
 
 
 def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> str | None:
-    """What the command writes to its output; None where there is no such command."""
+    """Return the output of a command; None if the image has no such command."""
     container = engine.create(None, settings_of(image, command, user), locked())
     try:
         try:
             engine.start(container)
         except EngineAway:
             raise
-        except EngineFailed:  # the engine says in words only that there is no such program
+        except EngineFailed:  # the engine has no code for a missing program
             return None
         with mapped("wait for the image's program"):
             engine.api.wait(container, timeout=_SECONDS)
         return _output(engine, container)
     except EngineAway:
-        if engine.see(container).running:  # it is the program that did not end
+        if engine.see(container).running:  # the program did not end
             return ""
         raise
     finally:
@@ -89,7 +89,7 @@ def _output(engine: Engine, container: str) -> str:
 
 
 def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, Any]:
-    """What a container is that is asked something."""
+    """Return the settings of a probe's container."""
     return {
         "image": image,
         "entrypoint": list(command[:1]),
@@ -103,7 +103,7 @@ def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, An
 
 
 def locked() -> dict[str, Any]:
-    """What the machine gives it: next to nothing."""
+    """Return the settings of its host, as restricted as possible."""
     return {
         "network_mode": "none",
         "read_only": True,

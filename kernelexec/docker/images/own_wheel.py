@@ -1,4 +1,4 @@
-"""This very package as a wheel, for images that it runs in: made of its installed files, without an index or a build tool."""
+"""This package as a wheel, for images that it runs in: from its installed files, without an index or a build tool."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 _PACKAGE = "kernelexec"
 _WHEEL = b"Wheel-Version: 1.0\nGenerator: kernelexec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-#: The oldest time that a zip file can hold: the same files make the same bytes, whenever that is.
+#: The oldest time of a zip file, so that the same files always make the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def own_wheel(images: Path) -> dict[str, bytes]:
-    """The wheel by its file name, the same bytes for the same files.
+    """Return the wheel by its file name: the same bytes for the same files.
 
     Args:
-        images: where the recipes of images are, which belong to the package.
+        images: the directory of the recipes of images, which belong to the package.
     """
     installed = importlib.metadata.distribution(_PACKAGE)
     about = f"{_PACKAGE}-{installed.version}.dist-info"
@@ -40,12 +40,12 @@ def own_wheel(images: Path) -> dict[str, bytes]:
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    found = {path.relative_to(directory): path for path in sorted(directory.rglob("*")) if path.is_file()}
-    return {name.as_posix(): path for name, path in found.items() if "__pycache__" not in name.parts}
+    paths = {path.relative_to(directory): path for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {name.as_posix(): path for name, path in paths.items() if "__pycache__" not in name.parts}
 
 
 def _record(files: Mapping[str, bytes], own: str) -> bytes:
-    """The list of all files with their digests, as wheels have it; its own line has none."""
+    """Return the `RECORD` of a wheel: all files with their digests; its own line has none."""
     digests = {name: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=") for name, content in files.items()}
     lines = [f"{name},sha256={digest.decode()},{len(files[name])}" for name, digest in digests.items()]
     return "\n".join([*lines, f"{own},,", ""]).encode()

@@ -1,6 +1,6 @@
-"""A Python for images that have none that kernels could use: a volume, filled from one of our images, that is mounted there.
+"""A Python for images without a usable one: a volume that is filled from one of our images and mounted there.
 
-The volume is nobody's: all executors share it, and it stays. Its name says what is in it, so it never has to be renewed.
+All executors share the volume, and it stays. Its name is a digest of its content, so it never has to be renewed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelexec.docker.images.image_probe import locked, settings_of
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
 
-#: What such a volume carries.
+#: The label of such volumes.
 LABEL = "kernelexec.runtime"
 _FILLING = Path(__file__).with_name("export_python.py")
 _SECONDS = 300.0
@@ -31,22 +31,22 @@ _COMPLAINT_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
+class PythonVolume:
     """A volume with a Python in it."""
 
     volume: str
     version: str
     why: str
-    """What the image lacks; empty where nobody has looked."""
+    """What the image lacks; empty if that is unknown."""
 
 
-_filled: dict[str, Mounted] = {}
+_filled: dict[str, PythonVolume] = {}
 
 
-def lacking(images: Sequence[str], python: str) -> str:
-    """What kernels would need and the first of these images that is there has not; empty where it serves, or nobody says.
+def missing_requirement(images: Sequence[str], python: str) -> str:
+    """Return what the first existing one of these images lacks for kernels; empty if it lacks nothing or cannot be probed.
 
-    An interpreter that is named by its path, and that the image has not, may lie in what is mounted.
+    A missing interpreter that is named by its path may be in a mounted directory.
     """
     try:
         facts = known_facts(images, python)
@@ -57,10 +57,10 @@ def lacking(images: Sequence[str], python: str) -> str:
     return _lacking(facts.python, facts.ipykernel)
 
 
-def mistaken(images: Sequence[str], python: str) -> str:
-    """That the first of these images that is there has not the interpreter that was named, and which one it has.
+def wrong_interpreter(images: Sequence[str], python: str) -> str:
+    """Return a message if the first existing one of these images does not have the named interpreter.
 
-    Empty where it has it, where none was named or one by its path, which may lie in what is mounted, and where nobody says.
+    Empty if it has it, if none was named or a path, which may be in a mounted directory, or if it cannot be probed.
     """
     if python == DEFAULT_PYTHON or "/" in python:
         return ""
@@ -77,27 +77,27 @@ def mistaken(images: Sequence[str], python: str) -> str:
     )
 
 
-def replacement(images: Sequence[str], python: str, runtime_image: str) -> Mounted:
-    """What kernels in the first of these images that is there get instead of its own Python.
+def provide_python(images: Sequence[str], python: str, runtime_image: str) -> PythonVolume:
+    """Return the mounted Python for kernels in the first existing one of these images.
 
-    The first time in this process a container fills the volume, if nobody did. It blocks: for a thread.
+    The first call in this process runs a container that fills the volume, if it is empty. It blocks: for a thread.
 
     Raises:
-        ImageMissing: an image is not there.
-        EngineRefused, EngineAway: it cannot be done.
+        ImageMissing: an image does not exist.
+        EngineRefused, EngineAway: the volume cannot be filled.
     """
     facts = known_facts(images, python)
     engine = Engine.shared()
     try:
         with mapped("describe the image", image=runtime_image):
-            said = engine.api.inspect_image(runtime_image)
-        if said["Architecture"] != facts.architecture:
-            message = f"The image {runtime_image} is for {said['Architecture']}, and the kernel's for {facts.architecture}."
+            answer = engine.api.inspect_image(runtime_image)
+        if answer["Architecture"] != facts.architecture:
+            message = f"The image {runtime_image} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
             raise EngineRefused(message)
         with asking:
-            found = _filled.get(said["Id"]) or _fill(engine, str(said["Id"]))
-            _filled[said["Id"]] = found
-        return Mounted(found.volume, found.version, _lacking(facts.python, facts.ipykernel))
+            volume = _filled.get(answer["Id"]) or _fill(engine, str(answer["Id"]))
+            _filled[answer["Id"]] = volume
+        return PythonVolume(volume.volume, volume.version, _lacking(facts.python, facts.ipykernel))
     finally:
         engine.release()
 
@@ -112,8 +112,8 @@ def _lacking(python: str | None, ipykernel: str | None) -> str:
     return ""
 
 
-def _fill(engine: Engine, image: str) -> Mounted:
-    """Fill the volume of an image; whoever comes second waits for who came first, and finds it full."""
+def _fill(engine: Engine, image: str) -> PythonVolume:
+    """Fill the volume of an image; a concurrent second caller waits for the first, and finds it filled."""
     program = _FILLING.read_text(encoding="utf-8")
     volume = f"kernelexec-runtime-{hashlib.sha256(f'{image} {RUNTIME_INSIDE} {program}'.encode()).hexdigest()[:16]}"
     with mapped("make a volume"):
@@ -124,10 +124,10 @@ def _fill(engine: Engine, image: str) -> Mounted:
         engine.start(container)
         with mapped("fill the volume of a runtime"):
             engine.api.wait(container, timeout=_SECONDS)
-        said = engine.logs(container)
+        output = engine.logs(container)
     finally:
         engine.remove(container)
     with suppress(ValueError, LookupError, TypeError):
-        answer = json.loads(next(line for line in said.splitlines() if line.startswith(_MARK)).removeprefix(_MARK))
-        return Mounted(volume, str(answer["python"]), "")
-    raise EngineRefused(f"A Python could not be copied out of the image {image}: {said.strip()[-_COMPLAINT_CHARS:]}")
+        answer = json.loads(next(line for line in output.splitlines() if line.startswith(_MARK)).removeprefix(_MARK))
+        return PythonVolume(volume, str(answer["python"]), "")
+    raise EngineRefused(f"A Python could not be copied out of the image {image}: {output.strip()[-_COMPLAINT_CHARS:]}")

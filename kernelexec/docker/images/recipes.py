@@ -1,4 +1,4 @@
-"""What images can be built, and the files that each is built from."""
+"""The images that can be built, and the files that each is built from."""
 
 from __future__ import annotations
 
@@ -18,44 +18,58 @@ from kernelexec.errors import InvalidRequest, nearest
 
 _PURPOSE = re.compile(r"# kernelexec/\S+: (?P<purpose>.+)")
 _BASE = re.compile(r"^ARG BASE_IMAGE=(?P<base>\S+)", re.MULTILINE)
-_BARE = re.compile(r"setup/system\.sh\s*$", re.MULTILINE)
+_BARE = re.compile(r"setup/system\.sh(?: \$\{DEBIAN_PACKAGES\})?\s*$", re.MULTILINE)
+_PACKAGES = re.compile(r'^ARG DEBIAN_PACKAGES="?[^"\s]', re.MULTILINE)
 _SHARED = ("pins.txt", "setup/python.sh", "setup/system.sh", "extra-ca/README.md", "wheels/README.md")
-_OWN = ("Dockerfile", "requirements.txt")
-#: The image that kernelexec itself runs in: its files have how to start it, and the package.
+#: The image that kernelexec itself runs in: its files include the package, and a compose file that starts it.
 _SERVER, _COMPOSE = "server", "compose.yaml"
+#: Of each image for kernels: its purpose, and the Debian packages besides those that every image needs.
+_KERNEL_IMAGES = {
+    "minimal": ("Python, ipykernel and bash.", ""),
+    "data-science": (
+        "numpy, pandas, scipy, scikit-learn, matplotlib and seaborn, with the files of offices and of Arrow.",
+        "",
+    ),
+    "web": ("node and npm, clients and servers of HTTP, and what reads HTML.", "curl git"),
+    "ml": ("models on processors alone: scikit-learn, XGBoost, statsmodels, ONNX.", ""),
+    "agent": (
+        "what an agent needs most: Python with a data stack, git, node, and a compiler for C and C++.",
+        "curl file g++ gcc git jq less make patch procps ripgrep tree unzip xz-utils zip",
+    ),
+}
 
 Files = Mapping[str, bytes | Path]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image: its files by their names in the build's context, and what it is called."""
+    """The files of one image by their names in the build's context, and the image's name."""
 
     tag: str
-    """What the image is called unless told otherwise."""
+    """The image's default name."""
     files: Files
-    """All that ``docker build`` needs."""
+    """All files that ``docker build`` needs."""
 
     @property
     def purpose(self) -> str:
-        """What the image is for, as its Dockerfile says in the first line; empty where it does not."""
-        found = _PURPOSE.match(self._dockerfile)
-        return found["purpose"] if found else ""
+        """Return the purpose of the image from the first line of its Dockerfile; empty if there is none."""
+        match = _PURPOSE.match(self._dockerfile)
+        return match["purpose"] if match else ""
 
     @property
     def bare(self) -> bool:
-        """Whether it asks for no Debian package besides those that every image needs."""
-        return bool(_BARE.search(self._dockerfile))
+        """Return whether the image needs no Debian packages besides those of every image."""
+        return bool(_BARE.search(self._dockerfile)) and not _PACKAGES.search(self._dockerfile)
 
     @property
     def base_image(self) -> str:
-        """What it builds upon unless told otherwise; empty where the Dockerfile does not say it."""
-        found = _BASE.search(self._dockerfile)
-        return found["base"] if found else ""
+        """Return the default base image; empty if the Dockerfile names none."""
+        match = _BASE.search(self._dockerfile)
+        return match["base"] if match else ""
 
     @property
     def digest(self) -> str:
-        """Tells this recipe from an earlier one of that name."""
+        """Return a digest of all files, which differs between two versions of a recipe."""
         parts = (part for name, content in sorted(self.files.items()) for part in (name.encode(), _bytes(content)))
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -65,16 +79,16 @@ class Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name, or that of a directory which ``write_template`` made: a path with a slash in it.
+    """Return the recipe of that name, or of a directory that ``write_template`` wrote: a path with a slash in it.
 
     Raises:
-        InvalidRequest: there is none.
+        InvalidRequest: there is no such recipe.
     """
     if name in NAMES:
         home = _home()
-        own = {file: home / name / file for file in _OWN}
-        files: Files = own | {file: home / file for file in _SHARED}
-        return Recipe(f"{OWNER}/{name}", files if name != _SERVER else {**files, **_server(home)})
+        files: Files = {file: home / file for file in _SHARED} | {"requirements.txt": home / "requirements" / f"{name}.txt"}
+        own = _server(home) if name == _SERVER else {"Dockerfile": _dockerfile(home, name)}
+        return Recipe(f"{OWNER}/{name}", {**files, **own})
     if "/" not in name:
         message = f"There is no image {name!r} to build{nearest(name, NAMES)}: {', '.join(NAMES)}, or a directory as ./{name}."
         raise InvalidRequest(message)
@@ -87,21 +101,21 @@ def recipe(name: str) -> Recipe:
 
 
 def how_to_get(image: str) -> str:
-    """What to do about an image that is not there, in a sentence."""
-    found = REFERENCE.fullmatch(image)
-    if found and found["name"] in NAMES:
-        tag = f" --tag {image}" if found["tag"] not in (None, ":latest") else ""
-        sudo = " --sudo" if found["sudo"] else ""
-        return f"`kernelexec image build {found['name']}{sudo}{tag}` makes it."
-    close = nearest(found["name"], NAMES) if found else ""
-    if found:
+    """Return a sentence that says how to get a missing image."""
+    reference = REFERENCE.fullmatch(image)
+    if reference and reference["name"] in NAMES:
+        tag = f" --tag {image}" if reference["tag"] not in (None, ":latest") else ""
+        sudo = " --sudo" if reference["sudo"] else ""
+        return f"`kernelexec image build {reference['name']}{sudo}{tag}` makes it."
+    close = nearest(reference["name"], NAMES) if reference else ""
+    if reference:
         return f"None of that name can be built{close}: `kernelexec image list` shows which can."
     return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
 
 
 def packed(files: Files) -> IO[bytes]:
-    """The files as the context of a build, the same bytes for the same files; whoever gets it closes it."""
-    context = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed out
+    """Return the files as the context of a build: the same bytes for the same files. The caller closes it."""
+    context = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=context, mode="w") as tar:
         for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(name)
@@ -114,20 +128,20 @@ def packed(files: Files) -> IO[bytes]:
 
 
 def write_template(name: str, directory: Path) -> list[Path]:
-    """Write what the image is built from, for people to change; the paths that were written.
+    """Write the files of a recipe for the user to change; return their paths.
 
     Raises:
-        InvalidRequest: there is no such image, or there are such files already.
+        InvalidRequest: there is no such recipe, or one of the files exists.
     """
-    found = recipe(name)
-    if there := [str(path) for name in found.files if (path := directory / name).exists()]:
-        message = f"{there[0]} is there already: name a directory that is not, by --output."
+    files = recipe(name).files
+    if existing := [str(path) for name in files if (path := directory / name).exists()]:
+        message = f"{existing[0]} is there already: name a directory that is not, by --output."
         raise InvalidRequest(message)
-    return write_files(found.files, directory)
+    return write_files(files, directory)
 
 
 def write_files(files: Files, directory: Path) -> list[Path]:
-    """Write these files there; their paths."""
+    """Write files into a directory; return their paths."""
     for name, content in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,27 +150,36 @@ def write_files(files: Files, directory: Path) -> list[Path]:
 
 
 def wheels_in(directory: Path) -> dict[str, Path]:
-    """The wheels of a directory, as files of the context.
+    """Return the wheels of a directory as files of the context.
 
     Raises:
-        InvalidRequest: it holds none.
+        InvalidRequest: the directory holds no wheel.
     """
-    found = {f"wheels/{path.name}": path for path in sorted(directory.glob("*.whl"))}
-    if not found:
+    wheels = {f"wheels/{path.name}": path for path in sorted(directory.glob("*.whl"))}
+    if not wheels:
         message = f"{directory} holds no wheel (*.whl): `kernelexec image wheels NAME -o {directory}` fetches them."
         raise InvalidRequest(message)
-    return found
+    return wheels
 
 
 def unpinned(lines: Iterable[str]) -> list[str]:
-    """The lines of a list of packages that do not say one exact version; comments and empty lines aside."""
-    said = [line.split("#")[0].strip() for line in lines]
-    return [line for line in said if line and not re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][\w.+!-]*", line)]
+    """Return the lines of a list of packages that name no exact version; comments and empty lines aside."""
+    requirements = [line.split("#")[0].strip() for line in lines]
+    return [line for line in requirements if line and not re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][\w.+!-]*", line)]
 
 
 def _server(home: Path) -> Files:
     package = {f"package/{name}": content for name, content in own_wheel(home).items()}
-    return {**package, _COMPOSE: home / _SERVER / _COMPOSE}
+    return {**package, "Dockerfile": home / f"Dockerfile.{_SERVER}", _COMPOSE: home / _SERVER / _COMPOSE}
+
+
+def _dockerfile(home: Path, name: str) -> bytes:
+    """Return the Dockerfile of an image for kernels, with its arguments filled in: `docker build` alone can build it too."""
+    purpose, packages = _KERNEL_IMAGES[name]
+    _, _, text = (home / "Dockerfile").read_text(encoding="utf-8").partition("\n")
+    text = text.replace("ARG IMAGE=NAME", f"ARG IMAGE={name}")
+    text = text.replace('ARG DEBIAN_PACKAGES=""', f'ARG DEBIAN_PACKAGES="{packages}"')
+    return f"# kernelexec/{name}: {purpose}\n{text}".encode()
 
 
 def _bytes(content: bytes | Path) -> bytes:
@@ -164,7 +187,7 @@ def _bytes(content: bytes | Path) -> bytes:
 
 
 def _home() -> Path:
-    """Where the Dockerfiles are: inside the installed package, or beside it in a checkout."""
+    """Return the directory of the Dockerfiles: in the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     inside = package / "images"
     return inside if inside.is_dir() else package.parent / "images"

@@ -1,4 +1,4 @@
-"""Python packages for a build without network: fetched here, for the Python and the machine of the image."""
+"""Wheels for a build without network, fetched here for the Python and the machine of the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelexec.docker.images.recipes import Recipe, write_files
 from kernelexec.errors import ImageBuildFailed, InvalidRequest
 
 _ARCHITECTURES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
-#: The C library of Debian 12: what is built for it, or for an older one, runs in all bases that are named in the documentation.
+#: The C library of Debian 12: wheels for it or for an older one run in all base images of the documentation.
 _GLIBC = 36
 _OLD = ("manylinux2014", "manylinux2010", "manylinux1")
 _BASE_PYTHON = re.compile(r"python:(?P<version>3\.\d+)")
@@ -22,11 +22,11 @@ _SAID_CHARS = 2000
 
 
 def fetch_wheels(recipe: Recipe, directory: Path, *, python: str | None = None, platform: str | None = None) -> list[Path]:
-    """Put all wheels of a recipe into a directory, by pip; the paths of those that are there then.
+    """Download all wheels of a recipe into a directory by pip; return the paths of all wheels there.
 
     Raises:
-        InvalidRequest: that is no Python version, or no platform that has wheels.
-        ImageBuildFailed: pip did not get them; the message ends with what it said.
+        InvalidRequest: the Python version is malformed, or the platform has no wheels.
+        ImageBuildFailed: pip failed; the message ends with its output.
     """
     with tempfile.TemporaryDirectory(prefix="kx-wheels-") as lists:
         write_files({name: recipe.files[name] for name in ("requirements.txt", "pins.txt")}, Path(lists))
@@ -34,30 +34,30 @@ def fetch_wheels(recipe: Recipe, directory: Path, *, python: str | None = None, 
         command = download_command(Path(lists), directory, python=python or python_of(recipe), platform=platform)
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if ended.returncode:
-        why = ended.stdout.strip()[-_SAID_CHARS:]
-        raise ImageBuildFailed(f"pip did not fetch the wheels:\n{why}")
+        reason = ended.stdout.strip()[-_SAID_CHARS:]
+        raise ImageBuildFailed(f"pip did not fetch the wheels:\n{reason}")
     return sorted(directory.glob("*.whl"))
 
 
 def python_of(recipe: Recipe) -> str:
-    """The Python of the base that the recipe names; that of this process where it does not say."""
-    found = _BASE_PYTHON.search(recipe.base_image)
-    return found["version"] if found else "{}.{}".format(*sys.version_info[:2])
+    """Return the Python version of the recipe's base image; that of this process if the name does not say."""
+    match = _BASE_PYTHON.search(recipe.base_image)
+    return match["version"] if match else "{}.{}".format(*sys.version_info[:2])
 
 
 def download_command(lists: Path, directory: Path, *, python: str, platform: str | None) -> list[str]:
-    """How pip is asked, with every name that a fitting wheel may have for its platform.
+    """Return the command of pip, with every platform tag that a fitting wheel may have.
 
     Raises:
-        InvalidRequest: that is no Python version, or no platform that has wheels.
+        InvalidRequest: the Python version is malformed, or the platform has no wheels.
     """
     if not _VERSION.fullmatch(python):
         message = f"{python!r} is no version of Python as 3.11 or 3.11.2: `python3 --version` in the base image says it."
         raise InvalidRequest(message)
-    given = (platform or f"linux/{machine.machine()}").lower()
-    architecture = _ARCHITECTURES.get(given.removeprefix("linux/"))
+    target = (platform or f"linux/{machine.machine()}").lower()
+    architecture = _ARCHITECTURES.get(target.removeprefix("linux/"))
     if not architecture:
-        message = f"There are no wheels for {given}: linux/amd64 and linux/arm64 have them."
+        message = f"There are no wheels for {target}: linux/amd64 and linux/arm64 have them."
         raise InvalidRequest(message)
     names = (*(f"manylinux_2_{minor}" for minor in range(_GLIBC, 4, -1)), *_OLD)
     return [

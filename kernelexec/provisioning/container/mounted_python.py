@@ -1,4 +1,4 @@
-"""Which images get a mounted Python in place of their own: decided once in the life of this process."""
+"""The choice of a mounted Python instead of an image's own: made once in the life of this process."""
 
 from __future__ import annotations
 
@@ -11,56 +11,58 @@ from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, ImageMissing, KernelStartFailed
 
 if TYPE_CHECKING:
-    from kernelexec.docker.images.python_volume import Mounted
+    from kernelexec.docker.images.python_volume import PythonVolume
 
-#: Its interpreter, where it is mounted.
+#: The path of its interpreter in containers.
 PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
 
-_chosen: dict[tuple[object, ...], Mounted] = {}
+_chosen: dict[tuple[object, ...], PythonVolume] = {}
 
 
-def stand_in(options: Container) -> Mounted | None:
-    """The mounted Python of kernels with these options; None where the image's own is taken."""
+def stand_in(options: Container) -> PythonVolume | None:
+    """Return the mounted Python of kernels with these options; None if the image's own is used."""
     return _chosen.get(_key(options))
 
 
 async def find_stand_in(options: Container, failure: KernelStartFailed | None) -> None:
-    """Have a mounted Python for the next kernel with these options, if it needs one: after a ``failure``, or if one is wanted.
+    """Choose a mounted Python for the next kernel with these options if it needs one: after a ``failure``, or if configured.
 
     Raises:
-        KernelStartFailed: it needs one, and cannot have it; or the image has not the one that is named.
+        KernelStartFailed: it needs one, and there is none; or the image does not have the named interpreter.
     """
     if stand_in(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    from kernelexec.docker.images.python_volume import lacking, mistaken, replacement  # noqa: PLC0415 - see ``places.unavailable``
+    from kernelexec.docker.images.python_volume import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``places.unavailable``
 
     image, python = options.image, options.python
-    if why := await anyio.to_thread.run_sync(mistaken, image, python):
-        raise KernelStartFailed(why) from failure
-    if options.runtime == "image" or (options.runtime == "auto" and not await anyio.to_thread.run_sync(lacking, image, python)):
+    if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):
+        raise KernelStartFailed(message) from failure
+    if options.runtime == "image" or (
+        options.runtime == "auto" and not await anyio.to_thread.run_sync(missing_requirement, image, python)
+    ):
         return
     try:
-        _chosen[_key(options)] = await anyio.to_thread.run_sync(replacement, image, python, options.runtime_image)
+        _chosen[_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
     except (EngineFailed, ImageMissing) as exc:
-        raise KernelStartFailed(_told(options, failure, exc)) from exc
+        raise KernelStartFailed(_unavailable(options, failure, exc)) from exc
 
 
 def notice(options: Container) -> tuple[str, ...]:
-    """What a result says once of a mounted Python."""
-    found = stand_in(options)
-    if found is None:
+    """Return the note of a result about a mounted Python."""
+    mounted = stand_in(options)
+    if mounted is None:
         return ()
-    lacks = f"The image {' or '.join(options.image)} has {found.why}: the" if found.why else "The"
-    return (f"{lacks} kernel runs on a Python that is mounted there ({found.version}); commands see the image as it is.",)
+    lacks = f"The image {' or '.join(options.image)} has {mounted.why}: the" if mounted.why else "The"
+    return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
 
 
 def _key(options: Container) -> tuple[object, ...]:
     return options.image, options.python, options.runtime_image, options.runtime
 
 
-def _told(options: Container, failure: KernelStartFailed | None, why: Exception) -> str:
-    said = f"{failure} " if failure else ""
+def _unavailable(options: Container, failure: KernelStartFailed | None, reason: Exception) -> str:
+    before = f"{failure} " if failure else ""
     return (
-        f"{said}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {why} "
+        f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {reason} "
         f"`kernelexec image check {options.image[0]}` says what it lacks, and how to add it."
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelexec.config import Config
 from kernelexec.provisioning.container.mounts import own_code
 from kernelexec.provisioning.host.confinement import hidden_paths
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.contexts import contexts
 
 
@@ -19,20 +19,20 @@ def records(config: Config) -> list[Path]:
     return [config.workspaces.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
 
 
-def file_roots(config: Config, workspace: Path, inside: Callable[[str], str]) -> tuple[Root, ...]:
+def file_roots(config: Config, workspace: Path, inside: Callable[[str], str]) -> tuple[FileRoot, ...]:
     """The workspace first, then the context paths; ``inside`` says where kernels see a path.
 
     Raises:
         InvalidConfig: a context path is not there any more.
     """
     kept = (*own_code(), *records(config))
-    found = [Root(workspace, inside(str(workspace)), protected=_within(workspace, kept))]
+    found = [FileRoot(workspace, inside(str(workspace)), protected=_within(workspace, kept))]
     named = contexts(config, workspace)
     secret = tuple(Path(name) for path in hidden_paths(config) for name in {path, os.path.realpath(path)}) if named else ()
     for context in named:
         protected = (*context.protected, *_within(context.path, kept))
         hidden = _within(context.path, secret)
-        root = Root(context.path, inside(str(context.path)), context.writable, protected, context.single, hidden)
+        root = FileRoot(context.path, inside(str(context.path)), context.writable, protected, context.single, hidden)
         found.append(root)
     return tuple(found)
 

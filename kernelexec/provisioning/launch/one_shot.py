@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.processes import Leader, Mark
 from kernelexec.provisioning.runtime.temp_dirs import temporary_directory
 from kernelexec.text import clean_text
+from kernelexec.workspace.safe_files import open_regular, read_regular
 
 #: How the launcher does an errand.
 PROGRAM = "--errand"
@@ -54,15 +54,10 @@ class Errand:
         path.chmod(0o644)
 
     def answer(self) -> dict[str, Any]:
-        """What the program left; what cells had it run may have written anything there."""
-        try:
-            fd = os.open(self.directory / "answer.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return {}
-        with os.fdopen(fd, "rb") as file, suppress(ValueError, RecursionError):
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                found = json.loads(file.read(_ANSWER_BYTES))
-                return found if isinstance(found, dict) else {}
+        """Return the answer that the program wrote; empty if there is none. Cells may have written anything there."""
+        with suppress(OSError, ValueError, RecursionError):
+            answer = json.loads(read_regular(self.directory / "answer.json", _ANSWER_BYTES))
+            return answer if isinstance(answer, dict) else {}
         return {}
 
 
@@ -88,15 +83,14 @@ def new_directory(session: Path, user: tuple[int, int] | None) -> Path:
 
 
 def copy_wheel(path: Path, directory: Path) -> Path:
-    """A copy of a wheel for an errand; a cell may have made it, so no link is followed, and it must lie where it seems to.
+    """Copy a wheel for an errand. A cell may have made it, so no link is followed, and no directory on the way may be a link.
 
     Raises:
-        OSError: it is missing, a link, or no plain file.
+        OSError: the wheel is missing, reached by a link, or not a regular file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as source:
-        if not stat.S_ISREG(os.fstat(fd).st_mode) or Path(f"/proc/self/fd/{fd}").readlink() != path:
-            message = f"{path} is no plain file, or a link leads to it"
+    with os.fdopen(open_regular(path), "rb") as source:
+        if Path(f"/proc/self/fd/{source.fileno()}").readlink() != path:
+            message = f"a link leads to {path}"
             raise OSError(message)
         target = directory / "wheels" / path.name
         with target.open("xb") as copy:

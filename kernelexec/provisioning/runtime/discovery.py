@@ -20,6 +20,7 @@ from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.owned_directory import NAME, Owner, is_held
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.rmtree import DIRECTORY
+from kernelexec.workspace.safe_files import replace_file
 
 _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
@@ -78,9 +79,8 @@ def note(directory: Path, name: str, workspace: Path, notebook: Path | None = No
         OSError: it cannot be written.
     """
     files = {kind: path and str(path) for kind, path in zip(_FILES, (notebook, journal), strict=True)}
-    (directory / _NOTE).unlink(missing_ok=True)
-    with os.fdopen(os.open(directory / _NOTE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"name": name, "workspace": str(workspace), "pid": os.getpid(), **files}, file)
+    content = {"name": name, "workspace": str(workspace), "pid": os.getpid(), **files}
+    replace_file(directory / _NOTE, json.dumps(content).encode(), mode=0o600)
 
 
 def note_language(directory: Path, language: str) -> None:

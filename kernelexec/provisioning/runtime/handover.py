@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
+from kernelexec.workspace.safe_files import replace_file
 
 NAME = "kernel.json"
 _BYTES = 64 * 1024
@@ -30,17 +30,12 @@ class Handover:
     """What its provisioner says of it, and finds it by."""
 
     def write(self, directory: Path) -> None:
-        """Write it into a session's private directory, as a whole, for this user only.
+        """Replace the file in a session's private directory; only this user can read it.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
-        path = directory / NAME
-        fresh = path.with_name(f".{NAME}.new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-            json.dump(asdict(self), file)
-        fresh.replace(path)
+        replace_file(directory / NAME, json.dumps(asdict(self)).encode(), mode=0o600)
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:

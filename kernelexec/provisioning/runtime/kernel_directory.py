@@ -28,6 +28,7 @@ from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.provisioning.runtime.ports import free_ports
 from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
+from kernelexec.workspace.safe_files import create_file, read_regular
 
 #: What stands for the channels' ports in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
@@ -253,23 +254,13 @@ class RuntimeDirectory:
         return Connection(prefix, self._told["key"].encode(), address, ports, server_key)
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        fd = os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(content, file)
+        create_file(self.connection_file, json.dumps(content).encode(), mode=0o600)
 
     def read(self, name: str, limit_bytes: int) -> bytes:
-        """The tail of a small file that the kernel may have made; empty where it is not a plain file."""
-        try:
-            fd = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return b""
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                return b""
-            return os.pread(fd, limit_bytes, max(0, found.st_size - limit_bytes))
-        finally:
-            os.close(fd)
+        """Return the end of a file that the kernel may have written; empty if it is not a regular file."""
+        with suppress(OSError):
+            return read_regular(self.path / name, limit_bytes, tail=True)
+        return b""
 
     def clear(self) -> bool:
         """Close the pipes, and remove what is in the directory; whether it is as it was when it was made."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.runtime.owned_directory import PREFIX
+from kernelexec.workspace.safe_files import create_file
 
 #: Unix socket paths end here (sockaddr_un.sun_path, less the final NUL).
 SOCKET_PATH_BYTES = 107
@@ -42,8 +43,7 @@ def stored_identity(directory: Path) -> bytes:
     with suppress(FileNotFoundError):
         return path.read_bytes()
     identity = secrets.token_hex(16).encode()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(identity)
+    create_file(path, identity, mode=0o600)
     return identity
 
 

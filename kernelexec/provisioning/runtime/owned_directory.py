@@ -24,6 +24,7 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.processes import has_ended, status_of
 from kernelexec.workspace.rmtree import DIRECTORY, clear, names_in
+from kernelexec.workspace.safe_files import read_regular, replace_file
 
 RECORD, _FRESH = ".owner", ".owner.new"
 #: How the roots' names begin, and what ``tempfile`` makes of it.
@@ -60,18 +61,10 @@ class Owner:
     @classmethod
     def of(cls, directory: int) -> Self | None:
         """The owner that a directory's record names, if there is one."""
-        try:
-            fd = os.open(RECORD, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        except OSError:
-            return None
-        try:
-            plain = stat.S_ISREG(os.fstat(fd).st_mode)
-            said = json.loads(os.read(fd, _RECORD_BYTES)) if plain else None
-            return cls.said(said) if isinstance(said, dict) else None
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return None
-        finally:
-            os.close(fd)
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            record = json.loads(read_regular(RECORD, _RECORD_BYTES, dir_fd=directory))
+            return cls.said(record) if isinstance(record, dict) else None
+        return None
 
     @classmethod
     def said(cls, said: Mapping[str, Any]) -> Self:
@@ -146,14 +139,7 @@ class Root:
         """Write the record, as a whole: there is one at every moment where there was one."""
         assert self._fd is not None
         record = json.dumps(asdict(Owner.this(locked=_lock(self._fd)))).encode()
-        with suppress(FileNotFoundError):
-            os.unlink(_FRESH, dir_fd=self._fd)
-        fd = os.open(_FRESH, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
-        try:
-            os.write(fd, record)
-        finally:
-            os.close(fd)
-        os.rename(_FRESH, RECORD, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        replace_file(RECORD, record, mode=0o600, dir_fd=self._fd, temporary=_FRESH)
 
     def remove(self) -> None:
         """Remove the directory with all that is in it."""

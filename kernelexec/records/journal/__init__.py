@@ -1,4 +1,4 @@
-"""A session's journal: every cell, command, refusal and change of its life as a line of JSON, written as it happens."""
+"""A session's journal: cells, commands, refusals and changes of its life as lines of JSON, written as they happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session did before, as its journal tells it: the cells of its last life, in order, with their ends."""
+"""The recorded cells of a session's last life, in order, with their ends."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kernelexec.recorded_history import Past, PastCell, called
 from kernelexec.records.journal.reader import read
 from kernelexec.results import Snapshot
 
-#: What took longer, in seconds, did not take as long as its record says.
+#: Longer recorded durations are not believed, in seconds.
 _LONGEST = 1e9
 
 
 @dataclass(slots=True)
 class _Life:
-    """A session from its opening to its end, or to that of its owner."""
+    """A life of a session: from its opening to its end, or to the end of its owner."""
 
     whole: bool = True
-    """Whether what it was to replay first was replayed to its end."""
+    """Whether its own replay was completed."""
     cells: dict[str, PastCell] = field(default_factory=dict)
     running: str | None = None
     kernel: object = None
@@ -28,70 +28,70 @@ class _Life:
     covered: int = 0
     replaced: list[int] = field(default_factory=list)
 
-    def take(self, said: dict[str, Any]) -> None:
-        """Take the next record of this life."""
-        match said.get("event"):
+    def take(self, record: dict[str, Any]) -> None:
+        """Add the next record of this life."""
+        match record.get("event"):
             case "started":
-                self.running, self.kernel = str(said.get("execution_id")), said.get("kernel")
-                self.cells[self.running] = _started(said)
-            case "finished" if (found := str(said.get("execution_id"))) in self.cells:
-                self.cells[found] = _finished(self.cells[found], said)
+                self.running, self.kernel = str(record.get("execution_id")), record.get("kernel")
+                self.cells[self.running] = _started(record)
+            case "finished" if (execution_id := str(record.get("execution_id"))) in self.cells:
+                self.cells[execution_id] = _finished(self.cells[execution_id], record)
                 self.running = None
-            case "aborted" if self.running is not None and self.running == said.get("execution_id"):
+            case "aborted" if self.running is not None and self.running == record.get("execution_id"):
                 del self.cells[self.running]
                 self.running = None
             case "kernel":
-                self._kernel_changed(said)
+                self._kernel_changed(record)
             case "snapshot":
                 with suppress(ValueError, TypeError):
-                    self.snapshot, self.covered = Snapshot.from_dict(said["snapshot"]), len(self.cells)
+                    self.snapshot, self.covered = Snapshot.from_dict(record["snapshot"]), len(self.cells)
             case "replayed":
                 self.whole = True
-                self._take_over(said)
+                self._take_over(record)
 
-    def _kernel_changed(self, said: dict[str, Any]) -> None:
-        change, language = said.get("change"), said.get("language")
+    def _kernel_changed(self, record: dict[str, Any]) -> None:
+        change, language = record.get("change"), record.get("language")
         if change == "started" and language == "python" and self.cells:
             self.replaced.append(len(self.cells))
         elif change == "died" and self.running is not None and language == self.kernel:
             self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)
 
-    def _take_over(self, said: dict[str, Any]) -> None:
-        """Put the cells that a snapshot stood for in the place of what was run instead of them."""
-        carried, played = Past.of_carried(said), said.get("cells")
+    def _take_over(self, record: dict[str, Any]) -> None:
+        """Replace the cells that a replay ran by those that its snapshot stood for."""
+        carried, played = Past.of_carried(record), record.get("cells")
         if carried is None or not isinstance(played, list):
             return
         rest = {str(cell.get("execution_id")) for cell in played[carried.covered :] if isinstance(cell, dict)}
         cells = {f"covered {number}": cell for number, cell in enumerate(carried.cells)}
-        self.cells = cells | {found: cell for found, cell in self.cells.items() if found in rest}
+        self.cells = cells | {execution_id: cell for execution_id, cell in self.cells.items() if execution_id in rest}
         self.snapshot, self.covered = carried.snapshot, carried.covered
         self.replaced.clear()
 
 
 def past(path: Path) -> Past:
-    """The cells of the newest life that has any; one that was cut off amid its own replay counts for nothing.
+    """Return the cells of the newest life that has any; a life that ended during its own replay does not count.
 
-    A cell that never ran is not among them: nothing of it was lost.
+    Cells that never ran are left out: nothing of them was lost.
     """
     life = newest = _Life()
-    for said in read(path):
-        if said.get("event") == "opened":
+    for record in read(path):
+        if record.get("event") == "opened":
             if life.cells and life.whole:
                 newest = life
-            life = _Life(whole="replays" not in said)
+            life = _Life(whole="replays" not in record)
         else:
-            life.take(said)
-    found = life if life.cells and life.whole else newest
-    return Past(tuple(found.cells.values()), found.snapshot, found.covered, tuple(found.replaced))
+            life.take(record)
+    last = life if life.cells and life.whole else newest
+    return Past(tuple(last.cells.values()), last.snapshot, last.covered, tuple(last.replaced))
 
 
-def _started(said: dict[str, Any]) -> PastCell:
-    cell = PastCell(str(said.get("code", "")), language=str(said.get("language", "python")), status="unfinished")
-    return called(cell, said) if said.get("lasts") is True else cell
+def _started(record: dict[str, Any]) -> PastCell:
+    cell = PastCell(str(record.get("code", "")), language=str(record.get("language", "python")), status="unfinished")
+    return called(cell, record) if record.get("lasts") is True else cell
 
 
-def _finished(cell: PastCell, said: dict[str, Any]) -> PastCell:
-    status, error, took, interrupted = (said.get(name) for name in ("status", "error", "seconds", "interrupted"))
+def _finished(cell: PastCell, record: dict[str, Any]) -> PastCell:
+    status, error, took, interrupted = (record.get(name) for name in ("status", "error", "seconds", "interrupted"))
     return replace(
         cell,
         status=status if status in ("ok", "error") else None,

@@ -1,4 +1,4 @@
-"""The hook that writes a journal: one file, held by a lock, that is JSON lines at every moment and never grows for ever."""
+"""The hook that writes a journal: a locked, bounded file that consists of JSON lines at every moment."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kernelexec.errors import Refused
 from kernelexec.events import Earlier, Event
 from kernelexec.provisioning.platform import lock
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
-from kernelexec.records.journal.reader import beside, part_after, parts, requests, requests_of_life
+from kernelexec.records.journal.reader import next_part, parts, requests, requests_of_life, sibling_path
 from kernelexec.records.journal.records import line, record
 
-#: A journal is kept in so many files at most; the newest one has the journal's name, the others are numbered.
+#: The bound of files of a journal; the newest one has the journal's name, the others are numbered.
 PARTS = 4
-#: How long the owner before, who has said that he ends, is waited for, in seconds; and how often he is looked at.
+#: How long to wait for an earlier owner that is ending, and the pause between looks, in seconds.
 PATIENCE, _PAUSE = 10.0, 0.02
 _KEEPERS = 1000
 _TAIL_BYTES = 64 * 1024
-#: Records by which a session's life begins and ends, and those of cells in it.
+#: Records that begin and end a session's life, and records of cells in it.
 _BEGINS, _ENDS, _CELLS = ("opened", "adopted"), ("closing", "closed"), ("started", "finished")
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -35,13 +35,13 @@ logger = logging.getLogger("kernelexec")
 
 
 class Journal:
-    """One session's journal. What it is told is in the file when the call returns; where it is not, ``failure`` says why.
+    """One session's journal. An event is in the file when the call returns; if not, ``failure`` says why.
 
-    A line is there as a whole or not at all. Lines that could not be written are counted by the next one that can.
+    A line is written as a whole or not at all. Lines that could not be written are counted by the next line that can.
 
     Args:
-        path: the file's name; the first numbered one beside it is taken where another process keeps that.
-        limit_bytes: what all parts of the journal together may hold; over it the oldest part goes.
+        path: the file's name; if another process writes that file, the first free numbered one beside it is used.
+        limit_bytes: the bound of all parts of the journal together; above it the oldest part is removed.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
@@ -61,36 +61,36 @@ class Journal:
         self._claim()
 
     def __call__(self, event: Event, /) -> None:
-        """Write a line about the event, if there is one to be written."""
-        said = record(event)
-        if said is None or self._closed:
+        """Write the line of the event, if it has one."""
+        fields = record(event)
+        if fields is None or self._closed:
             return
         try:
             if self._missed:
-                missed = {"time": said["time"], "session": said["session"], "event": "gap", "missed": self._missed}
+                missed = {"time": fields["time"], "session": fields["session"], "event": "gap", "missed": self._missed}
                 self._append(line(missed))
                 self._missed = 0
-            self._append(line(said))
+            self._append(line(fields))
             self.failure = None
         except OSError as exc:
             self._missed += 1
             self._fail(exc)
-        self._remember(said)
+        self._remember(fields)
 
     def secure(self) -> None:
-        """Have what is written outlast a failure of the machine too.
+        """Write the journal through to the disk, so that it outlasts a failure of the machine.
 
         Raises:
-            OSError: it may not.
+            OSError: the disk did not confirm it.
         """
         if self._fd is not None:
             os.fdatasync(self._fd)
 
     def look_up(self, request_id: str) -> Earlier | None:
-        """What is known of a request: from this journal, whoever wrote it.
+        """Return what this journal knows of a request, from any of its owners.
 
         Raises:
-            Refused: another process keeps the journal, so that nobody here can know.
+            Refused: another process writes the journal, so this process cannot know.
         """
         if self.path != self._name:
             message = (
@@ -112,14 +112,14 @@ class Journal:
         return replace(recorded or sent_before, here=request_id in self._here)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._closed = True
         if self._fd is not None:
             let_go(self._fd)
             self._fd = None
 
     def _claim(self) -> None:
-        """Become the keeper of the first file that nobody keeps, and mend what a keeper before could not finish."""
+        """Lock the first free file, and repair a line that an earlier owner could not finish."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in _numbered(self._name):
@@ -134,7 +134,7 @@ class Journal:
             self._fail(exc)
 
     def _mend(self, fd: int) -> None:
-        """Cut off a line that ends in the middle: its writer was killed in it."""
+        """Cut off an incomplete last line, whose writer was killed."""
         size = os.fstat(fd).st_size
         while size and (tail := os.pread(fd, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))):
             end = tail.rfind(b"\n") + 1
@@ -161,7 +161,7 @@ class Journal:
             raise
 
     def _current(self) -> int:
-        """The open file; it is made anew where somebody removed or moved it."""
+        """Return the open file; begin a new one if it was removed or moved."""
         if self._fd is not None and not self._is_in_place(self._fd):
             let_go(self._fd)
             self._fd = None
@@ -178,8 +178,8 @@ class Journal:
             return False
 
     def _turn_over(self, fd: int) -> int:
-        """Begin a new part. The name is there at every moment, and what it names is locked."""
-        part_after(self.path).hardlink_to(self.path)
+        """Begin a new part. At every moment the name exists and names a locked file."""
+        next_part(self.path).hardlink_to(self.path)
         fresh = self.path.with_name(f".{self.path.name}.new")
         fresh.unlink(missing_ok=True)
         new = hold(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
@@ -191,16 +191,16 @@ class Journal:
             path.unlink(missing_ok=True)
         return new
 
-    def _remember(self, said: dict[str, Any]) -> None:
-        """Know of a request that is sent, also where nothing is written of it, or no longer."""
-        name = said.get("request_id")
-        self._adopted |= said["event"] == "adopted"
-        if name is not None and said["event"] == "started":
+    def _remember(self, fields: dict[str, Any]) -> None:
+        """Remember a sent request, also if its record was not written or is gone."""
+        name = fields.get("request_id")
+        self._adopted |= fields["event"] == "adopted"
+        if name is not None and fields["event"] == "started":
             self._here.add(name)
-        if name is not None and said["event"] in ("started", "finished"):
-            self._sent[name] = Earlier(said["execution_id"], said["fingerprint"], None)
-        elif name in self._sent and said["event"] == "aborted" and self._sent[name].execution_id == said["execution_id"]:
-            del self._sent[name]  # it was about to be sent
+        if name is not None and fields["event"] in ("started", "finished"):
+            self._sent[name] = Earlier(fields["execution_id"], fields["fingerprint"], None)
+        elif name in self._sent and fields["event"] == "aborted" and self._sent[name].execution_id == fields["execution_id"]:
+            del self._sent[name]  # it was not sent
 
     def _fail(self, exc: OSError) -> None:
         if self.failure is None:
@@ -210,11 +210,11 @@ class Journal:
 
 def _numbered(path: Path) -> Iterator[Path]:
     yield path
-    yield from (beside(path, number) for number in range(2, _KEEPERS))
+    yield from (sibling_path(path, number) for number in range(2, _KEEPERS))
 
 
 def _locked(fd: int, path: Path) -> bool:
-    """Whether the file is ours now. A keeper who has said that he ends is waited for."""
+    """Lock a file; return whether that worked. An owner that is ending is waited for."""
     deadline = time.monotonic() + PATIENCE
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return False
@@ -231,23 +231,23 @@ def _locked(fd: int, path: Path) -> bool:
 
 
 def _is_ending(fd: int) -> bool:
-    """Whether the last word about the session's life is that it ends."""
+    """Return whether the newest record of the session's life is of its end."""
     return _newest(fd)[0] in _ENDS
 
 
 def _was_left(fd: int) -> bool:
-    """Whether cells ran in the session since its life began, and nobody ended it."""
+    """Return whether cells ran in the newest life of the session, and it was not ended."""
     life, ran = _newest(fd)
     return ran and life not in _ENDS
 
 
 def _newest(fd: int) -> tuple[str | None, bool]:
-    """The newest record of the session's life, as far as it is near, and whether there are any of cells since."""
+    """Return the newest record of the session's life near the end, and whether records of cells follow it."""
     size, ran = os.fstat(fd).st_size, False
     for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
         with suppress(ValueError, AttributeError):
-            said = json.loads(raw).get("event")
-            if said in (*_BEGINS, *_ENDS):
-                return said, ran
-            ran |= said in _CELLS
+            event = json.loads(raw).get("event")
+            if event in (*_BEGINS, *_ENDS):
+                return event, ran
+            ran |= event in _CELLS
     return None, ran or size > _TAIL_BYTES

@@ -1,4 +1,4 @@
-"""An event as the JSON object that stands for it in a journal, and a result as it is kept there."""
+"""Records of a journal: events as JSON objects, and results as they are stored in them."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ from kernelexec.events import (
 from kernelexec.results import Error, ExecutionResult, Output, Stream
 from kernelexec.text import clean, clean_text, cut_middle, head_of, json_encoder
 
-#: What is kept of a result whose request may be sent again, of the text of any other, and of what was refused; in bytes.
+#: Bounds in bytes: of a result whose request may be sent again, of the text of any other, of refused code.
 RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
 _STREAM_BYTES = RESULT_BYTES // 8
 _ERROR_BYTES = RESULT_BYTES // 16
 _FILES = 1000
-#: Records of every cell, in which nothing is nested: they are made JSON as they are.
+#: Frequent records without nested values, which are encoded without cleaning.
 _FLAT = frozenset({"started", "finished"})
 _encode = json_encoder(separators=(",", ":"), allow_nan=False)
 _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 
 
 def record(event: Event) -> dict[str, Any] | None:
-    """What a journal says of an event; None of one that it says nothing of."""
+    """Return the record of an event; None for events without one."""
     match event:
         case CellRefused() | CellStarted() | CellExecuted() | CellAborted():
-            said = _of_cell(event)
+            fields = _of_cell(event)
         case KernelChanged():
-            said = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
-            said |= {"language": event.language}
+            fields = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
+            fields |= {"language": event.language}
         case DisplayUpdated() | OutputHeard():
             return None
         case FilesTouched():
-            said = _files(event)
+            fields = _files(event)
         case MemoryHigh():
-            said = {"event": "memory", "used_bytes": event.used_bytes, "limit_bytes": event.limit_bytes}
-            said |= {"biggest": {holder.name: holder.size_bytes for holder in event.biggest}}
+            fields = {"event": "memory", "used_bytes": event.used_bytes, "limit_bytes": event.limit_bytes}
+            fields |= {"biggest": {holder.name: holder.size_bytes for holder in event.biggest}}
         case _:
-            said = _of_session(event)
-    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **said}
+            fields = _of_session(event)
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **fields}
 
 
 def _of_cell(event: CellEvent) -> dict[str, Any]:
@@ -71,27 +71,27 @@ def _of_cell(event: CellEvent) -> dict[str, Any]:
         case CellRefused():
             return {"event": "refused", "decision": "refused", **_refused(event)}
         case CellStarted():
-            said = {"event": "started", "execution_id": event.execution_id, "decision": "allowed", **_cell(event.cell)}
-            said |= {"kernel_epoch": event.kernel_epoch} | ({} if event.timeout is None else {"timeout": event.timeout})
-            return {**said, **_request(event.request_id, event.cell)}
+            fields = {"event": "started", "execution_id": event.execution_id, "decision": "allowed", **_cell(event.cell)}
+            fields |= {"kernel_epoch": event.kernel_epoch} | ({} if event.timeout is None else {"timeout": event.timeout})
+            return {**fields, **_request(event.request_id, event.cell)}
         case CellExecuted():
             kept_whole = {} if event.request_id is None else {"result": kept(event.result).to_dict()}
             return {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell), **kept_whole}
         case CellAborted():
-            said = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
+            fields = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
             why_not = event.result.diagnosis
-            said |= {} if why_not is None else {"decision": "refused", "rule": why_not.cause}
-            return {**said, "why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
+            fields |= {} if why_not is None else {"decision": "refused", "rule": why_not.cause}
+            return {**fields, "why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
 
 
 def _of_session(event: SessionEvent) -> dict[str, Any]:
     match event:
         case SessionOpened():
-            said = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
-            return said if event.replays is None else {**said, "replays": event.replays}
+            fields = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
+            return fields if event.replays is None else {**fields, "replays": event.replays}
         case SessionAdopted():
-            said = {"event": "adopted", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
-            return {**said, "kernel_epoch": event.kernel_epoch}
+            fields = {"event": "adopted", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
+            return {**fields, "kernel_epoch": event.kernel_epoch}
         case SessionReplayed():
             return {"event": "replayed", **event.replay.to_dict(), **event.past.carried()}
         case SnapshotTaken():
@@ -102,26 +102,26 @@ def _of_session(event: SessionEvent) -> dict[str, Any]:
             return {"event": "closing" if isinstance(event, SessionClosing) else "closed"}
 
 
-def line(said: dict[str, Any]) -> bytes:
-    """A record as it stands in the file: one line, also for readers that take other characters for a line's end."""
-    if said.get("event") in _FLAT and "result" not in said:
-        with suppress(ValueError):  # what no JSON is made of, or no UTF-8
-            return _as_line(said)
-    return _as_line(clean(said))
+def line(fields: dict[str, Any]) -> bytes:
+    """Return a record as one line, also for readers that take other characters for the end of a line."""
+    if fields.get("event") in _FLAT and "result" not in fields:
+        with suppress(ValueError):  # a value that is not JSON, or not UTF-8
+            return _as_line(fields)
+    return _as_line(clean(fields))
 
 
-def _as_line(said: dict[str, Any]) -> bytes:
-    text = _encode(said)
+def _as_line(fields: dict[str, Any]) -> bytes:
+    text = _encode(fields)
     return (text if text.isascii() and "\x7f" not in text else text.translate(_LINE_ENDS)).encode() + b"\n"
 
 
 def request_mark(request_id: str) -> bytes:
-    """What the line of a record about this request holds, as bytes."""
+    """Return the bytes that each record of this request contains."""
     return line({"request_id": request_id})[1:-2]
 
 
 def kept(result: ExecutionResult) -> ExecutionResult:
-    """The result as a journal keeps it: whole if it fits, else its text and its error, cut, and without its displays."""
+    """Return a result for the journal: whole if it fits, else its shortened text and error, without displays."""
     if len(result.to_json().encode()) <= RESULT_BYTES:
         return result
     names: tuple[Any, ...] = ("stdout", "stderr")
@@ -137,11 +137,11 @@ def kept(result: ExecutionResult) -> ExecutionResult:
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    said: dict[str, Any] = {"code": cell.source, "sha256": cells.digest(cell), "language": cell.language, "kernel": cell.kernel}
+    data: dict[str, Any] = {"code": cell.source, "sha256": cells.digest(cell), "language": cell.language, "kernel": cell.kernel}
     if not isinstance(cell, ShellCell):
-        return {"kind": "code", **said}
-    given = {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
-    return {"kind": "command", **said, "lasts": cell.lasts, **given}
+        return {"kind": "code", **data}
+    options = {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
+    return {"kind": "command", **data, "lasts": cell.lasts, **options}
 
 
 def _request(request_id: str | None, cell: Cell) -> dict[str, Any]:
@@ -150,33 +150,33 @@ def _request(request_id: str | None, cell: Cell) -> dict[str, Any]:
 
 def _refused(event: CellRefused) -> dict[str, Any]:
     code = event.source if isinstance(event.source, str) else f"<{type(event.source).__name__}>"
-    said = {"kind": event.kind, "code": head_of(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
-    said |= {"error": type(event.error).__name__, "why": head_of(clean_text(str(event.error)), REFUSED_BYTES)}
-    return said | ({"request_id": event.request_id[:200]} if isinstance(event.request_id, str) else {})
+    fields = {"kind": event.kind, "code": head_of(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
+    fields |= {"error": type(event.error).__name__, "why": head_of(clean_text(str(event.error)), REFUSED_BYTES)}
+    return fields | ({"request_id": event.request_id[:200]} if isinstance(event.request_id, str) else {})
 
 
 def _files(event: FilesTouched) -> dict[str, Any]:
     done = "refused" if event.refused and not event.paths else "done"
-    said: dict[str, Any] = {"event": done, "kind": event.operation, "files": list(event.paths[:_FILES])}
-    said["code"] = head_of(clean_text(" ".join(event.paths[:_FILES])), TEXT_BYTES)  # for whoever reads rows
-    why = head_of(clean_text(" ".join(event.refused[:_FILES])), REFUSED_BYTES)
-    return said | ({"why": why} if why else {})
+    fields: dict[str, Any] = {"event": done, "kind": event.operation, "files": list(event.paths[:_FILES])}
+    fields["code"] = head_of(clean_text(" ".join(event.paths[:_FILES])), TEXT_BYTES)  # for rows
+    reason = head_of(clean_text(" ".join(event.refused[:_FILES])), REFUSED_BYTES)
+    return fields | ({"why": reason} if reason else {})
 
 
 def _outcome(result: ExecutionResult) -> dict[str, Any]:
     timing = result.timing
     cpu = timing.cpu_seconds
-    said: dict[str, Any] = {
+    data: dict[str, Any] = {
         name: getattr(result, name)
         for name in ("execution_id", "status", "exit_code", "interrupted", "rung", "state", "cause", "kernel_epoch")
     }
-    said |= {
+    data |= {
         "seconds": round(timing.run, 6),
         "queue_seconds": round(timing.queue, 6),
         "cpu_seconds": None if cpu is None else round(cpu, 6),
     }
-    said |= {"peak_memory_bytes": timing.peak_memory_bytes, "total_bytes": result.total_bytes}
+    data |= {"peak_memory_bytes": timing.peak_memory_bytes, "total_bytes": result.total_bytes}
     if result.error is not None:
-        said["error"] = {"ename": head_of(result.error.ename, 200), "evalue": head_of(result.error.evalue, TEXT_BYTES)}
+        data["error"] = {"ename": head_of(result.error.ename, 200), "evalue": head_of(result.error.evalue, TEXT_BYTES)}
     files = list(result.files[:_FILES])
-    return said | {"text": cut_middle(result.text[: 4 * RESULT_BYTES], TEXT_BYTES), "files": files, "notes": list(result.notes)}
+    return data | {"text": cut_middle(result.text[: 4 * RESULT_BYTES], TEXT_BYTES), "files": files, "notes": list(result.notes)}

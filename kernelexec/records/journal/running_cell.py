@@ -1,4 +1,4 @@
-"""The cell that ran in a session when its owner died, as the journal tells of it."""
+"""The cell that was running in a session when its owner died, from its journal."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from kernelexec.cells import Cell
 from kernelexec.errors import InvalidCode
 from kernelexec.records.journal.reader import read
 
-#: What cells that were begun before timeouts were recorded may take, in seconds.
+#: The timeout of cells whose record names none, in seconds.
 _TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A cell that was sent to a kernel, and of whose end nothing is recorded."""
+    """A cell that was sent to a kernel, and whose end is not recorded."""
 
     execution_id: str
     cell: Cell
     kernel_epoch: int
     request_id: str | None
     timeout: float
-    """How long it may run from its start, in seconds."""
+    """The timeout from its start, in seconds."""
     began: float
-    """When it was sent, in seconds of ``time.monotonic``."""
+    """The time when it was sent, in seconds of ``time.monotonic``."""
 
 
 def in_flight(path: Path) -> Flight | None:
-    """The cell that ran in the newest life of a session, if one did. For a thread: a journal may be long."""
+    """Return the cell that is running in the newest life of a session, if any. For a thread: a journal may be long."""
     running: dict[str, Any] | None = None
-    for said in read(path):
-        match said.get("event"):
+    for fields in read(path):
+        match fields.get("event"):
             case "opened" | "closed":
                 running = None
             case "started":
-                running = said
-            case "finished" | "aborted" if running and running.get("execution_id") == said.get("execution_id"):
+                running = fields
+            case "finished" | "aborted" if running and running.get("execution_id") == fields.get("execution_id"):
                 running = None
     with suppress(LookupError, TypeError, ValueError, InvalidCode):
         return None if running is None else _flight(running)
     return None
 
 
-def _flight(said: dict[str, Any]) -> Flight | None:
-    """A record of a beginning; None where the cell cannot be made again as it was."""
+def _flight(fields: dict[str, Any]) -> Flight | None:
+    """Return the cell of a record; None if it cannot be restored."""
     timeout, epoch, request_id, execution_id = (
-        said.get(name) for name in ("timeout", "kernel_epoch", "request_id", "execution_id")
+        fields.get(name) for name in ("timeout", "kernel_epoch", "request_id", "execution_id")
     )
-    cell = cells.recorded(said)
-    if not isinstance(execution_id, str) or not isinstance(epoch, int) or cells.digest(cell) != said["sha256"]:
+    cell = cells.recorded(fields)
+    if not isinstance(execution_id, str) or not isinstance(epoch, int) or cells.digest(cell) != fields["sha256"]:
         return None
-    if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != said["fingerprint"]):
+    if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != fields["fingerprint"]):
         return None
-    elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(said["time"])).total_seconds())
+    elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(fields["time"])).total_seconds())
     budget = float(timeout) if isinstance(timeout, int | float) and timeout > 0 else _TIMEOUT
     return Flight(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)

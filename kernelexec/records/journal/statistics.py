@@ -1,4 +1,4 @@
-"""What a journal's cells took, as their session counted it."""
+"""Statistics of the cells in a journal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LARGEST = 2.0**53
 
 
 def statistics(path: Path, *, keep: int) -> Statistics:
-    """All cells of a journal that ended, and the newest of them one by one; without the limits that they had."""
+    """Return the statistics of all ended cells of a journal, and the newest of them one by one; without their limits."""
     tally, begun = Tally(keep), dict[str, dict[str, Any]]()
-    for said in read(path):
-        name = said.get("execution_id")
-        if isinstance(name, str) and said.get("event") == "started":
-            begun[name] = said
-        elif isinstance(name, str) and said.get("event") == "finished":
-            tally.add(_call(name, begun.pop(name, {}), said))
+    for fields in read(path):
+        name = fields.get("execution_id")
+        if isinstance(name, str) and fields.get("event") == "started":
+            begun[name] = fields
+        elif isinstance(name, str) and fields.get("event") == "finished":
+            tally.add(_call(name, begun.pop(name, {}), fields))
     return tally.statistics
 
 
@@ -38,7 +38,7 @@ def _call(name: str, begun: dict[str, Any], ended: dict[str, Any]) -> CallStatis
     )
 
 
-def _number(said: object) -> float | None:
-    """One that a journal can hold: it is a file, and anybody may write one."""
-    is_number = isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said)
-    return float(said) if is_number and 0 <= said < _LARGEST else None  # type: ignore[arg-type, operator]
+def _number(value: object) -> float | None:
+    """Return a recorded number if it is plausible: any program may have written the file."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number and 0 <= value < _LARGEST else None  # type: ignore[arg-type, operator]

@@ -1,4 +1,4 @@
-"""A log of each session for people: what ran, what came out, how it ended, and what became of its kernels, as it happened."""
+"""A log of each session for people: cells, their output and ends, and the kernels, written as they happen."""
 
 from __future__ import annotations
 

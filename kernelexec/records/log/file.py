@@ -1,4 +1,4 @@
-"""A file that several processes add whole lines to, and that never grows for ever."""
+"""A bounded file to which several processes append whole lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _UNFIT = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errn
 
 
 class LogFile:
-    """Adds to a file, each time by one write at its end. It is made where it is missing, for its user alone.
+    """A file that is created where it is missing, readable by its user only. Each append is one write at its end.
 
-    Over ``limit_bytes`` it is renamed to ``<name>.1``, in the place of the one before, and begun anew.
+    Above ``limit_bytes`` the file is renamed to ``<name>.1``, replacing an earlier one, and a new file is begun. `logging`'s
+    rotating handlers follow links and lose lines when two processes rotate one file.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
@@ -29,11 +30,11 @@ class LogFile:
         self._torn = False
 
     def open(self) -> None:
-        """Have the file there.
+        """Open the file, and create it and its two directories where they are missing.
 
         Raises:
-            InvalidConfig: what is in its place, or in that of a directory of it, is no such thing.
-            OSError: it cannot be written.
+            InvalidConfig: there is something else in its place, or in the place of one of its directories.
+            OSError: the file cannot be written.
         """
         try:
             for directory in (self.path.parent.parent, self.path.parent):
@@ -49,10 +50,10 @@ class LogFile:
         self._fd = hold(fd)
 
     def append(self, content: bytes) -> None:
-        """Add some lines.
+        """Append lines.
 
         Raises:
-            OSError: they are not, or not all, in the file.
+            OSError: not all of them are in the file.
         """
         fd = self._current(len(content))
         content = b"\n" + content if self._torn else content
@@ -62,17 +63,17 @@ class LogFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd is not None:
             let_go(self._fd)
             self._fd = None
 
     def _current(self, more_bytes: int) -> int:
-        """The open file; it is made anew where somebody removed or moved it, or where it is full."""
+        """Return the open file; begin a new one where it was removed, moved or filled."""
         if self._fd is not None and not self._is_in_place(self._fd):
             self.close()
         if self._fd is not None and (size := os.fstat(self._fd).st_size) and size + more_bytes > self._limit:
-            self._turn_over(self._fd)
+            self._rotate(self._fd)
         if self._fd is None:
             try:
                 self.open()
@@ -87,8 +88,8 @@ class LogFile:
         except OSError:
             return False
 
-    def _turn_over(self, fd: int) -> None:
-        """Put the full file aside; of several who would, one does, and the others find it moved."""
+    def _rotate(self, fd: int) -> None:
+        """Rename the full file, unless another process has it locked to do the same."""
         with suppress(BlockingIOError):
             lock(fd)
             if self._is_in_place(fd):
@@ -96,5 +97,5 @@ class LogFile:
             self.close()
 
 
-def _unfit(path: Path, why: str) -> str:
-    return f"log_dir: {path} cannot be a log. {why.rstrip('.')}: move what is there away, or choose another log_dir."
+def _unfit(path: Path, reason: str) -> str:
+    return f"log_dir: {path} cannot be a log. {reason.rstrip('.')}: move what is there away, or choose another log_dir."

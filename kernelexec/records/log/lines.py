@@ -1,46 +1,46 @@
-"""Lines of a log. Pure: whatever a text holds, each line begins with its time and says what it is about.
+"""Lines of a log. Pure: each line begins with its time and its subject, whatever a text contains.
 
-A line of a cell's own text stands behind ``in |`` (its source), ``out |`` or ``err |``; ``out +`` goes on with the cell's
-line before, which had no end yet. What no printer would show is written as an escape, so that a text is nothing but text.
+A line of a cell's own text stands behind ``in |`` (its source), ``out |`` or ``err |``; ``out +`` continues the cell's line
+before, which had no end yet. Characters that are not printable are written as escapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import time
+from collections import deque
+from collections.abc import Iterator
 from typing import Literal
 
-from kernelexec.results import Error, Output, Stream, output_text
 from kernelexec.results.outputs import strip_ansi
 from kernelexec.text import head_of, tail_of, utf8_size
 
 Mark = Literal["in", "out", "err", "late", "note"]
-#: About what a line costs beside its text, in bytes.
-LINE_BYTES = 48
+#: The part of a cell's output that is written as it comes, and the newest output that is held after that, in bytes of the log.
+HEAD_BYTES, TAIL_BYTES = 64 * 1024, 64 * 1024
+#: The first pause of a cell above its bound, in seconds; each pause is twice as long as the one before.
+PAUSE_SECONDS = 1.0
+#: About the size of a line without its text, in bytes.
+_LINE_BYTES = 48
 
 
-def now(pid: int) -> str:
-    """What every line begins with: the time, as UTC, and the process that writes it."""
-    return f"{datetime.now(UTC).isoformat(timespec='milliseconds').removesuffix('+00:00')}Z {pid}"
-
-
-def plain(text: str) -> str:
-    """One line as it can be shown: without colours, and with escapes for what is not printed."""
+def printable(text: str) -> str:
+    """Return one line as it can be shown: without colours, with escapes for characters that are not printable."""
     text = strip_ansi(text)
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char == "\t" else _escaped(char) for char in text)
+    return "".join(
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode("ascii") for char in text
+    )
 
 
-def quoted(head: str, mark: Mark, text: str, *, goes_on: bool = False) -> Iterable[str]:
-    """The lines of a text, each behind its mark; ``goes_on`` where it continues a line."""
+def quoted(head: str, mark: Mark, text: str, *, continues: bool = False) -> Iterator[str]:
+    """Yield the lines of a text, each behind its mark; with ``continues`` the first one continues the line before."""
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
-        sign = "+" if goes_on and not number else "|"
-        yield f"{head} {mark} {sign} {plain(line.removesuffix(chr(13)))}"
+        yield f"{head} {mark} {'+' if continues and not number else '|'} {printable(line.removesuffix(chr(13)))}"
 
 
-def bounded(head: str, mark: Mark, text: str, limit: int) -> Iterable[str]:
-    """The lines of a text, or of its head and tail with what was left out."""
+def bounded(head: str, mark: Mark, text: str, limit: int) -> Iterator[str]:
+    """Yield the lines of a text, or of its head and its tail and the number of bytes between them."""
     size = utf8_size(text)
     if size <= limit:
         yield from quoted(head, mark, text)
@@ -50,21 +50,72 @@ def bounded(head: str, mark: Mark, text: str, limit: int) -> Iterable[str]:
     yield from quoted(head, mark, tail_of(text, limit // 2))
 
 
-def cost(text: str) -> int:
-    """About how many bytes of a log a text takes."""
-    return utf8_size(text) + LINE_BYTES * (text.count("\n") + 1)
+def log_size(text: str) -> int:
+    """Return about how many bytes of a log a text takes."""
+    return utf8_size(text) + _LINE_BYTES * (text.count("\n") + 1)
 
 
-def said(output: Output) -> tuple[Mark, str]:
-    """An output as text, and where it belongs."""
-    match output:
-        case Stream():
-            return ("err" if output.name == "stderr" else "out"), output.text
-        case Error():
-            return "err", output_text((output,))
-        case _:
-            return "out", output_text((output,))
+class OutputThrottle:
+    """The output of one running cell on its way into the log.
 
+    Above its bound the newest output is written after pauses of one second, two, four and so on: an owner that is killed
+    leaves the cell's newest output in the log, and a flood of output costs next to nothing.
+    """
 
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    def __init__(self) -> None:
+        self._left = HEAD_BYTES
+        self._held: deque[tuple[Mark, str]] = deque()
+        self._held_bytes = 0
+        self._cut_bytes = 0
+        self._unended: set[Mark] = set()
+        self._pause = PAUSE_SECONDS
+        self._due = 0.0
+
+    def lines(self, about: str, mark: Mark, text: str) -> Iterator[str]:
+        """Yield the lines to write now for a piece of output."""
+        if self._left > 0:
+            size = log_size(text)
+            head = text if size <= self._left else head_of(text, utf8_size(text) * self._left // size)
+            self._left = max(0, self._left - size)
+            yield from self._quoted(about, mark, head)
+            text = text[len(head) :]
+            if text:
+                self._left = 0
+                self._be_silent()
+                yield f"{about} left out: output over {HEAD_BYTES} bytes, but for its newest, now and then and at the end"
+        if text:
+            self._hold(mark, text)
+        if self._held and time.monotonic() >= self._due:
+            self._be_silent()
+            yield from self.rest(about)
+
+    def rest(self, about: str) -> Iterator[str]:
+        """Yield the held output, after the number of bytes that were left out before it."""
+        if self._cut_bytes:
+            yield f"{about} left out: {self._cut_bytes} bytes of output"
+        while self._held:
+            yield from self._quoted(about, *self._held.popleft())
+        self._held_bytes = self._cut_bytes = 0
+
+    def _be_silent(self) -> None:
+        self._due, self._pause = time.monotonic() + self._pause, self._pause * 2
+
+    def _hold(self, mark: Mark, text: str) -> None:
+        if (size := log_size(text)) > TAIL_BYTES:
+            tail = tail_of(text, utf8_size(text) * TAIL_BYTES // size)
+            self._cut_bytes += utf8_size(text) - utf8_size(tail)
+            text, size = tail, TAIL_BYTES
+            self._unended.clear()
+        self._held.append((mark, text))
+        self._held_bytes += size
+        while self._held_bytes > TAIL_BYTES and len(self._held) > 1:
+            _, oldest = self._held.popleft()
+            self._held_bytes -= min(log_size(oldest), TAIL_BYTES)
+            self._cut_bytes += utf8_size(oldest)
+            self._unended.clear()
+
+    def _quoted(self, about: str, mark: Mark, text: str) -> Iterator[str]:
+        continues = mark in self._unended
+        (self._unended.discard if text.endswith("\n") else self._unended.add)(mark)
+        if text and not (continues and text == "\n"):
+            yield from quoted(about, mark, text, continues=continues)

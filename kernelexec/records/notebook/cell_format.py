@@ -14,7 +14,7 @@ _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 
 
 def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
-    """A cell with its outputs in the notebook format 4.5, and what a replay has to know of it."""
+    """Return a cell with its outputs in the notebook format 4.5, and metadata for a replay."""
     noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
     if isinstance(cell, ShellCell) and cell.lasts:
         noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin}
@@ -31,7 +31,7 @@ def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
 
 
 def notebook_output(output: Output) -> dict[str, Any]:
-    """An output in the notebook format."""
+    """Return an output in the notebook format."""
     match output:
         case Stream():
             return {"output_type": "stream", "name": output.name, "text": output.text}
@@ -50,7 +50,7 @@ def notebook_output(output: Output) -> dict[str, Any]:
 
 
 def bundle(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A mime bundle as the format has it: JSON where the media type says so, text everywhere else."""
+    """Return a mime bundle of the format: JSON for JSON media types, text for all others."""
     return {
         mime: value if isinstance(value, str) or _JSON_TYPE.fullmatch(mime) else json.dumps(value, ensure_ascii=False)
         for mime, value in data.items()

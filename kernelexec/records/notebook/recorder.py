@@ -1,4 +1,4 @@
-"""The session's notebook: a valid ``.ipynb`` in its workspace, written whole and atomically after every cell."""
+"""The notebook of a session: a valid ``.ipynb`` in its workspace, replaced as a whole after every cell."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from kernelexec.events import CellExecuted, DisplayUpdated, Event
 from kernelexec.records.notebook.cell_format import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import json_encoder
-from kernelexec.workspace.safe_files import create, holds, write_atomically
-from kernelexec.workspace.spool import Kept, Spool
+from kernelexec.workspace.safe_files import create_file, has_content, replace_file
+from kernelexec.workspace.spool import Spool, SpooledBytes
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
 }
 
-#: What a session's notebook may hold, in bytes of JSON; over it the outputs of its oldest cells are left out.
+#: The bound of a notebook in bytes of JSON; above it the outputs of its oldest cells are left out.
 NOTEBOOK_BYTES = 64 * 1024 * 1024
-#: How long a write may wait for the one before it, in seconds.
+#: How long a write waits for the one before it, in seconds.
 _PATIENCE = 10.0
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
-#: How much text is made JSON at a time, in characters: other threads get their turn in between.
+#: The size of pieces of text that are encoded at a time, in characters; other threads run in between.
 _PIECE_CHARS = 128 * 1024
-#: What comes before the first of several and before the others, and after the outputs of a cell.
+#: The separators before the first of several values and before the others, and the end of a cell's outputs.
 _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
 _encode = json_encoder()
 
 
 @dataclass(slots=True)
 class _Recorded:
-    """A cell as it stands in the file: in one piece, or with each output in a piece of its own where they may change."""
+    """A cell as JSON: in one piece, or with a piece for each output if outputs may change."""
 
-    pieces: list[bytes | Kept]
-    """The first is what comes before the outputs."""
+    pieces: list[bytes | SpooledBytes]
+    """The first piece comes before the outputs."""
     size: int
 
 
 class Recorder:
-    """A hook that keeps the notebook. It only takes note of what happens; ``write``, for a thread, does the work.
+    """A hook that records cells for the notebook; ``write``, for a thread, does the work.
 
-    Cells are kept as the JSON that they are in the file, so that only what changes is made anew; long ones not in memory, nor
-    where cells could change them. A failed write is tried again with the next one: the file is always whole.
+    Cells are stored as their JSON in the file, so that only changes are encoded again; long ones neither in memory nor
+    where cells could change them. A failed write is repeated with the next one: the file is always whole.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
@@ -71,26 +71,26 @@ class Recorder:
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """A recorder that writes on what one before it has left; None where somebody else wrote there, or it cannot be read.
+        """Return a recorder that continues an earlier one's notebook; None if another program wrote it, or it cannot be read.
 
-        Displays that are there already stay as they are.
+        Displays that it contains stay unchanged.
         """
         try:
-            found = path.lstat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > 2 * NOTEBOOK_BYTES:
+            state = path.lstat()
+            if not stat.S_ISREG(state.st_mode) or state.st_size > 2 * NOTEBOOK_BYTES:
                 return None
-            said = json.loads(path.read_bytes())
-            if said["metadata"] != _METADATA or not all("kernelexec" in cell["metadata"] for cell in said["cells"]):
+            notebook = json.loads(path.read_bytes())
+            if notebook["metadata"] != _METADATA or not all("kernelexec" in cell["metadata"] for cell in notebook["cells"]):
                 return None
             recorder = cls(path)
-            for cell in said["cells"]:
+            for cell in notebook["cells"]:
                 recorder._append(cell)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
         return recorder
 
     def __call__(self, event: Event, /) -> None:
-        """Take note of a finished cell, or of new content of an earlier display: the newest of each is kept, within bounds."""
+        """Record a finished cell, or new content of an earlier display: the newest of each, within bounds."""
         match event:
             case CellExecuted():
                 self._note(("cell", event.result.execution_id), event, 0)
@@ -98,10 +98,10 @@ class Recorder:
                 self._note(("display", event.display_id), event, _weight(event.data))
 
     def write(self) -> None:
-        """Write what was taken note of, whole and atomically; nothing, where nothing changed. Any thread may call it.
+        """Replace the file if anything changed. For any thread.
 
         Raises:
-            OSError: it could not be written; TimeoutError where a write before hangs.
+            OSError: the file could not be written; TimeoutError if an earlier write hangs.
         """
         if not self._writing.acquire(timeout=_PATIENCE):
             message = f"{self.path}: the write before this one has not ended."
@@ -110,16 +110,16 @@ class Recorder:
             while self._noted:
                 self._take(self._next_noted())
             if self._changed:
-                self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, Kept))
-                write_atomically(self.path, _file(map(self._spool.read, self._pieces())))
+                self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
+                replace_file(self.path, _file(map(self._spool.read, self._pieces())))
                 self._changed = False
         finally:
             self._writing.release()
 
     def finish(self) -> None:
-        """Write for the last time. A notebook in which no cell was ever noted only kept its name, and is removed."""
+        """Write for the last time. A notebook without any recorded cell only reserved its name, and is removed."""
         self.write()
-        if not self._cells and holds(self.path, b"".join(_file(()))):
+        if not self._cells and has_content(self.path, b"".join(_file(()))):
             self.path.unlink()
         self._spool.close()
 
@@ -165,7 +165,7 @@ class Recorder:
         self._make_room()
 
     def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        """Give every display of the id its new content; where the newest cell had no room for it, it stays as it was."""
+        """Update every display of the id; if the newest cell has no room for the content, its display stays unchanged."""
         content = {"data": bundle(data), "metadata": dict(metadata)}
         for number, index, frame in list(self._shown.get(display_id, ())):
             if number < self._thinned:
@@ -181,7 +181,7 @@ class Recorder:
             self._changed = True
             self._make_room()
 
-    def _pieces(self) -> Iterator[bytes | Kept]:
+    def _pieces(self) -> Iterator[bytes | SpooledBytes]:
         return chain.from_iterable(cell.pieces for cell in self._cells)
 
     def _make_room(self) -> None:
@@ -190,7 +190,7 @@ class Recorder:
             self._thinned += 1
 
     def _thin(self, number: int) -> None:
-        """Leave the outputs of a cell out, and forget its displays."""
+        """Remove the outputs of a cell, and forget its displays."""
         cell = self._cells[number]
         head, *body = cell.pieces
         if cell.size > len(head) + len(_END):
@@ -214,17 +214,17 @@ def _file(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def make_empty(path: Path) -> None:
-    """Make an empty notebook; FileExistsError where there is anything: of many who ask at once for a name, one gets it."""
-    create(path, _file(()))
+    """Create an empty notebook; FileExistsError if the name is taken: of several callers, one gets it."""
+    create_file(path, _file(()))
 
 
 def _frame(output: Mapping[str, Any]) -> dict[str, Any]:
-    """What a display keeps when its content changes."""
+    """Return the parts of a display that stay when its content changes."""
     return {key: value for key, value in output.items() if key not in ("data", "metadata")}
 
 
 def _weight(value: object) -> int:
-    """About what it takes to hold a JSON value, in bytes."""
+    """Return about the size of a JSON value in memory, in bytes."""
     match value:
         case str():
             return len(value) + 1
@@ -243,7 +243,7 @@ def _dump(output: Mapping[str, Any]) -> bytes:
 
 
 def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
-    """The JSON of an output: that of its long texts in pieces, between which other threads get their turn."""
+    """Yield the JSON of an output, long texts in pieces; other threads run in between."""
     if isinstance(value, dict) and _is_long(value, depth):
         for number, (key, item) in enumerate(value.items()):
             yield (b", " if number else b"{") + _json(key) + b": "
@@ -253,14 +253,14 @@ def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
         yield b'"'
         for at in range(0, len(value), _PIECE_CHARS):
             yield _json(value[at : at + _PIECE_CHARS])[1:-1]
-            time.sleep(0)  # lets go of the interpreter's lock, nothing else
+            time.sleep(0)  # releases the interpreter's lock
         yield b'"'
     else:
         yield _json(value)
 
 
 def _is_long(value: object, depth: int) -> bool:
-    """Whether a value is a long text, or holds one within so many levels."""
+    """Return whether a value is a long text, or contains one within so many levels."""
     if isinstance(value, dict) and depth:
         return any(_is_long(item, depth - 1) for item in value.values())
     return isinstance(value, str) and len(value) > _PIECE_CHARS

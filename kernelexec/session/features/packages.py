@@ -23,8 +23,8 @@ from kernelexec.session.features.install_plan import INSTALL_SECONDS, Sources, W
 from kernelexec.session.features.requirements import Lock, checked, is_wheel
 from kernelexec.session.kernels.languages import Kernels
 from kernelexec.session.lifecycle import Life
-from kernelexec.workspace.records import read_plain, write_within
 from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import read_regular, replace_beneath
 
 #: Where a workspace keeps what its virtual environment holds.
 LOCK = Path(".kernelexec", "packages.lock")
@@ -96,7 +96,7 @@ class Packages(Behind, Secrecy):
         self.life.check_open()
         path = self.workspace / LOCK if lock is None else self._sources.path(lock)
         try:
-            known = Lock.read(await anyio.to_thread.run_sync(read_plain, path, _LOCK_BYTES), str(path))
+            known = Lock.read(await anyio.to_thread.run_sync(read_regular, path, _LOCK_BYTES), str(path))
         except OSError as exc:
             message = f"{path} cannot be read ({exc.strerror or exc}): name a lock that `install` has written."
             raise InvalidRequest(message) from exc
@@ -175,7 +175,7 @@ class Packages(Behind, Secrecy):
     def _locked(self) -> dict[str, Package]:
         """What the environment's own lock says, by normalised names; nothing where it says nothing."""
         with suppress(OSError, InvalidRequest):
-            known = Lock.read(read_plain(self.workspace / LOCK, _LOCK_BYTES), "")
+            known = Lock.read(read_regular(self.workspace / LOCK, _LOCK_BYTES), "")
             return {_normal(package.name): package for package in known.packages}
         return {}
 
@@ -187,7 +187,7 @@ class Packages(Behind, Secrecy):
         packages = (Package(str(name), str(version)) for name, version in said)
         found = tuple(known[one.name] if _same(known.get(one.name), one) else one for one in packages)
         with suppress(OSError):
-            write_within(self.workspace, LOCK, Lock(str(done.answer.get("python"))[:20], found).written())
+            replace_beneath(self.workspace, LOCK, Lock(str(done.answer.get("python"))[:20], found).written())
             return self._inside(str(self.workspace / LOCK))
         return None
 

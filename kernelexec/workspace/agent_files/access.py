@@ -1,4 +1,4 @@
-"""Opening files when they are used: by descriptors beneath a root, so that no link leads out of it, whoever swaps names."""
+"""Open files when they are used, by descriptors beneath a root, so that no link leads out of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelexec.errors import FileRefused, InvalidPath, InvalidWorkDir
 from kernelexec.text import clean_text
-from kernelexec.workspace.agent_files.paths import Root, Spot, explained, path_text, short, system_error
+from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath, os_errors_as_ours, path_text, short, system_error
 from kernelexec.workspace.directory import give_to_owner, gone
 from kernelexec.workspace.openat2 import WAY, open_beneath
 
@@ -21,7 +21,7 @@ LISTED = os.O_RDONLY | os.O_DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is about to be changed: its name in an open directory, and what is there now."""
+    """A file that is about to be changed: its name in an open directory, and its current state."""
 
     directory: int
     name: str
@@ -29,76 +29,76 @@ class Target:
 
 
 class Access:
-    """Finds and opens files for one session. The first root is its workspace; of roots in each other the deeper one counts.
+    """Opens files for one session. The first root is its workspace; of nested roots the deeper one counts.
 
-    A name is what the system takes it for: no other case, no other form of a character, no ``~`` and no variable.
+    Names are used as they are: no other case, no other form of a character, no ``~`` and no variables.
     """
 
-    def __init__(self, roots: Sequence[Root]) -> None:
+    def __init__(self, roots: Sequence[FileRoot]) -> None:
         self.roots = tuple(roots)
         self._writable = {root.path: root.writable for root in roots}
         self._writable |= {path: False for root in roots for path in (*root.protected, *root.hidden)}
         self._rights: dict[tuple[int, int], bool] = {}
         self._rights = self.rights()
 
-    def spot(self, path: object) -> Spot:
-        """Where a path leads: relative to the workspace, or absolute in any root, as kernels see it or as it is here.
+    def spot(self, path: object) -> WorkspacePath:
+        """Resolve a path: relative to the workspace, or absolute in any root, as kernels see it or as it is on this machine.
 
         Raises:
-            InvalidPath: it is none, or leads elsewhere.
-            FileRefused: it is hidden.
+            InvalidPath: the path is malformed, or outside of all roots.
+            FileRefused: the path is hidden.
         """
         text = path_text(path)
-        found = self.roots[0].path / text
-        if text.startswith("/") and (seen := [root for root in self.roots if found.is_relative_to(root.inside)]):
+        absolute = self.roots[0].path / text
+        if text.startswith("/") and (seen := [root for root in self.roots if absolute.is_relative_to(root.inside)]):
             root = max(seen, key=lambda root: len(root.inside))
-            found = root.path / found.relative_to(root.inside)
-        if not any(root.has(found) for root in self.roots):
+            absolute = root.path / absolute.relative_to(root.inside)
+        if not any(root.has(absolute) for root in self.roots):
             message = f"{short(text)} is outside of what may be named: {', '.join(self.named())}."
             raise InvalidPath(message)
-        return self.spot_at(found)
+        return self.spot_at(absolute)
 
-    def spot_at(self, path: Path) -> Spot:
-        """The same of a path of this machine that is in a root.
+    def spot_at(self, path: Path) -> WorkspacePath:
+        """Resolve a path of this machine that is in a root.
 
         Raises:
-            FileRefused: it is hidden there.
+            FileRefused: the path is hidden.
         """
         root = max((root for root in self.roots if root.has(path)), key=lambda root: len(root.path.parts))
-        spot = Spot(root, path.relative_to(root.path).parts, self._shown(path, root))
+        spot = WorkspacePath(root, path.relative_to(root.path).parts, self._shown(path, root))
         if any(path.is_relative_to(hidden) for hidden in root.hidden):
             message = f"{spot.shown} is hidden: people and programs keep secrets there, or it is another session's."
             raise FileRefused(message)
         return spot
 
     def named(self) -> Iterator[str]:
-        """The roots, in words."""
+        """Return the roots as text for a message."""
         for root in self.roots:
             rights = "to read and write" if root.writable else "to read"
             yield f"{clean_text(root.inside)} ({'the workspace' if root is self.roots[0] else rights})"
 
     def holds_fixed(self, path: Path) -> bool:
-        """Whether a directory is, or holds, what is to stay: a root, or what can only be read."""
+        """Return whether a directory is, or contains, a root or a read-only path."""
         return any(fixed.is_relative_to(path) for fixed in self._writable)
 
     def rights(self) -> dict[tuple[int, int], bool]:
-        """Whether what has rights of its own can be written, by device and inode: it keeps them under another name."""
-        found = dict(self._rights)
+        """Return which paths with rights of their own can be written, by device and inode: other names change nothing."""
+        rights = dict(self._rights)
         for path, writable in self._writable.items():
             with suppress(OSError):
                 seen = path.lstat()
-                found[seen.st_dev, seen.st_ino] = writable
-        return found
+                rights[seen.st_dev, seen.st_ino] = writable
+        return rights
 
     @contextmanager
-    def file(self, spot: Spot) -> Iterator[tuple[int, os.stat_result]]:
-        """Open a plain file that has no second name, to read it.
+    def file(self, spot: WorkspacePath) -> Iterator[tuple[int, os.stat_result]]:
+        """Open a regular file with one name for reading.
 
         Raises:
-            InvalidPath, InvalidWorkDir: it is not there.
-            FileRefused: it is anything else.
+            InvalidPath, InvalidWorkDir: the file or directory is missing.
+            FileRefused: the file is not regular, a link, or has a second name.
         """
-        with self._root(spot) as top, explained(spot):
+        with self._root(spot) as top, os_errors_as_ours(spot):
             fd = open_beneath(top, self._below(spot), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             try:
                 seen = os.fstat(fd)
@@ -108,22 +108,22 @@ class Access:
                 os.close(fd)
 
     @contextmanager
-    def directory(self, spot: Spot) -> Iterator[int]:
-        """Open a directory to be listed; raises as ``file`` does."""
-        with self._root(spot) as top, explained(spot):
+    def directory(self, spot: WorkspacePath) -> Iterator[int]:
+        """Open a directory for listing; raises as ``file`` does."""
+        with self._root(spot) as top, os_errors_as_ours(spot):
             fd = open_beneath(top, self._below(spot), LISTED)
             try:
                 yield fd
             finally:
                 os.close(fd)
 
-    def look(self, spot: Spot) -> os.stat_result | None:
-        """What is there, a link being a link; None where nothing is.
+    def look(self, spot: WorkspacePath) -> os.stat_result | None:
+        """Return the state of a file, without following links; None if it is missing.
 
         Raises:
-            InvalidPath, InvalidWorkDir, FileRefused: the directory that it is in cannot be had.
+            InvalidPath, InvalidWorkDir, FileRefused: its directory cannot be opened.
         """
-        with self._root(spot) as top, explained(spot):
+        with self._root(spot) as top, os_errors_as_ours(spot):
             if not spot.parts and not spot.root.single:
                 return os.fstat(top)
             fd = open_beneath(top, "/".join(spot.parts[:-1]) or ".", WAY)
@@ -133,15 +133,15 @@ class Access:
                 os.close(fd)
 
     @contextmanager
-    def changing(self, spot: Spot, *, make: bool = False) -> Iterator[Target]:
-        """Open the directory that something is to be changed in; with ``make`` directories that are missing are made.
+    def changing(self, spot: WorkspacePath, *, make: bool = False) -> Iterator[Target]:
+        """Open the directory of a file that is to be changed; with ``make`` missing directories are created.
 
         Raises:
-            InvalidPath, InvalidWorkDir: it is not there.
-            FileRefused: it can only be read, or is reached by a link.
+            InvalidPath, InvalidWorkDir: the file or directory is missing.
+            FileRefused: the directory can only be read, or is reached by a link.
         """
         self._check_writable(spot)
-        with self._root(spot) as top, explained(spot):
+        with self._root(spot) as top, os_errors_as_ours(spot):
             if not spot.parts and not spot.root.single:
                 raise system_error(errno.EISDIR)
             fd = os.dup(top)
@@ -160,8 +160,8 @@ class Access:
                 os.close(fd)
 
     @contextmanager
-    def _root(self, spot: Spot) -> Iterator[int]:
-        """Open a root, over whatever file systems, but over no link; of one that is a file, the directory that it is in."""
+    def _root(self, spot: WorkspacePath) -> Iterator[int]:
+        """Open a root across file systems, but over no link; of a root that is a file, its directory."""
         path = spot.root.path.parent if spot.root.single else spot.root.path
         top = os.open("/", WAY | os.O_CLOEXEC)
         try:
@@ -175,27 +175,27 @@ class Access:
         finally:
             os.close(fd)
 
-    def _below(self, spot: Spot) -> str:
+    def _below(self, spot: WorkspacePath) -> str:
         return spot.name if spot.root.single else "/".join(spot.parts) or "."
 
-    def _check_writable(self, spot: Spot) -> None:
+    def _check_writable(self, spot: WorkspacePath) -> None:
         above = [path for path in self._writable if spot.path.is_relative_to(path)]
         if not self._writable[max(above, key=lambda path: len(path.parts))]:
             raise _only_read(spot)
 
-    def _shown(self, path: Path, root: Root) -> str:
+    def _shown(self, path: Path, root: FileRoot) -> str:
         workspace = self.roots[0].path
         if path.is_relative_to(workspace):
             return clean_text(str(path.relative_to(workspace)))
         return clean_text(str(Path(root.inside) / path.relative_to(root.path)))
 
 
-def check_plain(seen: os.stat_result, spot: Spot) -> None:
-    """Refuse what is no plain file, or has a second name.
+def check_plain(seen: os.stat_result, spot: WorkspacePath) -> None:
+    """Refuse a file that is not regular or has a second name.
 
     Raises:
-        OSError: it is no plain file; see ``explained``.
-        FileRefused: it has another name, which may be anywhere.
+        OSError: the file is not regular; see ``os_errors_as_ours``.
+        FileRefused: the file has another name, which may be anywhere.
     """
     if stat.S_ISDIR(seen.st_mode):
         raise system_error(errno.EISDIR)
@@ -208,7 +208,7 @@ def check_plain(seen: os.stat_result, spot: Spot) -> None:
         raise FileRefused(message)
 
 
-def _only_read(spot: Spot) -> FileRefused:
+def _only_read(spot: WorkspacePath) -> FileRefused:
     return FileRefused(f"{spot.shown} can only be read: it is protected, or given to be read.")
 
 
@@ -220,14 +220,14 @@ def _seen(name: str, directory: int) -> os.stat_result | None:
 
 
 def _entered(above: int, part: str, *, make: bool) -> int:
-    """A directory in an open one, which is closed, unless this fails."""
-    made = False
+    """Open a directory in an open one and close that; if it fails, the other stays open."""
+    is_new = False
     if make:
         with suppress(FileExistsError):
             os.mkdir(part, dir_fd=above)
-            made = True
-    fd = open_beneath(above, part, LISTED if made else WAY)
-    if made:
+            is_new = True
+    fd = open_beneath(above, part, LISTED if is_new else WAY)
+    if is_new:
         try:
             give_to_owner(fd, os.fstat(above))
         except BaseException:
@@ -237,8 +237,8 @@ def _entered(above: int, part: str, *, make: bool) -> int:
     return fd
 
 
-def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: Spot) -> None:
-    """Refuse what is in a directory that can only be read, whatever that is called by now: the nearest one above counts."""
+def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: WorkspacePath) -> None:
+    """Refuse files in a read-only directory, whatever its name is by now: the nearest directory with rights counts."""
     if not rights or spot.root.single:
         return
     end, here = Path("/").stat(), os.dup(directory)

@@ -1,4 +1,4 @@
-"""Deleting files for an agent: nothing that it has not read, nothing that a project lives by, no root; and saying what not."""
+"""Deletion of files for an agent: no unread files, no files that a project needs, no roots; refusals are reported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FilesDeleted, NotDeleted
 from kernelexec.workspace.agent_files.access import LISTED, Access, Target
 from kernelexec.workspace.agent_files.globs import Globs
-from kernelexec.workspace.agent_files.paths import Spot, system_error
+from kernelexec.workspace.agent_files.paths import WorkspacePath, system_error
 from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.agent_files.walk import Found, Walk, kind_of, walk
+from kernelexec.workspace.agent_files.walk import WalkEntry, WalkResult, kind_of, walk
 from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.rmtree import clear
 
-#: What a project or its owner lives by: neither it nor what is in it is deleted here, in whatever case it is written.
+#: Names, in any case, of files and directories that a project or its owner needs: they and their content are not deleted.
 CRITICAL = frozenset(
     {
         *(".git", ".hg", ".svn", ".env", ".venv", "venv", "node_modules"),
@@ -31,8 +31,8 @@ class Deletions:
     """Deletes files and directories beneath the roots of one session. For a thread.
 
     Args:
-        access: finds and opens them.
-        bounds: how much one call looks at, and whether what is deleted must have been read.
+        access: opens the files.
+        bounds: the bound of entries of one call, and whether files must have been read before they are deleted.
     """
 
     def __init__(self, access: Access, bounds: FileBounds) -> None:
@@ -44,22 +44,22 @@ class Deletions:
         """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory with all that is in it.
 
         Raises:
-            InvalidPath: it is not there, or nowhere that may be named.
-            FileRefused: it stays; the message says why.
+            InvalidPath: the path is missing, or outside of all roots.
+            FileRefused: it is not deleted; the message says why.
         """
         spot = self._access.spot(path)
         self._delete(spot, recursive=recursive)
         return FilesDeleted((spot.shown,))
 
     def delete_many(self, include: str | Iterable[str], exclude: str | Iterable[str] = ()) -> FilesDeleted:
-        """Delete the files of the workspace that a pattern of ``include`` matches, and none of ``exclude``.
+        """Delete the files of the workspace that match a pattern of ``include`` and none of ``exclude``.
 
-        A pattern that matches a directory matches all in it; such a directory goes too once it is empty. Each file by itself is
-        deleted or refused.
+        A pattern that matches a directory matches its content; the directory is deleted too once it is empty. Each file is
+        deleted or refused by itself.
 
         Raises:
-            InvalidRequest: a pattern is none; nothing was deleted.
-            InvalidPath, FileRefused, InvalidWorkDir: the workspace cannot be looked through.
+            InvalidRequest: a pattern is malformed; nothing was deleted.
+            InvalidPath, FileRefused, InvalidWorkDir: the workspace cannot be listed.
         """
         included, excluded = Globs(include, "include"), Globs(exclude, "exclude")
         if not included:
@@ -71,22 +71,22 @@ class Deletions:
         chosen = [entry for entry in seen.found if included.covers(entry.parts) and not excluded.covers(entry.parts)]
         refused = [
             NotDeleted((top / "/".join(parts)).shown, f"It cannot be looked into: {exc.strerror}.")
-            for parts, exc in seen.closed
+            for parts, exc in seen.unreadable
         ]
         deleted: list[str] = []
         directories = [entry for entry in reversed(chosen) if entry.kind == "directory"]  # the deeper ones first
-        for entry in (*(one for one in chosen if one.kind != "directory"), *directories):
+        for entry in (*(text for text in chosen if text.kind != "directory"), *directories):
             spot = self._access.spot_at(top.path.joinpath(*entry.parts))
             try:
                 if self._delete_one(spot, entry):
                     deleted.append(spot.shown)
             except (FileRefused, InvalidPath) as exc:
-                if not isinstance(exc.__cause__, FileNotFoundError):  # it went by itself, as files that are written anew do
+                if not isinstance(exc.__cause__, FileNotFoundError):  # files that are being replaced disappear by themselves
                     refused.append(NotDeleted(spot.shown, str(exc)))
         return FilesDeleted(tuple(deleted), tuple(refused), complete=seen.complete)
 
-    def _delete_one(self, spot: Spot, entry: Found) -> bool:
-        """Delete what a pattern matched; a directory that still holds something stays, without a word."""
+    def _delete_one(self, spot: WorkspacePath, entry: WalkEntry) -> bool:
+        """Delete a matched entry; a directory that is not empty stays, and is not reported."""
         if entry.kind != "directory" or is_critical(entry.parts[-1]):
             self._delete(spot, recursive=False)
             return True
@@ -101,20 +101,20 @@ class Deletions:
                 return False
         return True
 
-    def _delete(self, spot: Spot, *, recursive: bool) -> None:
+    def _delete(self, spot: WorkspacePath, *, recursive: bool) -> None:
         self._check(spot)
         with self._access.changing(spot) as target:
             if target.seen is None:
                 raise system_error(errno.ENOENT)
             if kind_of(target.seen) == "directory":
                 self._delete_directory(spot, target, recursive=recursive)
-            elif why := self.tracker.unread(spot, target.seen):
-                raise FileRefused(why)
+            elif reason := self.tracker.unread(spot, target.seen):
+                raise FileRefused(reason)
             else:
                 os.unlink(target.name, dir_fd=target.directory)
         self.tracker.forget(spot)
 
-    def _check(self, spot: Spot) -> None:
+    def _check(self, spot: WorkspacePath) -> None:
         if not spot.parts:
             message = f"{spot.shown} is not deleted: it is the directory, or the file, that was given to work with."
             raise FileRefused(message)
@@ -126,15 +126,15 @@ class Deletions:
             message = f"{spot.shown} is not deleted: a project may live by its {critical}. Do it by a command if it has to be."
             raise FileRefused(message)
 
-    def _delete_directory(self, spot: Spot, target: Target, *, recursive: bool) -> None:
+    def _delete_directory(self, spot: WorkspacePath, target: Target, *, recursive: bool) -> None:
         fd = open_beneath(target.directory, target.name, LISTED)
         try:
             seen = walk(fd, self.bounds.entries, enters=lambda _: True)
             if seen.found and not recursive:
                 message = f"{spot.shown} is not empty: give recursive=True to delete it with all that is in it."
                 raise FileRefused(message)
-            if why := self._against(spot, seen):
-                raise FileRefused(why)
+            if reason := self._against(spot, seen):
+                raise FileRefused(reason)
             clear(fd)
         finally:
             os.close(fd)
@@ -148,8 +148,8 @@ class Deletions:
         for entry in seen.found:
             self.tracker.forget(self._access.spot_at(spot.path.joinpath(*entry.parts)))
 
-    def _against(self, spot: Spot, seen: Walk) -> str | None:
-        """What speaks against deleting all that was seen in a directory."""
+    def _against(self, spot: WorkspacePath, seen: WalkResult) -> str | None:
+        """Return the reasons against deleting the entries of a directory."""
         fixed = self._access.rights()
         for entry in seen.found:
             if is_critical(entry.parts[-1]) or (entry.seen.st_dev, entry.seen.st_ino) in fixed:
@@ -157,12 +157,12 @@ class Deletions:
                 return f"{spot.shown} is not deleted: it holds {held}, which stays. Delete what is beside that by itself."
         if not seen.complete:
             return f"{spot.shown} holds more than {self.bounds.entries} entries: delete parts of it, or do it by a command."
-        for parts, exc in seen.closed:
+        for parts, exc in seen.unreadable:
             return f"{spot.shown} is not deleted: {(spot / '/'.join(parts)).shown} cannot be looked into: {exc.strerror}."
         return self.tracker.unread_among(spot, seen.found)
 
 
 def is_critical(name: str) -> bool:
-    """Whether a name is of what is never deleted here."""
+    """Return whether files of a name are never deleted here."""
     plain = name.casefold()
     return plain in CRITICAL or plain.startswith(_CRITICAL_BEGINNING)

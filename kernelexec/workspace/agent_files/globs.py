@@ -1,4 +1,4 @@
-"""Patterns for paths, as in a shell: ``*`` stays within a part, ``**`` stands for any number of them; no pattern is slow."""
+"""Patterns for paths, as in a shell: ``*`` stays within a part, ``**`` matches any number of parts; no pattern is slow."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from fnmatch import fnmatchcase
 
 from kernelexec.errors import InvalidRequest
 
-#: How many patterns one request may have, and how long each may be.
+#: The bounds of the number of patterns in a request, and of the length of each.
 PATTERNS_MAX, PATTERN_CHARS = 100, 1000
 _ANY = "**"
 
 
 class Globs:
-    """Some patterns, any of which may match. One without a slash is for names, wherever they are; else for whole paths.
+    """Patterns, any of which may match. A pattern without a slash matches names in any directory, others match whole paths.
 
     Args:
-        patterns: one, or several.
-        name: what they are called in a message.
+        patterns: one pattern, or several.
+        name: the name of the parameter, for messages.
 
     Raises:
-        InvalidRequest: one is no text, empty, absolute, leads up, or is too long; or they are too many.
+        InvalidRequest: a pattern is not text, empty, absolute, contains ``..`` or is too long; or there are too many.
     """
 
     def __init__(self, patterns: str | Iterable[str], name: str) -> None:
-        found = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (patterns,)
-        if len(found) > PATTERNS_MAX:
-            message = f"{name}: {len(found)} patterns are given, {PATTERNS_MAX} is the most: say it in fewer."
+        texts = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (patterns,)
+        if len(texts) > PATTERNS_MAX:
+            message = f"{name}: {len(texts)} patterns are given, {PATTERNS_MAX} is the most: say it in fewer."
             raise InvalidRequest(message)
-        self._patterns = [_split(pattern, name) for pattern in found]
+        self._patterns = [_split(pattern, name) for pattern in texts]
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
     def matches(self, parts: Sequence[str]) -> bool:
-        """Whether one of them matches a path, given as its parts."""
+        """Return whether a pattern matches a path, given as its parts."""
         return any(_matches(parts, pattern) for pattern in self._patterns)
 
     def covers(self, parts: Sequence[str]) -> bool:
-        """Whether one of them matches a path or a directory above it."""
+        """Return whether a pattern matches a path or a directory above it."""
         return any(self.matches(parts[:length]) for length in range(1, len(parts) + 1))
 
 
@@ -54,7 +54,7 @@ def _split(pattern: object, name: str) -> list[str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """As two fingers go along, and back to behind the last ``**``: it takes their lengths' product of steps at most."""
+    """Match with two indexes that go back to the last ``**``: the steps are at most the product of the lengths."""
     here = there = 0
     retry: tuple[int, int] | None = None
     while here < len(parts):

@@ -1,4 +1,4 @@
-"""Listing, reading and writing files for an agent: within bounds, whatever a kernel makes of the files meanwhile."""
+"""List, read and write files for an agent, within bounds, while a kernel may change them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,39 @@ import codecs
 import os
 import secrets
 import stat
-from contextlib import suppress
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import FileBytes, FileEntry, FileList, FileText, FileWritten
 from kernelexec.workspace.agent_files.access import Target, check_plain
 from kernelexec.workspace.agent_files.deletion import Deletions
 from kernelexec.workspace.agent_files.globs import Globs
-from kernelexec.workspace.agent_files.paths import Spot
+from kernelexec.workspace.agent_files.paths import WorkspacePath
 from kernelexec.workspace.agent_files.walk import kind_of, walk
-from kernelexec.workspace.directory import give_to_owner
 from kernelexec.workspace.file_changes import IGNORED
 from kernelexec.workspace.openat2 import open_beneath
+from kernelexec.workspace.safe_files import replace_file
 
-#: The fewest bytes that a piece may have: any character fits into them.
+#: The least size of a piece, in bytes: any character fits into it.
 PIECE_BYTES = 4
 _FURTHEST = 2**62
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ON = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class FileOperations(Deletions):
-    """What an agent does to files beneath the roots of one session. For a thread.
+    """Operations of an agent on files beneath the roots of one session. For a thread.
 
-    Every path is opened when it is used, and no link is followed in any part of it. Only plain files are read and written.
+    Each path is opened when it is used, and no link is followed in any part of it. Only regular files are read and written.
     """
 
     def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None) -> FileList:
-        """What a directory holds, or with ``recursive`` all directories in it; a file's own entry.
+        """List a directory, or with ``recursive`` all directories in it too; of a file, its own entry.
 
-        Directories that tools fill by themselves, as ``.git`` or ``node_modules``, are not entered.
+        Directories that tools fill, such as ``.git`` or ``node_modules``, are not entered.
 
         Raises:
-            InvalidRequest: the pattern is none.
-            InvalidPath, InvalidWorkDir: it is not there, or nowhere that may be named.
-            FileRefused: it is behind a link, or cannot be read.
+            InvalidRequest: the pattern is malformed.
+            InvalidPath, InvalidWorkDir: the path is missing, or outside of all roots.
+            FileRefused: the path leads over a link, or cannot be read.
         """
         globs = None if pattern is None else Globs(pattern, "pattern")
         spot = self._access.spot(path)
@@ -49,17 +47,17 @@ class FileOperations(Deletions):
             return FileList(spot.shown, (_entry(spot, seen),))
         with self._access.directory(spot) as fd:
             walked = walk(fd, self.bounds.entries, enters=lambda entry: recursive and entry.parts[-1] not in IGNORED)
-        found = (entry for entry in walked.found if globs is None or globs.matches(entry.parts))
-        entries = tuple(_entry(spot / "/".join(entry.parts), entry.seen) for entry in found)
-        return FileList(spot.shown, entries, complete=walked.complete and not walked.closed)
+        matching = (entry for entry in walked.found if globs is None or globs.matches(entry.parts))
+        entries = tuple(_entry(spot / "/".join(entry.parts), entry.seen) for entry in matching)
+        return FileList(spot.shown, entries, complete=walked.complete and not walked.unreadable)
 
     def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
-        """A piece of a file as text: the characters that begin within ``limit`` bytes from ``offset`` on.
+        """Return a piece of a file as text: the characters that begin within ``limit`` bytes from ``offset`` on.
 
         Raises:
-            InvalidRequest: an offset or a limit that cannot be.
-            InvalidPath, InvalidWorkDir: it is not there, or nowhere that may be named.
-            FileRefused: it is no plain file, a link, has a second name, or cannot be read.
+            InvalidRequest: the offset or the limit is out of range.
+            InvalidPath, InvalidWorkDir: the path is missing, or outside of all roots.
+            FileRefused: the file is not regular, a link, has a second name, or cannot be read.
         """
         most = self.bounds.read_bytes
         room = most if limit is None else _number(limit, "limit", PIECE_BYTES, most)
@@ -71,7 +69,7 @@ class FileOperations(Deletions):
         return _page(spot.shown, raw, (begin, before, room), seen.st_size)
 
     def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
-        """A piece of a file as it is: ``limit`` bytes at most, from ``offset`` on. It raises what ``read`` does."""
+        """Return at most ``limit`` bytes of a file from ``offset`` on. Raises as ``read`` does."""
         most = self.bounds.read_bytes
         room = most if limit is None else _number(limit, "limit", 1, most)
         begin = _number(offset, "offset", 0, _FURTHEST)
@@ -83,14 +81,14 @@ class FileOperations(Deletions):
         return FileBytes(spot.shown, content, begin, following if content and following < seen.st_size else None, seen.st_size)
 
     def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
-        """Write a file as a whole, at once: a reader sees the old one or the new one. With ``append`` add to what is there.
+        """Replace a file as a whole: readers see the old or the new content. With ``append`` the content is appended.
 
-        Directories that are missing are made. A single file that was given to be written is written in its place.
+        Missing directories are created. A root that is a single writable file is written in its place.
 
         Raises:
-            InvalidRequest: the content is too large, or neither bytes nor text that can be UTF-8.
-            InvalidPath, InvalidWorkDir: it is nowhere that may be named, or no name for a file.
-            FileRefused: it can only be read, is no plain file, a link, has a second name, or cannot be written.
+            InvalidRequest: the content is too large, or neither bytes nor text that is valid UTF-8.
+            InvalidPath, InvalidWorkDir: the path is outside of all roots, or not a name for a file.
+            FileRefused: the file can only be read, is not regular, a link, has a second name, or cannot be written.
         """
         raw = _encoded(content, self.bounds.write_bytes)
         spot = self._access.spot(path)
@@ -106,12 +104,12 @@ class FileOperations(Deletions):
         return FileWritten(spot.shown, size, created=target.seen is None)
 
 
-def _entry(spot: Spot, seen: os.stat_result) -> FileEntry:
+def _entry(spot: WorkspacePath, seen: os.stat_result) -> FileEntry:
     return FileEntry(spot.shown, kind_of(seen), seen.st_size, seen.st_mtime)
 
 
 def _page(path: str, raw: bytes, asked: tuple[int, int, int], size: int) -> FileText:
-    """A piece of a file, of bytes that begin somewhat before it; whole characters only."""
+    """Return a piece of a file from bytes that begin somewhat before it; whole characters only."""
     begin, before, room = asked
     start = before + _rest_of_character(raw, before)
     piece = raw[start : start + room]
@@ -125,7 +123,7 @@ def _page(path: str, raw: bytes, asked: tuple[int, int, int], size: int) -> File
 
 
 def _rest_of_character(raw: bytes, at: int) -> int:
-    """How many bytes from there on belong to a character that began before."""
+    """Return how many bytes from there on belong to a character that begins before."""
     for back in range(1, min(at, PIECE_BYTES - 1) + 1):
         for length in range(back + 1, PIECE_BYTES + 1):
             if len(raw) >= at - back + length and _is_character(raw[at - back : at - back + length]):
@@ -167,8 +165,8 @@ def _encoded(content: object, most: int) -> bytes:
     return raw
 
 
-def _written_on(target: Target, spot: Spot, raw: bytes, *, append: bool) -> int:
-    """Write a file that is there; the size that it has then."""
+def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool) -> int:
+    """Write into an existing file; return its new size."""
     fd = open_beneath(target.directory, target.name, _ON | (os.O_APPEND if append else 0))
     with os.fdopen(fd, "wb", buffering=0) as file:
         check_plain(os.fstat(fd), spot)
@@ -181,18 +179,8 @@ def _written_on(target: Target, spot: Spot, raw: bytes, *, append: bool) -> int:
 
 
 def _replaced(target: Target, raw: bytes) -> int:
-    """Put a new file in the place of what is there, which a reader sees as a whole or not at all."""
-    temporary = f".{secrets.token_hex(8)}.tmp"
-    fd = os.open(temporary, _NEW, 0o644, dir_fd=target.directory)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            give_to_owner(fd, os.fstat(target.directory))
-            if target.seen is not None:
-                os.fchmod(fd, stat.S_IMODE(target.seen.st_mode) & 0o777)
-            file.write(raw)
-        os.rename(temporary, target.name, src_dir_fd=target.directory, dst_dir_fd=target.directory)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=target.directory)
-        raise
+    """Replace a file by a new one, which readers see as a whole or not at all."""
+    mode = None if target.seen is None else stat.S_IMODE(target.seen.st_mode) & 0o777
+    temporary = f".{secrets.token_hex(8)}.tmp"  # short: the file's own name may be as long as the system allows
+    replace_file(target.name, raw, mode=mode, dir_fd=target.directory, temporary=temporary)
     return len(raw)

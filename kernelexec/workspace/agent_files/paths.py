@@ -1,4 +1,4 @@
-"""What a path says: of which root it is, as far as its text tells, and what to say of one that cannot be had."""
+"""Paths of agents as text: their root, their parts, and messages about paths that cannot be opened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from kernelexec.errors import FileRefused, InvalidPath
 from kernelexec.text import clean_text
 
-#: The longest path that the system takes, in bytes.
+#: The longest path that the system accepts, in bytes.
 PATH_BYTES = 4095
 _SHOWN_CHARS = 200
 _WHY = {
@@ -23,57 +23,57 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
-    """A directory, or one file, beneath which files may be named.
+class FileRoot:
+    """A directory, or a single file, whose files an agent may name.
 
-    ``path`` is absolute with all links resolved; ``inside`` is where kernels see it.
+    ``path`` is absolute with all links resolved; ``inside`` is the path that kernels see.
     """
 
     path: Path
     inside: str
     writable: bool = True
     protected: tuple[Path, ...] = ()
-    """What is in it, and can only be read all the same."""
+    """Paths in it that can only be read."""
     single: bool = False
-    """Whether it is one file."""
+    """Whether it is a file."""
     hidden: tuple[Path, ...] = ()
-    """What is in it, and is not touched at all: what its kernels cannot read either."""
+    """Paths in it that are refused: kernels cannot read them either."""
 
     def has(self, path: Path) -> bool:
-        """Whether a path is of it, by its text."""
+        """Return whether a path is beneath it, by its text."""
         return path == self.path or (not self.single and path.is_relative_to(self.path))
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """Where a path leads, as far as its text says: the parts beneath its root; nothing is opened yet."""
+class WorkspacePath:
+    """A path as its parts beneath a root, by its text; nothing is opened yet."""
 
-    root: Root
+    root: FileRoot
     parts: tuple[str, ...]
     shown: str
-    """The path in answers and messages: relative to the workspace, or else absolute as kernels see it."""
+    """Return the path for answers and messages: relative to the workspace, or absolute as kernels see it."""
 
     @property
     def path(self) -> Path:
-        """Where it is on this machine."""
+        """Return the path on this machine."""
         return self.root.path.joinpath(*self.parts)
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """Return the last part."""
         return self.parts[-1] if self.parts else self.root.path.name
 
-    def __truediv__(self, part: str) -> Spot:
-        """What has this name in it."""
-        told = clean_text(part)
-        return Spot(self.root, (*self.parts, part), told if self.shown == "." else f"{self.shown}/{told}")
+    def __truediv__(self, part: str) -> WorkspacePath:
+        """Return the path of this name in it."""
+        text = clean_text(part)
+        return WorkspacePath(self.root, (*self.parts, part), text if self.shown == "." else f"{self.shown}/{text}")
 
 
 def path_text(path: object) -> str:
-    """A path as text that the system could take for one.
+    """Return a path as text that the system accepts.
 
     Raises:
-        InvalidPath: it could not.
+        InvalidPath: the system would not accept it.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
@@ -97,17 +97,17 @@ def path_text(path: object) -> str:
 
 
 def short(text: str) -> str:
-    """A path as it was given, short enough for a message."""
+    """Return a path as the caller wrote it, short enough for a message."""
     return repr(clean_text(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."))
 
 
 @contextmanager
-def explained(spot: Spot) -> Iterator[None]:
-    """What the system says of a path, as our own errors.
+def os_errors_as_ours(spot: WorkspacePath) -> Iterator[None]:
+    """Translate errors of the system about a path into ours.
 
     Raises:
-        InvalidPath: nothing is there, or could be.
-        FileRefused: all else.
+        InvalidPath: the path is missing or impossible.
+        FileRefused: any other error.
     """
     try:
         yield
@@ -122,10 +122,10 @@ def explained(spot: Spot) -> Iterator[None]:
             case errno.ENAMETOOLONG:
                 raise InvalidPath(f"{short(spot.shown)} has a name that is too long for the file system.") from exc
             case _:
-                why = _WHY.get(exc.errno or 0, exc.strerror or str(exc))
-                raise FileRefused(f"{spot.shown} is left alone: {why}.") from exc
+                reason = _WHY.get(exc.errno or 0, exc.strerror or str(exc))
+                raise FileRefused(f"{spot.shown} is left alone: {reason}.") from exc
 
 
 def system_error(number: int) -> OSError:
-    """What the system would say by that number, as an exception."""
+    """Return the exception of the system for an error number."""
     return OSError(number, os.strerror(number))

@@ -1,4 +1,4 @@
-"""What an agent has read or made of its files, so that it deletes nothing that it never looked at."""
+"""The files that an agent has read or created, so that it deletes no file unread."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 
 from kernelexec.errors import InvalidPath
 from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import Spot
-from kernelexec.workspace.agent_files.walk import Found, kind_of, walk
+from kernelexec.workspace.agent_files.paths import WorkspacePath
+from kernelexec.workspace.agent_files.walk import WalkEntry, kind_of, walk
 from kernelexec.workspace.generated import is_generated
 
 _SHOWN = 3
-#: So many paths are remembered of each kind; the oldest are forgotten first.
+#: The bound of paths of each kind; the oldest are forgotten first.
 _TRACKED_MAX = 100_000
 
 
 class ReadTracker:
-    """The files that were read and made by one session's file operations, by path. Any thread may ask.
+    """The files that one session's file operations read and created, by path. For any thread.
 
-    It lasts as long as the session; whoever wants it to count for one turn of a conversation clears it at each.
+    It lasts as long as the session; a caller that wants it to last for one turn of a conversation clears it at each.
 
     Args:
-        access: finds what a path leads to.
-        enforced: whether a file must have been read, or made, before it is deleted.
-        entries: how many entries of a directory are looked at.
+        access: resolves paths.
+        enforced: whether a file must have been read or created before it is deleted.
+        entries: the bound of entries of a directory that are checked.
     """
 
     def __init__(self, access: Access, *, enforced: bool, entries: int) -> None:
@@ -38,35 +38,35 @@ class ReadTracker:
         self._changing = threading.Lock()
 
     def mark_as_read(self, path: str | os.PathLike[str]) -> None:
-        """Take note that a file was read."""
+        """Record that a file was read."""
         self.note([self._access.spot(path)])
 
     def mark_as_created(self, path: str | os.PathLike[str]) -> None:
-        """Take note that a file was made."""
+        """Record that a file was created."""
         self.note([self._access.spot(path)], created=True)
 
     def was_read(self, path: str | os.PathLike[str]) -> bool:
-        """Whether its content is known: it was read, or made."""
+        """Return whether a file was read or created."""
         return self.knows(self._access.spot(path))
 
     def can_delete(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Whether a file can be deleted as far as reading goes, or why not. One that is missing can.
+        """Return whether a file was read and so can be deleted, and the reason if not. A missing file can.
 
         Raises:
-            InvalidPath, FileRefused: it is nowhere that may be named, or behind a link.
+            InvalidPath, FileRefused: the path is outside of all roots, or leads over a link.
         """
         spot = self._access.spot(path)
         seen = self._access.look(spot) if self.enforced else None
         if seen is not None and kind_of(seen) == "directory":
             return self.can_delete_directory(path)
-        why = self.unread(spot, seen)
-        return why is None, why
+        reason = self.unread(spot, seen)
+        return reason is None, reason
 
     def can_delete_directory(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Whether all files in a directory can be, or which cannot: the first three, and how many. One that is missing can.
+        """Return whether all files in a directory can be deleted, or the first three that cannot, and their number.
 
         Raises:
-            InvalidPath, FileRefused: it is nowhere that may be named, or behind a link.
+            InvalidPath, FileRefused: the path is outside of all roots, or leads over a link.
         """
         spot = self._access.spot(path)
         if not self.enforced:
@@ -76,25 +76,25 @@ class ReadTracker:
                 seen = walk(fd, self._entries, enters=lambda _: True)
         except InvalidPath:
             return True, None
-        why = self.unread_among(spot, seen.found)
-        if why is None and not seen.complete:
-            why = f"{spot.shown} holds more than {self._entries} entries: delete parts of it first."
-        return why is None, why
+        reason = self.unread_among(spot, seen.found)
+        if reason is None and not seen.complete:
+            reason = f"{spot.shown} holds more than {self._entries} entries: delete parts of it first."
+        return reason is None, reason
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all files."""
         with self._changing:
             self._read.clear()
             self._created.clear()
 
     def get_stats(self) -> dict[str, int]:
-        """How many files were read, how many made, and how many that are together."""
+        """Return the numbers of files that were read, created, and either."""
         with self._changing:
             read, created = set(self._read), set(self._created)
         return {"read_files": len(read), "created_files": len(created), "total_tracked": len(read | created)}
 
-    def note(self, spots: Iterable[Spot], *, created: bool = False) -> None:
-        """Take note of files that were read, or made."""
+    def note(self, spots: Iterable[WorkspacePath], *, created: bool = False) -> None:
+        """Record files that were read or created."""
         kind = self._created if created else self._read
         with self._changing:
             for spot in spots:
@@ -102,27 +102,27 @@ class ReadTracker:
                 if len(kind) > _TRACKED_MAX:
                     del kind[next(iter(kind))]
 
-    def forget(self, spot: Spot) -> None:
-        """What was there is gone: what comes to have that name is another file."""
+    def forget(self, spot: WorkspacePath) -> None:
+        """Forget a deleted file: a later file of that name is another one."""
         with self._changing:
             self._read.pop(spot.path, None)
             self._created.pop(spot.path, None)
 
-    def knows(self, spot: Spot) -> bool:
-        """Whether the content of what is there is known."""
+    def knows(self, spot: WorkspacePath) -> bool:
+        """Return whether the content of an entry is known."""
         return spot.path in self._read or spot.path in self._created
 
-    def unread(self, spot: Spot, seen: os.stat_result | None) -> str | None:
-        """Why what is there cannot be deleted; None where it can, as anything that has no content of its own."""
+    def unread(self, spot: WorkspacePath, seen: os.stat_result | None) -> str | None:
+        """Return why an entry cannot be deleted; None if it can, as an entry without content of its own can."""
         if not self.enforced or seen is None or not _has_content(seen):
             return None
         if self.knows(spot) or is_generated("/".join(spot.parts)):
             return None
         return f"{spot.shown} has not been read: read it first, so that nothing is deleted unseen."
 
-    def unread_among(self, spot: Spot, found: Sequence[Found]) -> str | None:
-        """The same of all that was found in a directory."""
-        inner = ((spot / "/".join(entry.parts), entry.seen) for entry in found)
+    def unread_among(self, spot: WorkspacePath, entries: Sequence[WalkEntry]) -> str | None:
+        """Return why the entries of a directory cannot be deleted; None if they can."""
+        inner = ((spot / "/".join(entry.parts), entry.seen) for entry in entries)
         unread = [file.shown for file, seen in inner if self.unread(file, seen) is not None]
         if not unread:
             return None
@@ -132,5 +132,5 @@ class ReadTracker:
 
 
 def _has_content(seen: os.stat_result) -> bool:
-    """Whether something is lost with a name: a link has nothing, and a file with a second name is still there."""
+    """Return whether content is lost with a name: not with a link, and not with a file that has a second name."""
     return kind_of(seen) == "file" and seen.st_nlink == 1

@@ -1,4 +1,4 @@
-"""Looking through directories that a kernel changes meanwhile: no link is followed, and the number of entries is bounded."""
+"""Walk through directories that a kernel may change meanwhile: no link is followed, the number of entries is bounded."""
 
 from __future__ import annotations
 
@@ -13,72 +13,72 @@ from kernelexec.workspace.openat2 import open_beneath
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An entry: its parts beneath the directory that is looked through, and what it was when it was seen."""
+class WalkEntry:
+    """An entry: its parts beneath the top directory, and its state when it was listed."""
 
     parts: tuple[str, ...]
     seen: os.stat_result
 
     @property
     def kind(self) -> FileKind:
-        """What it is; a link is a link, wherever it leads."""
+        """Return its kind; links are not followed."""
         return kind_of(self.seen)
 
 
 @dataclass(slots=True)
-class Walk:
-    """What was found, sorted by path."""
+class WalkResult:
+    """The entries, sorted by path."""
 
-    found: list[Found] = field(default_factory=list)
-    closed: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
-    """Directories that could not be looked into."""
+    found: list[WalkEntry] = field(default_factory=list)
+    unreadable: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
+    """Directories that could not be listed."""
     complete: bool = True
-    """Whether all of it was seen, but for these."""
+    """Whether all other entries are listed."""
 
 
-def walk(top: int, limit: int, *, enters: Callable[[Found], bool]) -> Walk:
-    """Look through an open directory, and through each directory in it for which ``enters`` is true, ``limit`` entries at most.
+def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool]) -> WalkResult:
+    """List an open directory, and each directory in it for which ``enters`` is true, at most ``limit`` entries.
 
     Raises:
-        OSError: it cannot be listed.
+        OSError: the directory cannot be listed.
     """
-    done, left = Walk(), limit
+    done, left = WalkResult(), limit
     pending: list[tuple[str, ...]] = [()]
     while pending:
         parts = pending.pop()
         try:
-            found = _entries(top, parts, left + 1)
+            entries = _entries(top, parts, left + 1)
         except OSError as exc:
             if not parts:
                 raise
-            done.closed.append((parts, exc))
+            done.unreadable.append((parts, exc))
             continue
-        if len(found) > left:
+        if len(entries) > left:
             done.complete = False
-            found, pending = found[:left], []
-        left -= len(found)
-        done.found.extend(found)
-        pending.extend(entry.parts for entry in found if entry.kind == "directory" and done.complete and enters(entry))
+            entries, pending = entries[:left], []
+        left -= len(entries)
+        done.found.extend(entries)
+        pending.extend(entry.parts for entry in entries if entry.kind == "directory" and done.complete and enters(entry))
     done.found.sort(key=lambda entry: entry.parts)
-    done.closed.sort(key=lambda entry: entry[0])
+    done.unreadable.sort(key=lambda entry: entry[0])
     return done
 
 
-def _entries(top: int, parts: tuple[str, ...], limit: int) -> list[Found]:
-    """The first entries of a directory, which is opened anew beneath the top: it may be another one by now."""
-    found: list[Found] = []
+def _entries(top: int, parts: tuple[str, ...], limit: int) -> list[WalkEntry]:
+    """List the first entries of a directory, which is opened again beneath the top: it may have been replaced."""
+    entries: list[WalkEntry] = []
     fd = open_beneath(top, "/".join(parts) or ".", LISTED)
     try:
         with os.scandir(fd) as listing:
             for entry in listing:
-                if len(found) == limit:
+                if len(entries) == limit:
                     break
                 seen = _seen(entry)
                 if seen is not None:
-                    found.append(Found((*parts, entry.name), seen))
+                    entries.append(WalkEntry((*parts, entry.name), seen))
     finally:
         os.close(fd)
-    return found
+    return entries
 
 
 def _seen(entry: os.DirEntry[str]) -> os.stat_result | None:
@@ -89,7 +89,7 @@ def _seen(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def kind_of(seen: os.stat_result) -> FileKind:
-    """What something is, which was looked at without following links."""
+    """Return the kind of a file from its state."""
     if stat.S_ISDIR(seen.st_mode):
         return "directory"
     return "file" if stat.S_ISREG(seen.st_mode) else "link" if stat.S_ISLNK(seen.st_mode) else "other"
