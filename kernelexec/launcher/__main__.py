@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 here = Path(__file__).resolve().parent
 sys.path[:] = [entry for entry in sys.path if entry != str(here)]
-# The package is loaded by its file: with its parent on the path, folders of kernelexec would shadow modules such as `secrets`.
-spec = spec_from_file_location(here.name, here / "__init__.py", submodule_search_locations=[str(here)])
-assert spec
-sys.modules[here.name] = module_from_spec(spec)
+# The package is found here and not on the path, where its neighbours would hide modules of the standard library.
+package = sys.modules[here.name] = ModuleType(here.name)
+package.__path__ = [str(here)]
 programs = {
     "--guard": "guard",
     "--guard-alone": "guard",
