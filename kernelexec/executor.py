@@ -16,7 +16,8 @@ import anyio
 import anyio.to_thread
 
 from kernelexec import cache
-from kernelexec.config import Config, isolation_help, load
+from kernelexec.config import Config, isolation_help
+from kernelexec.dialects.autogen_config import load
 from kernelexec.errors import (
     Closed,
     Disabled,

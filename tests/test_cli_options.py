@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.cli.options import Place
+from kernelexec.cli.options import IsolationOptions
 from kernelexec.config import MIB
 from kernelexec.errors import InvalidConfig
 from tests.engine import MINIMAL, SUDO
@@ -36,7 +36,7 @@ def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path) -> 
 
 def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "a:rw").mkdir()
-    place = Place(
+    place = IsolationOptions(
         isolation="container", image="an/image", network="bridge", memory="1.5g", cpus=0.5, instance_id="two",
         context=[f"{tmp_path}:rw", f"{tmp_path / 'a:rw'}:ro", str(tmp_path)], log_dir="logs", python="/opt/python",
     )  # fmt: skip
@@ -51,9 +51,9 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
 
 
 def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
-    rules = Place(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).config().rules
+    rules = IsolationOptions(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).config().rules
     assert [pattern.pattern for pattern in (*rules.allowed_commands, *rules.blocked_commands)] == ["echo.*", "ls", "echo x"]
-    assert Place(isolation="local").config().rules.dangers
+    assert IsolationOptions(isolation="local").config().rules.dangers
     done = kernelexec(tmp_path, "exec", "!touch a", *LOCAL, "--allowed-commands", "echo.*", "--allowed-commands", "ls")
     assert done.returncode == 126
     assert "rule 'allowed-commands'" in done.stderr
@@ -63,31 +63,34 @@ def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
 
 
 def test_sudo_has_two_names_and_is_off_unless_said() -> None:
-    assert not Place(isolation="container").config().container.sudo
-    for place in (Place(isolation="container", sudo=True), Place(isolation="container", enable_sudo=True)):
+    assert not IsolationOptions(isolation="container").config().container.sudo
+    for place in (
+        IsolationOptions(isolation="container", sudo=True),
+        IsolationOptions(isolation="container", enable_sudo=True),
+    ):
         assert place.config().container.sudo
         assert place.config().container.image == ("kernelexec/agent-sudo",)
 
 
 def test_nothing_said_is_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
-    assert Place().config().model_dump(exclude_unset=True) == {"isolation": "container"}
+    assert IsolationOptions().config().model_dump(exclude_unset=True) == {"isolation": "container"}
 
 
 @pytest.mark.parametrize(
     ("said", "isolation"), [("docker", "container"), ("container", "container"), ("local", "local"), ("host", "local")]
 )
 def test_the_other_names_of_places_are_known(said: str, isolation: str) -> None:
-    assert Place(execution_mode=said).config().isolation == isolation
-    assert Place(isolation=said).config().isolation == isolation
+    assert IsolationOptions(execution_mode=said).config().isolation == isolation
+    assert IsolationOptions(isolation=said).config().isolation == isolation
 
 
 def test_two_names_of_one_thing_must_agree() -> None:
-    assert Place(isolation="local", execution_mode="local").config().isolation == "local"
+    assert IsolationOptions(isolation="local", execution_mode="local").config().isolation == "local"
     with pytest.raises(InvalidConfig, match="--isolation and --execution-mode"):
-        Place(isolation="local", execution_mode="docker").config()
+        IsolationOptions(isolation="local", execution_mode="docker").config()
     with pytest.raises(InvalidConfig, match="--image and --docker-image"):
-        Place(image="a", docker_image="b").config()
+        IsolationOptions(image="a", docker_image="b").config()
 
 
 @pytest.mark.parametrize(
@@ -117,10 +120,10 @@ def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
 
 def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:
     for isolation in ("local", "bubblewrap"):
-        assert Place(isolation=isolation, network="none").config().networked is False
-        assert Place(isolation=isolation, network="host").config().networked is True
-    assert Place(isolation="local").config().networked is True
-    assert Place(isolation="bubblewrap").config().networked is False
+        assert IsolationOptions(isolation=isolation, network="none").config().networked is False
+        assert IsolationOptions(isolation=isolation, network="host").config().networked is True
+    assert IsolationOptions(isolation="local").config().networked is True
+    assert IsolationOptions(isolation="bubblewrap").config().networked is False
 
 
 @pytest.mark.parametrize(

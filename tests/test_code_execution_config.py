@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, Disabled, Executor
-from kernelexec.config import MIB, Config, load
+from kernelexec.config import MIB, Config
+from kernelexec.dialects.autogen_config import load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.session_resources import Belongings
 

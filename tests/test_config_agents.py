@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kernelexec import Config, Executor
-from kernelexec.config.agents import read_agents, schema
+from kernelexec.dialects.agents import read_agents, schema
 from kernelexec.errors import InvalidConfig
 from tests.engine import IMAGE, needs_engine
 from tests.test_cli import kernelexec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.config.yaml_text import ALIASED_MAX, parse
+from kernelexec.dialects.yaml_text import ALIASED_MAX, parse
 from kernelexec.errors import InvalidConfig
 from tests.test_config_agents import read
 

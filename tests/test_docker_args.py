@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec.config import MIB, Config, load, size, why_not_mountable
-from kernelexec.config.docker_args import REFUSED, parse
+from kernelexec.dialects.docker_run_args import REFUSED, parse
 from kernelexec.errors import InvalidConfig
 
 SECURE = {

@@ -6,7 +6,8 @@ from typing import Any
 
 from docker.types.containers import HostConfig
 
-from kernelexec.config import Config, load
+from kernelexec.config import Config
+from kernelexec.dialects.autogen_config import load
 from kernelexec.docker.create_options import Order
 
 SECURE = [

@@ -18,13 +18,13 @@ from kernelexec.cli.options import (
     BRIEF,
     ImageOption,
     IsolationOption,
+    IsolationOptions,
     JsonOption,
-    Place,
     PythonOption,
     TimeoutOption,
     WorkDirOption,
     filled,
-    placed,
+    with_isolation_options,
 )
 from kernelexec.cli.servers import server_app
 from kernelexec.cli.stdio import (
@@ -73,9 +73,9 @@ def _options(
 
 
 @app.command(epilog=f"Exit status: 0; 1 after a cell that failed; {MEANING}")
-@placed
+@with_isolation_options
 def run(
-    place: Place,
+    isolation_options: IsolationOptions,
     file: Annotated[
         str,
         typer.Argument(
@@ -98,7 +98,7 @@ def run(
 
     return run_file(
         file,
-        config=place.config(**BRIEF),
+        config=isolation_options.config(**BRIEF),
         output=Path(output) if output else None,
         timeout=timeout,
         work_dir=Path(work_dir) if work_dir else None,
@@ -108,9 +108,9 @@ def run(
 
 
 @app.command(name="exec", epilog=f"Exit status: that of the command; of code 0, or 1 if it failed; {MEANING}")
-@placed
+@with_isolation_options
 def exec_(
-    place: Place,
+    isolation_options: IsolationOptions,
     code: Annotated[str, typer.Argument(metavar="CODE", help="Code or shell magic, for example '1 + 1' or '!ls'.")],
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
@@ -124,17 +124,17 @@ def exec_(
     from kernelexec.cli.run import run_code
 
     directory = Path(work_dir) if work_dir else None
-    config = place.config(**BRIEF)
+    config = isolation_options.config(**BRIEF)
     return run_code(code, config=config, language=language, timeout=timeout, work_dir=directory, as_json=as_json)
 
 
 @app.command(epilog=f"Exit status: 0; {OURSELVES} after wrong usage, or where no kernel starts.")
-@placed
-def guidance(place: Place, work_dir: WorkDirOption = None) -> int:
+@with_isolation_options
+def guidance(isolation_options: IsolationOptions, work_dir: WorkDirOption = None) -> int:
     """Print what a model should know of where its code runs, for its system prompt: of a new session with these options."""
     from kernelexec.cli.run import show_guidance
 
-    return show_guidance(place.config(**BRIEF), Path(work_dir) if work_dir else None)
+    return show_guidance(isolation_options.config(**BRIEF), Path(work_dir) if work_dir else None)
 
 
 @app.command(epilog=f"Exit status: 0, or 1 if something is to be mended; {OURSELVES} after wrong usage.")
@@ -175,9 +175,9 @@ def log(
 
 
 @app.command(epilog=f"Exit status: 0 after Ctrl+D; {OURSELVES} where kernelexec itself failed, or there is no terminal.")
-@placed
+@with_isolation_options
 def repl(
-    place: Place,
+    isolation_options: IsolationOptions,
     session: Annotated[str, typer.Option("--session", metavar="NAME", help="The session's name.")] = "repl",
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: a week.")] = None,
     work_dir: WorkDirOption = None,
@@ -186,7 +186,7 @@ def repl(
     from kernelexec.cli.repl import run_repl
 
     directory = Path(work_dir) if work_dir else None
-    config = place.config(**BRIEF | {"save_displays": True})
+    config = isolation_options.config(**BRIEF | {"save_displays": True})
     return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
 
 

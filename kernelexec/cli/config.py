@@ -16,7 +16,7 @@ commands = typer.Typer(name="config", help="Configuration files: the settings of
 @commands.command(epilog=f"Exit status: 0; {OURSELVES} where it is wrong, with the reason.")
 def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in our words or in MassGen's.")]) -> int:
     """Read FILE and say where the code of each of its agents runs. Nothing is started."""
-    from kernelexec.config.agents import read_agents
+    from kernelexec.dialects.agents import read_agents
 
     for name, config in read_agents(file).items():
         where = config.isolation if config.enabled else "switched off"
@@ -27,7 +27,7 @@ def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in
 @commands.command(name="schema", epilog="Exit status: 0.")
 def print_schema() -> int:
     """Print the JSON Schema of such files, for editors."""
-    from kernelexec.config.agents import schema
+    from kernelexec.dialects.agents import schema
 
     write_any(sys.stdout, json.dumps(schema(), indent=2) + "\n")
     return 0

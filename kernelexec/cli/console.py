@@ -41,8 +41,8 @@ class ConsoleOutput:
 
     def end_line(self) -> None:
         """End a line that the cell left unfinished, so that what follows has one of its own."""
-        for place in sorted(self._unfinished):
-            self._write("stderr" if place == "stderr" else "stdout", "\n")
+        for target in sorted(self._unfinished):
+            self._write("stderr" if target == "stderr" else "stdout", "\n")
 
     def ended_by_typing(self) -> None:
         """The person's own newline has ended what was unfinished on the terminal."""
@@ -52,14 +52,14 @@ class ConsoleOutput:
         """Write to stdout or stderr, or above the bar where both are the same terminal."""
         stream = sys.stdout if name == "stdout" else sys.stderr
         shared = sys.stderr.isatty() and stream.isatty()
-        place = "terminal" if shared else name
+        target = "terminal" if shared else name
         if not text:
             return
-        if own_line and place in self._unfinished:
+        if own_line and target in self._unfinished:
             text = "\n" + text
-        self._unfinished.discard(place)
+        self._unfinished.discard(target)
         if not text.endswith("\n"):
-            self._unfinished.add(place)
+            self._unfinished.add(target)
         if shared:
             self._write_above_bar(text)
         else:

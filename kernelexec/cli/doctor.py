@@ -16,7 +16,7 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from kernelexec.cli.options import BRIEF, Place
+from kernelexec.cli.options import BRIEF, IsolationOptions
 from kernelexec.cli.stdio import here, write_any, writing
 from kernelexec.config import Config, isolation_variable
 from kernelexec.config.images import OURS, REFERENCE
@@ -35,12 +35,12 @@ _APART = ("container", "bubblewrap")
 def examine(*, isolation: str | None, image: str | None, python: str | None, as_json: bool) -> int:
     """Run all checks, or those of one kind of kernel, and print them; exit status 0 if kernels of the kind in force work."""
     here()
-    place = Place(isolation=isolation, image=image, python=python)
-    config = place.config()
+    isolation_options = IsolationOptions(isolation=isolation, image=image, python=python)
+    config = isolation_options.config()
     force = config.isolation if config.isolation in _APART else "local"
-    findings = [Finding("choice", ok=True, found=f"{config.isolation}, {_why(place, config)}"), *_machine()]
+    findings = [Finding("choice", ok=True, found=f"{config.isolation}, {_why(isolation_options, config)}"), *_machine()]
     for kind in (force,) if isolation is not None else ("container", "local"):
-        found = _kernels(kind, place, quiet=True)
+        found = _kernels(kind, isolation_options, quiet=True)
         findings += found if kind == force else [finding.made_optional() for finding in found]
     write_any(sys.stdout, json.dumps([asdict(finding) for finding in findings]) + "\n" if as_json else _table(findings))
     return 0 if all(finding.ok for finding in findings if not finding.optional) else 1
@@ -83,9 +83,11 @@ def _open_files() -> Finding:
     return Finding("open files", bound is None or bound >= _FILES_MIN, "no bound" if bound is None else str(bound), mend)
 
 
-def _kernels(kind: str, place: Place, *, quiet: bool) -> list[Finding]:
+def _kernels(kind: str, isolation_options: IsolationOptions, *, quiet: bool) -> list[Finding]:
     """The findings about one kind of kernel, and about what it needs."""
-    config = replace(place, isolation=kind, image=place.image if kind == "container" else None).config(**BRIEF, quiet=quiet)
+    config = replace(isolation_options, isolation=kind, image=isolation_options.image if kind == "container" else None).config(
+        **BRIEF, quiet=quiet
+    )
     if kind != "container":
         return anyio.run(kernel_checks, config)
     found, image = engine_checks(config)
@@ -95,9 +97,9 @@ def _kernels(kind: str, place: Place, *, quiet: bool) -> list[Finding]:
     return [*found, *anyio.run(kernel_checks, config.model_copy(update={"container": container}))]
 
 
-def _why(place: Place, config: Config) -> str:
+def _why(isolation_options: IsolationOptions, config: Config) -> str:
     """What decided where code runs."""
-    if place.isolation is not None:
+    if isolation_options.isolation is not None:
         return "by --isolation"
     if (variable := isolation_variable()) is not None:
         return f"by {variable}"

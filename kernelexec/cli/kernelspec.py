@@ -63,21 +63,21 @@ def install(
     if local and (given or share_home):
         message = "--image, --memory, --cpus, --network and --share-home are of containers: leave them out, or --isolation."
         raise InvalidRequest(message)
-    place = _prefix(user=user, sys_prefix=sys_prefix, prefix=prefix)
+    directory = _prefix(user=user, sys_prefix=sys_prefix, prefix=prefix)
     try:
-        directory = install_spec(
+        installed = install_spec(
             name,
             display_name or f"Python ({isolation})",
             isolation=isolation,
             container=given,
             python=python if local else None,
             share_home=share_home,
-            prefix=place,
+            prefix=directory,
         )
     except PermissionError as exc:
-        message = f"{exc.filename or place} {_NOT_WRITABLE}."
+        message = f"{exc.filename or directory} {_NOT_WRITABLE}."
         raise InvalidRequest(message) from exc
-    write_any(sys.stdout, f"{directory}\n")
+    write_any(sys.stdout, f"{installed}\n")
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
-from kernelexec.cli.options import Place, TimeoutOption, filled, placed
+from kernelexec.cli.options import IsolationOptions, TimeoutOption, filled, with_isolation_options
 from kernelexec.cli.stdio import OURSELVES, SIGNAL_BASE, CommandFailed, eprint, here, write_any
 from kernelexec.config import Config, seconds
 from kernelexec.config.clients import add_server, server_entry
@@ -96,9 +96,9 @@ def _path(given: str | None) -> Path | None:
     epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve. "
     "`kernelexec mcp install CLIENT` tells a client of it.",
 )
-@placed
+@with_isolation_options
 def mcp(
-    place: Place,
+    isolation_options: IsolationOptions,
     workspace: Annotated[
         str | None,
         typer.Option(
@@ -251,7 +251,7 @@ def mcp(
     options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
     if idle is not None:
         options["capacity"] = {"idle_seconds": seconds(idle, "idle") if idle else None}
-    config = place.config(workspace=workspace, **options)
+    config = isolation_options.config(workspace=workspace, **options)
     if http and "idle_seconds" not in config.capacity.model_fields_set:
         capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
         config = config.model_copy(update={"capacity": capacity})
@@ -355,8 +355,8 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     try:
         signum = anyio.run(partial(serve_http, offer=offer, told=told), config, chosen)
     except OSError as exc:
-        place = chosen.socket or f"{chosen.host}:{chosen.port}"
-        raise CommandFailed(f"{place}: it cannot listen there: {exc.strerror or exc}.") from exc
+        address = chosen.socket or f"{chosen.host}:{chosen.port}"
+        raise CommandFailed(f"{address}: it cannot listen there: {exc.strerror or exc}.") from exc
     except Broken as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
@@ -374,12 +374,12 @@ def _check_reach(config: Config, door: Mapping[str, Any]) -> None:
         "--auth": door.get("auth", {}).get("place", "").rpartition(":")[0],
     }
     shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.workspaces.expanduser().resolve()
-    for option, place in named.items():
-        path = Path(place).expanduser().resolve()
+    for option, location in named.items():
+        path = Path(location).expanduser().resolve()
         if not path.is_file():
             continue  # an address, a module, or what is told as missing
         if (shared and path.is_relative_to(shared)) or workspaces in path.parents[1:]:
-            message = f"{option} {place}: it lies where a session works, whose cells could change it: choose another place."
+            message = f"{option} {location}: it lies where a session works, whose cells could change it: choose another place."
             raise InvalidRequest(message)
 
 

@@ -55,7 +55,7 @@ ImageOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class IsolationOptions:
     """Where a command's code runs, as it was said on the command line."""
 
     isolation: IsolationOption = None
@@ -214,25 +214,28 @@ _NAMES = {
 }
 
 
-def placed(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command, in the place of its parameter ``place``, the options that say where its code runs."""
-    kind, hints = inspect.Parameter.KEYWORD_ONLY, get_type_hints(Place, include_extras=True)
-    own = [found for name, found in inspect.signature(command, eval_str=True).parameters.items() if name != "place"]
-    defaults: dict[str, Any] = {option.name: [] if option.default is MISSING else option.default for option in fields(Place)}
-    shared = [inspect.Parameter(name, kind, default=default, annotation=hints[name]) for name, default in defaults.items()]
+def with_isolation_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Replace a command's parameter ``isolation_options`` by the options that the class has."""
+    kind, hints = inspect.Parameter.KEYWORD_ONLY, get_type_hints(IsolationOptions, include_extras=True)
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "isolation_options"]
+    shared = [
+        inspect.Parameter(
+            option.name, kind, default=[] if option.default is MISSING else option.default, annotation=hints[option.name]
+        )
+        for option in fields(IsolationOptions)
+    ]
+    names = {parameter.name for parameter in shared}
 
     @wraps(command)
-    def called(**given: Any) -> int:  # noqa: ANN401 - as typer gives it
-        return command(**{name: given[name] for name in given if name not in defaults}, place=Place(**_of(given, defaults)))
+    def run(**values: Any) -> int:  # noqa: ANN401 - typer's own types
+        isolation_options = IsolationOptions(**{name: values.pop(name) for name in names})
+        return command(**values, isolation_options=isolation_options)
 
-    parameters = [*(found.replace(kind=kind) for found in own), *shared]
-    called.__dict__["__signature__"] = inspect.Signature(parameters)
-    called.__annotations__ = {found.name: found.annotation for found in parameters}
-    return called
-
-
-def _of(given: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in names}
+    parameters = [*(parameter.replace(kind=kind) for parameter in own), *shared]
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def _one(value: str | None, alias: str | None, names: str) -> str | None:
@@ -250,7 +253,7 @@ def _read(given: str | None) -> Config | None:
     """
     if given is None:
         return None
-    from kernelexec.config.agents import read_agents
+    from kernelexec.dialects.agents import read_agents
 
     path, _, name = given.rpartition("#") if "#" in given else (given, "", "")
     agents = read_agents(path)
@@ -268,10 +271,10 @@ def _secret(given: str) -> tuple[str, dict[str, str]]:
         InvalidConfig: it says neither.
     """
     name, _, source = given.partition("=")
-    kind, _, place = source.partition(":")
-    if not place or kind not in ("env", "file"):
+    kind, _, location = source.partition(":")
+    if not location or kind not in ("env", "file"):
         raise InvalidConfig("--secret: it is NAME=env:VARIABLE or NAME=file:PATH; the value itself is never given here.")
-    return name, {kind: place}
+    return name, {kind: location}
 
 
 def _context(given: str) -> dict[str, Any]:

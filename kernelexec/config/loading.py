@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kernelexec.config.code_execution import Asked, read
+from kernelexec.config.container import is_image
 from kernelexec.config.container_detection import in_container
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.profiles import Profile
@@ -23,53 +24,118 @@ _FORCE = "KERNELEXEC_FORCE_CONTAINER"
 _PLACES: tuple[Isolation, ...] = ("local", "bubblewrap", "container", "container-host")
 
 
+#: Whether containers are used, or the images of which the first that can be had is used; None leaves it open.
+UseDocker = bool | tuple[str, ...] | None
+#: Words that mean true or false elsewhere: as the name of an image they are a mistake.
+_NO_IMAGES = frozenset({"0", "1", "f", "false", "no", "none", "t", "true", "yes"})
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """A caller's request for containers, or for none."""
+
+    use_docker: UseDocker = None
+    source: str = ""
+    """The request as the caller wrote it, for messages."""
+
+
 def load(
     isolation: str | None = None,
     *,
     use_docker: bool | str | Sequence[str] | None = None,
     workspace: str | os.PathLike[str] | None = None,
     config: Config | Mapping[str, Any] | None = None,
-    code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
     environ: Mapping[str, str] | None = None,
     inside: bool | None = None,
 ) -> Config:
-    """The settings of one executor, complete and checked. No engine is asked: whether containers can be had is seen later.
+    """Return the settings of one executor, complete and checked, without asking an engine.
 
     Where code runs is decided by ``isolation``, then ``use_docker``, then the configuration, then the environment
     variables ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``; unset means containers. In a container itself, containers
     that were not asked for by ``isolation`` become ``container-host``, unless ``KERNELEXEC_FORCE_CONTAINER`` is true.
 
     Args:
-        isolation: ``container``, ``local``, or ``container-host`` for an executor that is in a container itself.
+        isolation: ``container``, ``local``, ``bubblewrap``, or ``container-host`` for an executor in a container.
         use_docker: True, False for ``local``, an image, or images of which the first that is there, or can be had, is taken.
-        workspace: goes over that of the configuration.
+        workspace: replaces the workspace of the configuration.
         config: a ``Config``, or a mapping of its options.
-        code_execution_config: a dictionary as agent frameworks know it, which goes over the configuration: ``work_dir``,
-            ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``.
-            False is no execution at all.
-        environ: the variables that are read; by default those of this process.
-        inside: whether this process is in a container; by default it is looked at.
+        environ: the environment variables; by default those of this process.
+        inside: whether this process is in a container; by default that is detected.
 
     Raises:
         InvalidConfig: an unknown option or an unfit value; the message names the nearest.
     """
-    asked = read(use_docker, code_execution_config)
-    options = _given(config)
-    options |= {name: _merged(options.get(name), value) for name, value in asked.options.items()}
+    return resolve(isolation, container_request(use_docker), config, workspace=workspace, environ=environ, inside=inside)
+
+
+def resolve(
+    isolation: str | None,
+    request: ContainerRequest,
+    config: Config | Mapping[str, Any] | None,
+    *,
+    workspace: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    inside: bool | None = None,
+) -> Config:
+    """Return the settings, see ``load``, for a request that was parsed already.
+
+    Raises:
+        InvalidConfig: see ``load``.
+    """
+    options = _as_mapping(config)
+    if isinstance(request.use_docker, tuple):
+        options["container"] = _merged(options.get("container"), {"image": request.use_docker})
     if workspace is not None:
         options["workspace"] = workspace
-    if not asked.enabled:
-        options["enabled"] = False
     if options.get("enabled") is False:
-        environ = {}  # nothing runs: no variable is asked where
+        environ = {}  # nothing runs: no variable has a say
     environ = os.environ if environ is None else environ
-    options["isolation"] = _choose(isolation, asked, options.get("isolation"), environ, inside=inside)
+    options["isolation"] = _choose(isolation, request, options.get("isolation"), environ, inside=inside)
     return _validated(options if options.get("profile") is None else _with_profile(options))
 
 
-def override(base: Config, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a configuration was made of, with others over them, branch by branch."""
-    given = _given(base)
+def container_request(use_docker: object) -> ContainerRequest:
+    """Return the argument ``use_docker`` as a request.
+
+    Raises:
+        InvalidConfig: it has another type.
+    """
+    try:
+        parsed = parse_use_docker(use_docker)
+    except ValueError as exc:
+        message = f"use_docker={short_repr(use_docker)}: {exc}."
+        raise InvalidConfig(message) from exc
+    return ContainerRequest(parsed, "" if parsed is None else f"use_docker={image_repr(parsed)}")
+
+
+def parse_use_docker(value: object) -> UseDocker:
+    """Return a boolean as it is, and one image or a list of images as a tuple.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    images = (value,) if isinstance(value, str) else value
+    if isinstance(images, list | tuple) and images:
+        names = tuple(image for image in images if isinstance(image, str) and _is_image_name(image))
+        if len(names) == len(images):
+            return names
+    raise ValueError("it is True, False, the name of an image or a list of names")
+
+
+def image_repr(use_docker: UseDocker) -> str:
+    """Return the request as its caller may have written it."""
+    return repr(use_docker[0] if isinstance(use_docker, tuple) and len(use_docker) == 1 else use_docker)
+
+
+def _is_image_name(name: str) -> bool:
+    return is_image(name) and name.lower() not in _NO_IMAGES
+
+
+def override(base: Config | Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of which a configuration was made, merged with others branch by branch."""
+    given = _as_mapping(base)
     return {**given, **{name: _merged(given.get(name), value) for name, value in options.items()}}
 
 
@@ -114,7 +180,7 @@ def _with_profile(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "container": container, "budgets": budgets}
 
 
-def _given(config: object) -> dict[str, Any]:
+def _as_mapping(config: object) -> dict[str, Any]:
     if isinstance(config, Config):
         return config.model_dump(exclude_unset=True)
     if config is None or isinstance(config, Mapping):
@@ -143,18 +209,18 @@ def _merged(given: object, more: object) -> object:
 
 
 def _choose(
-    isolation: object, asked: Asked, configured: object, environ: Mapping[str, str], *, inside: bool | None
+    isolation: object, request: ContainerRequest, configured: object, environ: Mapping[str, str], *, inside: bool | None
 ) -> Isolation:
     """Where code runs: by argument, else by configuration, else by the environment, else in containers."""
     if isolation is not None:
         place = _known(isolation, inside=inside)
-        if (place == "local" and asked.docker) or (place == "container" and asked.docker is False):
-            message = f"isolation={isolation!r} and {asked.said} contradict each other: give one of them."
+        if (place == "local" and request.use_docker) or (place == "container" and request.use_docker is False):
+            message = f"isolation={isolation!r} and {request.source} contradict each other: give one of them."
             raise InvalidConfig(message)
         return place
-    if asked.docker is None and configured is not None:
+    if request.use_docker is None and configured is not None:
         return _known(configured, inside=inside)
-    if asked.docker is False or (asked.docker is None and _first(environ) is False):
+    if request.use_docker is False or (request.use_docker is None and _first(environ) is False):
         return "local"
     if _switch(environ, _FORCE):
         return "container"

@@ -6,7 +6,7 @@ r"""Configuration files in YAML.
 from pathlib import Path
 
 from kernelexec import Executor
-from kernelexec.config.agents import read_agents
+from kernelexec.dialects.agents import read_agents
 
 file = Path("agents.yaml")
 file.write_text("defaults: {isolation: local}\nagents: [{id: analyst, budgets: {timeout: 20}}, {id: builder}]\n")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from kernelexec.config.docker_options import LAUNCHER, NAMESPACE, SWITCHES, TAKEN, Options, flag
+from kernelexec.dialects.docker_options import LAUNCHER, NAMESPACE, SWITCHES, TAKEN, Options, flag
 from kernelexec.errors import InvalidConfig, nearest
 
 _SHORT = MappingProxyType(

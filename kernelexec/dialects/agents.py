@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from kernelexec.config import massgen
-from kernelexec.config.agent_ids import agent_id
-from kernelexec.config.code_execution import CodeExecution
-from kernelexec.config.loading import load
 from kernelexec.config.messages import check_known, mapping_wanted, shorten
 from kernelexec.config.settings import Config, Isolation
-from kernelexec.config.yaml_text import parse
+from kernelexec.dialects import massgen
+from kernelexec.dialects.agent_ids import agent_id
+from kernelexec.dialects.autogen_config import CodeExecutionConfig, load
+from kernelexec.dialects.yaml_text import parse
 from kernelexec.errors import InvalidConfig
 
 _AGENT = ("id", "code_execution_config", *Config.model_fields)
@@ -56,7 +55,7 @@ def schema() -> dict[str, Any]:
     definitions = agent.pop("$defs")
     image = definitions["Container"]["properties"]["image"]
     definitions["Container"]["properties"]["image"] = {"anyOf": [{"type": "string"}, image], "default": image["default"]}
-    execution = CodeExecution.model_json_schema()
+    execution = CodeExecutionConfig.model_json_schema()
     definitions |= execution.pop("$defs", {})
     properties = {"id": {"type": "string"}, "code_execution_config": {"anyOf": [execution, {"const": False}]}}
     agent |= {"properties": {**properties, **agent["properties"]}, "title": "Agent"}

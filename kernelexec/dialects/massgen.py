@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelexec.config.agent_ids import agent_id
 from kernelexec.config.messages import check_known, mapping_wanted, short_repr, shorten
 from kernelexec.config.types import size
+from kernelexec.dialects.agent_ids import agent_id
 from kernelexec.errors import InvalidConfig
 
 #: Keys for running commands, and the option that each sets; those that need more are in ``_BRANCHES``.

@@ -1,0 +1,124 @@
+"""``code_execution_config`` as agent frameworks know it: a dictionary of few keys, or False for no execution at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ValidationError
+
+from kernelexec.config import Config, override
+from kernelexec.config.container import Name
+from kernelexec.config.loading import ContainerRequest, UseDocker, container_request, image_repr, parse_use_docker, resolve
+from kernelexec.config.messages import explain, short_repr
+from kernelexec.config.types import Directory, FrozenModel, LastMessages, Seconds
+from kernelexec.dialects.docker_run_args import parse
+from kernelexec.errors import InvalidConfig
+
+
+class CodeExecutionConfig(FrozenModel):
+    """The keys that are known; None is the same as a key that is not there."""
+
+    work_dir: Directory | None = None
+    """``Config.work_dir``."""
+    use_docker: Annotated[UseDocker, BeforeValidator(parse_use_docker)] = None
+    """True, False, an image, or several of which the first that is there, or can be had, is taken."""
+    timeout: Seconds | None = None
+    """``budgets.timeout``."""
+    last_n_messages: LastMessages | None = None
+    """``Config.last_n_messages``."""
+    docker_image: str | None = None
+    """The same as an image as ``use_docker``."""
+    docker_container_name: Name | None = None
+    """``container.name``."""
+    docker_run_args: tuple[str, ...] | None = None
+    """Arguments as of ``docker run``."""
+
+    def requests(self) -> Iterator[tuple[str, UseDocker]]:
+        """Yield the keys that ask for containers, each with its value."""
+        yield "use_docker", self.use_docker
+        yield "docker_image", None if self.docker_image is None else (self.docker_image,)
+        yield "docker_container_name", None if self.docker_container_name is None else True
+        yield "docker_run_args", True if self.docker_run_args else None
+
+    def options(self) -> dict[str, Any]:
+        """The options of ``Config`` that these keys set.
+
+        Raises:
+            InvalidConfig: by the arguments for ``docker run``.
+        """
+        top: dict[str, Any] = {"work_dir": self.work_dir, "last_n_messages": self.last_n_messages}
+        found = {name: value for name, value in top.items() if value is not None}
+        found |= parse(self.docker_run_args or ())
+        if self.timeout is not None:
+            found["budgets"] = {"timeout": self.timeout}
+        if self.docker_container_name is not None:
+            container = found.setdefault("container", {})
+            named = container.setdefault("name", self.docker_container_name)
+            if named != self.docker_container_name:
+                message = f"docker_container_name={self.docker_container_name!r} and --name {named} contradict each other."
+                raise InvalidConfig(message)
+        return found
+
+
+def load(
+    isolation: str | None = None,
+    *,
+    use_docker: bool | str | Sequence[str] | None = None,
+    workspace: str | os.PathLike[str] | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
+    environ: Mapping[str, str] | None = None,
+    inside: bool | None = None,
+) -> Config:
+    """Return the settings of one executor: see ``kernelexec.config.load``.
+
+    Args:
+        isolation: see there.
+        use_docker: see there.
+        workspace: see there.
+        config: see there.
+        code_execution_config: a dictionary as agent frameworks know it, which goes over the configuration: ``work_dir``,
+            ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``.
+            False is no execution at all.
+        environ: see there.
+        inside: see there.
+
+    Raises:
+        InvalidConfig: an unknown option or an unfit value, or two that contradict each other.
+    """
+    request = container_request(use_docker)
+    execution = _checked({} if code_execution_config is False else code_execution_config)
+    for name, value in execution.requests():
+        if value is not None:
+            request = _merged_requests(request, _request(name, value))
+    options: dict[str, Any] = override(config, execution.options())
+    if code_execution_config is False:
+        options["enabled"] = False
+    return resolve(isolation, request, options, workspace=workspace, environ=environ, inside=inside)
+
+
+def _checked(given: object) -> CodeExecutionConfig:
+    if given is not None and not isinstance(given, Mapping):
+        message = f"code_execution_config={short_repr(given)}: it is a dictionary, False for no execution, or None."
+        raise InvalidConfig(message)
+    if given and "executor" in given:
+        raise InvalidConfig("code_execution_config: executor is no option: where code runs is said by use_docker.")
+    try:
+        return CodeExecutionConfig.model_validate(given or {})
+    except ValidationError as exc:
+        raise InvalidConfig(explain(exc, CodeExecutionConfig, "code_execution_config")) from exc
+
+
+def _request(name: str, value: UseDocker) -> ContainerRequest:
+    return ContainerRequest(value, f"{name}={image_repr(value)}" if name in {"use_docker", "docker_image"} else name)
+
+
+def _merged_requests(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
+    """Return the one that says more: two requests for containers agree if one names no image, or both name the same."""
+    if first.use_docker in (None, second.use_docker) or (first.use_docker is True and second.use_docker):
+        return second
+    if second.use_docker is True and first.use_docker:
+        return first
+    raise InvalidConfig(f"{first.source} and {second.source} contradict each other: give one of them.")
