@@ -17,9 +17,12 @@ import pytest
 
 from kernelexec import Executor, Session
 from kernelexec.provisioning import platform
-from tests.engine import IMAGE, needs_bubblewrap, needs_engine
-from tests.tight import MIB, Tight
-from tests.traces import RUN
+from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
+from tests.support.low_memory import MIB, Tight
+from tests.support.remains import RUN
+
+#: This directory.
+TESTS = Path(__file__).resolve().parent
 
 #: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all.
 KINDS: dict[str, dict[str, object]] = {
@@ -45,18 +48,38 @@ _MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else need
 EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS, *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
 
 
-#: The modules that take longest, by what they wait for and not by how many tests they have: where several workers share the
-#: modules, these are begun first, so that none is left to one worker at the end.
+#: The modules that take the most seconds. Where several workers share the modules, these begin first, so that none is left to
+#: one worker at the end.
 _LONGEST = (
-    *("images_engine", "packages", "resilience", "contract", "mcp_serving", "jupyter_server", "inheritance", "cli", "cli_repl"),
-    *("pool", "adoption", "ag2", "languages", "readme", "notebooks", "prefixed", "container_sudo", "curve_kernels", "replay"),
+    *("container/test_image_build", "contract/session/test_packages", "contract/test_resilience", "contract/test_contract"),
+    *(
+        "end_to_end/mcp/test_stdio",
+        "end_to_end/jupyter/test_server",
+        "local/session/test_takeover",
+        "end_to_end/cli/test_command",
+    ),
+    *("end_to_end/cli/test_repl", "contract/session/test_pool", "container/test_adoption", "end_to_end/frameworks/test_ag2"),
+    *("contract/provisioning/test_languages", "end_to_end/test_readme", "end_to_end/test_notebooks"),
+    *(
+        "local/provisioning/test_wrapped",
+        "container/test_sudo",
+        "local/kernel/test_curve_kernels",
+        "local/replay/test_notebooks",
+    ),
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest modules first; the rest stays in its order."""
-    places = {f"test_{name}.py": place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    """Put the longest modules first, check the tiers, and skip the tests of an engine where the environment says so."""
+    positions = {TESTS / f"{name}.py": position for position, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: positions.get(item.path, len(positions)))
+    for item in items:
+        needs, tier = item.get_closest_marker("engine") is not None, item.path.relative_to(TESTS).parts[0]
+        if needs != (tier == "container") and tier in {"unit", "local", "container"}:
+            msg = f"{item.nodeid}: it must stand in tests/container if it needs an engine, and only then"
+            raise pytest.UsageError(msg)
+        if needs and os.environ.get("KERNELEXEC_TEST_ENGINE") == "0":
+            item.add_marker(pytest.mark.skip(reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ from rich.table import Table
 from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.docker.client import Engine
 from kernelexec.kernel.kernel import Kernel
-from tests.engine import IMAGE
+from tests.support.engine import IMAGE
 
 _CELLS = 200
 STAGES = {

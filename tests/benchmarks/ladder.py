@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelexec import Executor
-from tests.ladder_cells import OVERRUNS
+from tests.support.overrunning_cells import OVERRUNS
 
 TIMEOUT = 0.5
 

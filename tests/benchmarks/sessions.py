@@ -15,7 +15,7 @@ import psutil
 
 from kernelexec import AsyncExecutor, AsyncSession
 from tests.benchmarks.peers import PlainAsync, PlainBlocking
-from tests.engine import IMAGE
+from tests.support.engine import IMAGE
 
 IMPORTS = "import matplotlib.pyplot, numpy, pandas\n1+1"
 _IDLE_SECONDS, _READY_SECONDS = 30.0, 120.0

@@ -1,0 +1,309 @@
+"""A server that was killed: the next one in the same workspace goes on with its containers, or leaves nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor
+from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.labels import RUNTIME, SESSION, WORKSPACE
+from kernelexec.events import Event, SessionAdopted
+from kernelexec.provisioning.runtime.handover import NAME
+from tests.support.engine import IMAGE, needs_engine
+from tests.support.language_image import language_image
+from tests.support.remains import runtime_directories
+
+pytestmark = needs_engine
+
+SERVER = """
+import asyncio, json, sys
+from kernelexec import AsyncExecutor
+
+async def serve():
+    workspace, options = sys.argv[1], json.loads(sys.argv[2])
+    async with AsyncExecutor("container", workspace=workspace, config={"container": options}) as executor:
+        a, b = await executor.session("a"), await executor.session("b")
+        await a.execute("x = 41")
+        await b.execute("def answer(): return 42")
+        print("ready", flush=True)
+        await a.execute(sys.argv[3], request_id="once", on_output=lambda output: print("output", flush=True))
+
+asyncio.run(serve())
+"""
+
+COUNTING = "import time, pathlib\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+#: Starts programs one after the other, and would not wait long for an owner's word.
+STARTING = """
+import subprocess, sys, time
+next(module for name, module in sys.modules.items() if name.endswith(".judged"))._PATIENCE = 0.2
+for n in range(20):
+    print(n, flush=True)
+    assert subprocess.call(["true"]) == 0
+    !true
+    time.sleep(0.1)
+"""
+
+BILINGUAL = """
+import os, signal, sys
+from kernelexec import Executor
+
+executor = Executor("container", workspace=sys.argv[1], config={"container": {"image": sys.argv[2]}}).__enter__()
+session = executor.session("a")
+session.execute("x = 41")
+session.execute("y=42", language="bash")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_server(workspace: Path, cell: str = COUNTING, **options: object) -> None:
+    """A server with two sessions, one of which runs a cell when it gets SIGKILL."""
+    command = [sys.executable, "-c", SERVER, str(workspace), json.dumps({"image": IMAGE, **options}), cell]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        for _ in range(5):
+            assert server.stdout.readline() == "output\n"
+        server.send_signal(signal.SIGKILL)
+
+
+def labelled(workspace: Path) -> list[Labelled]:
+    with Engine() as engine:
+        return engine.labelled(f"{WORKSPACE}={workspace}")
+
+
+def swept(workspace: Path, seconds: float = 60) -> bool:
+    """Whether nothing of a workspace is left, soon."""
+    deadline = time.monotonic() + seconds
+    while labelled(workspace):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def options_of(**options: object) -> dict[str, object]:
+    return {"container": {"image": IMAGE, **options}}
+
+
+def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    before = {found.id for found in labelled(tmp_path)}
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ("a", "b")
+            a, b = await executor.session("a"), await executor.session("b")
+            assert (await b.execute("answer()")).text == "42\n"
+            (running,) = a.executions()
+            result = (await a.wait_for(running)).result
+            assert result is not None
+            assert (result.status, result.state, result.isolation) == ("ok", "kept", "container")
+            assert result.text == "".join(f"{n}\n" for n in range(40)) + "42\n"
+            again = await a.execute("1", request_id="twice")
+            assert (again.text, again.kernel_epoch) == ("1\n", 1)
+            assert (await a.execute("x")).text == "42\n"
+            assert {found.id for found in labelled(tmp_path)} == before
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+    assert runtime_directories() == set()
+    cells = json.loads((tmp_path / "a" / "a.ipynb").read_text())["cells"]
+    assert [cell["execution_count"] for cell in cells] == [1, 2, 3, 4]
+
+
+def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: Path) -> None:
+    killed_server(tmp_path, STARTING)
+    time.sleep(1)  # nobody is there, for five times as long as it would wait
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            session = await executor.session("a")
+            (running,) = session.executions()
+            result = (await session.wait_for(running)).result
+            assert result is not None
+            assert (result.status, result.text) == ("ok", "".join(f"{n}\n" for n in range(20)))
+
+    asyncio.run(run())
+
+
+def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            a = await executor.session("a")
+            (running,) = a.executions()
+            cell = "import time, pathlib\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+            results = await asyncio.gather(*(a.execute(cell, request_id="once") for _ in range(5)))
+            assert {result.execution_id for result in results} == {running}
+            assert (await a.execute("x")).text == "42\n"
+
+    asyncio.run(run())
+
+
+def test_without_adoption_nothing_labelled_is_left(tmp_path: Path) -> None:
+    killed_server(tmp_path, adopt=False)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
+            assert executor.sessions() == ()
+            assert await asyncio.to_thread(swept, tmp_path)
+            assert (await (await executor.session("a")).execute("'x' in globals()")).text == "False\n"
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+
+
+def test_whoever_adopts_nothing_removes_what_waits(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
+            assert executor.sessions() == ()
+            assert await asyncio.to_thread(swept, tmp_path)
+
+    asyncio.run(run())
+
+
+def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
+    killed_server(tmp_path, orphan_seconds=1)
+    deadline = time.monotonic() + 60
+    while any(found.running for found in labelled(tmp_path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ()
+            assert await asyncio.to_thread(swept, tmp_path)
+
+    asyncio.run(run())
+
+
+def test_a_container_that_was_never_ready_is_removed_by_who_takes_the_others_over(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    [unready] = [found for found in labelled(tmp_path) if found.labels[SESSION] == "b"]
+    Path(unready.labels[RUNTIME]).parent.joinpath(NAME).unlink()
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ("a",)
+            assert [found.labels[SESSION] for found in labelled(tmp_path)] == ["a"]
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+
+
+def test_the_container_of_a_session_whose_workspace_is_gone_is_removed_by_who_cannot_take_it_over(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    shutil.rmtree(tmp_path / "b")
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
+            assert executor.sessions() == ("a",)
+            assert [found.labels[SESSION] for found in labelled(tmp_path)] == ["a"]
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []
+
+
+def test_what_is_told_of_an_adopted_container_is_what_it_has_not_what_its_new_owner_would_give(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    killed_server(tmp_path, network="bridge", mounts=[{"source": str(tmp_path / "shared")}])
+    names = {found.labels[SESSION]: found.id[:12] for found in labelled(tmp_path)}
+    events: list[Event] = []
+
+    async def run() -> None:
+        async with AsyncExecutor(
+            "container", workspace=tmp_path, config=options_of(name="box"), hooks=[events.append]
+        ) as executor:
+            [adopted, *_] = [event.container for event in events if isinstance(event, SessionAdopted)]
+            assert adopted is not None
+            assert (adopted.id, adopted.network) == (names["a"], "bridge")
+            assert [target for _, target, _ in adopted.mounts] == [str(tmp_path / "a"), str(tmp_path / "shared")]
+            assert adopted.name == (await (await executor.session("a")).stats()).container_name
+
+    asyncio.run(run())
+
+
+def test_an_adopted_session_keeps_the_paths_that_its_container_has(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(layout="classic")) as executor:
+            b = await executor.session("b")
+            assert (await b.execute_command("pwd", work_dir=".")).text == f"{tmp_path / 'b'}\n"
+            await b.set_limits(cpus=0.5)
+            await b.restart()
+            assert (await b.execute_command("pwd")).text == f"{tmp_path / 'b'}\n"
+            fresh = await executor.session("c")
+            assert (await fresh.execute_command("pwd")).text == "/workspace\n"
+
+    asyncio.run(run())
+
+
+def test_a_kernel_of_another_language_that_ended_with_its_owner_is_said_to_be_lost(tmp_path: Path) -> None:
+    image = language_image(IMAGE)
+    killed = subprocess.run([sys.executable, "-c", BILINGUAL, str(tmp_path), image], check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    async def run() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": image}}) as executor:
+            session = await executor.session("a")
+            assert (await session.execute("x")).text == "41\n"
+            told = await session.execute("echo [$y]", language="bash")
+            assert (told.text, told.state, told.cause, told.kernel_epoch) == ("[]\n", "lost", "killed", 2)
+            assert told.notes[0] == "Ran in a new kernel (epoch 2): the one before ended (killed)."
+            after = await session.execute("echo [$y]", language="bash")
+            assert (after.state, after.notes) == ("kept", ())
+
+    asyncio.run(run())
+
+
+def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    killed_server(one)
+    with Engine() as engine:
+        foreign = engine.create(None, {"image": IMAGE, "command": ["sleep", "600"]}, {"init": True})
+        engine.start(foreign)
+    try:
+        waiting = {found.id for found in labelled(one)}
+
+        async def run() -> None:
+            async with AsyncExecutor("container", workspace=other, config=options_of(adopt=False)) as executor:
+                await executor.session("b")
+                assert {found.id for found in labelled(one) if found.running} == waiting
+
+        asyncio.run(run())
+        with Engine() as engine:
+            assert engine.see(foreign).running
+    finally:
+        with Engine() as engine:
+            for container in (foreign, *(found.id for found in labelled(one))):
+                engine.remove(container)
+
+
+@pytest.mark.parametrize("takers", [2])
+def test_of_two_servers_that_start_at_once_one_goes_on(tmp_path: Path, takers: int) -> None:
+    killed_server(tmp_path)
+
+    async def run() -> None:
+        executors = [AsyncExecutor("container", workspace=tmp_path, config=options_of()) for _ in range(takers)]
+        try:
+            await asyncio.gather(*(executor.__aenter__() for executor in executors))
+            assert sorted(executor.sessions() for executor in executors) == [(), ("a", "b")]
+        finally:
+            for executor in executors:
+                await executor.__aexit__(None, None, None)
+
+    asyncio.run(run())
+    assert labelled(tmp_path) == []

@@ -1,0 +1,231 @@
+"""Images built by a real engine, behind this machine's authorities and without any network; and what is left: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec.docker.client import Engine
+from kernelexec.docker.images.build import BuiltImage, build_image, built_images
+from kernelexec.docker.images.build_options import BuildOrder
+from kernelexec.docker.images.ca_certificates import own_authorities
+from kernelexec.docker.images.image_probe import PROBE, probe_image
+from kernelexec.docker.images.recipes import Recipe, recipe, wheels_in
+from kernelexec.errors import ImageBuildFailed, ImageMissing
+from tests.support.engine import BASE, MINIMAL, containers, nameless, needs_engine, output_of, removed_after
+from tests.support.paths import ROOT
+from tests.support.takeovers import wait_until
+
+pytestmark = needs_engine
+
+PINS = ROOT / "images/pins.txt"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine() as opened:
+        yield opened
+
+
+@pytest.fixture
+def tag() -> str:
+    return f"kernelexec-test-{uuid.uuid4().hex[:12]}"
+
+
+def plain(packages: str) -> set[str]:
+    """The lines of a list of packages, each name in its one form."""
+    return {re.sub(r"[-_.]+(?=.*==)", "-", line).lower() for line in packages.splitlines()}
+
+
+def small(*steps: str) -> Recipe:
+    """A recipe that needs seconds, in two stages as ours are."""
+    lines = [f"ARG BASE_IMAGE={BASE}", "FROM ${BASE_IMAGE} AS first", *steps, "FROM first", "LABEL kernelexec.image=small"]
+    return Recipe("kernelexec/small", {"Dockerfile": "\n".join(lines).encode()})
+
+
+def build(engine: Engine, made: Recipe, tag: str, *, network: str | None = "none", cache: bool = True) -> BuiltImage:
+    return build_image(engine, BuildOrder(made, tag=tag, network=network, cache=cache))
+
+
+def kernelexec(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelexec", "image", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+def test_the_smallest_image_is_built_behind_this_machines_authorities_and_without_network(
+    engine: Engine, tag: str, tmp_path: Path
+) -> None:
+    before = nameless(engine)
+    with removed_after(engine, tag, f"{tag}:offline"):
+        online = kernelexec("build", "minimal", "--base-image", BASE, "--host-ca", "--tag", tag)
+        assert online.returncode == 0, online.stderr
+        assert online.stdout.startswith(f"{tag}\t")
+        assert "[1/" in online.stderr
+        python = output_of(engine, BASE, "python3", "-c", "import platform; print(platform.python_version())")
+        fetched = kernelexec("wheels", "minimal", "--output", str(tmp_path), "--python", python)
+        assert fetched.returncode == 0, fetched.stderr
+        order = BuildOrder(recipe("minimal"), base_image=BASE, wheels=wheels_in(tmp_path), tag=f"{tag}:offline", cache=False)
+        assert order.network_for(os.environ) == "none"
+        built = build_image(engine, order)
+        assert built.current
+        installed = [output_of(engine, image, "pip", "freeze") for image in (tag, f"{tag}:offline")]
+        assert installed[0] == installed[1]
+        assert plain(installed[0]) <= plain(PINS.read_text(encoding="utf-8"))
+        assert kernelexec("check", f"{tag}:offline").returncode == 0
+    assert nameless(engine) <= before
+
+
+def test_a_base_without_ipykernel_is_told_apart_and_what_to_add_is_said() -> None:
+    ended = kernelexec("check", BASE, "--json")
+    said = json.loads(ended.stdout)
+    assert ended.returncode == 1
+    lacking = [finding["check"] for finding in said["findings"] if finding["needed"] and not finding["ok"]]
+    assert lacking == ["ipykernel", "jupyter_client"]
+    assert said["facts"]["python"].startswith("3.")
+    assert any("pip install 'ipykernel>=" in finding["mend"] for finding in said["findings"])
+
+
+def test_an_image_of_ours_serves_any_user_with_its_root_read_only(engine: Engine) -> None:
+    facts = probe_image(engine, MINIMAL, thorough=True)
+    assert facts.any_user
+    assert facts.failure is None
+    assert facts.shells == ("bash", "sh")
+    assert facts.kernelspecs["python3"].language == "python"
+    assert kernelexec("check", MINIMAL).returncode == 0
+
+
+def test_an_image_of_ours_is_compiled(engine: Engine) -> None:
+    program = (
+        "import importlib.util, pathlib, sysconfig\n"
+        "sources = pathlib.Path(sysconfig.get_path('purelib')).rglob('*.py')\n"
+        "print([str(path) for path in sources if not pathlib.Path(importlib.util.cache_from_source(path)).exists()])\n"
+    )
+    assert output_of(engine, MINIMAL, "python3", "-c", program) == "[]"
+
+
+def test_what_asks_an_image_leaves_no_container(engine: Engine) -> None:
+    probe_image(engine, BASE)
+    assert not [found for found in containers(engine, PROBE) if found["ImageID"] == probe_image(engine, BASE).id]
+
+
+def test_an_image_that_is_not_there_is_said_to_be_missing_with_the_way_to_get_it(engine: Engine) -> None:
+    with pytest.raises(ImageMissing, match="is not here"):
+        probe_image(engine, "kernelexec/minimal:never-built")
+    ended = kernelexec("check", "kernelexec/minimal:never-built")
+    assert ended.returncode == 125
+    assert "`kernelexec image build minimal --tag kernelexec/minimal:never-built` makes it." in ended.stderr
+
+
+def test_an_image_without_python_or_shell_is_described_all_the_same(engine: Engine, tag: str) -> None:
+    nothing = Recipe("", {"Dockerfile": b"FROM scratch\nCOPY a /a\n", "a": b"a"})
+    shell = small("RUN rm -rf /usr/bin/python3*")
+    with removed_after(engine, tag, f"{tag}:shell"):
+        build(engine, nothing, tag)
+        build(engine, shell, f"{tag}:shell")
+        empty, without_python = probe_image(engine, tag), probe_image(engine, f"{tag}:shell")
+    assert (empty.python, empty.shells) == (None, ())
+    assert (without_python.python, without_python.shells) == (None, ("bash", "sh"))
+    assert empty.architecture == without_python.architecture
+
+
+def test_an_interpreter_that_only_root_may_run_is_told_as_such(engine: Engine, tag: str) -> None:
+    private = small("RUN python3 -m venv --copies /root/venv && chmod 0700 /root", "ENV PATH=/root/venv/bin:$PATH")
+    hidden = small("RUN chmod 0700 $(readlink -f /usr/bin/python3)")
+    with removed_after(engine, tag, f"{tag}:hidden"):
+        build(engine, hidden, f"{tag}:hidden")
+        facts = probe_image(engine, f"{tag}:hidden")
+        build(engine, private, tag)
+        other = probe_image(engine, tag)
+    assert facts.python is not None
+    assert not facts.any_user
+    assert other.executable == "/usr/bin/python3"
+
+
+def test_a_failed_build_says_which_step_and_what_it_said_and_leaves_nothing(engine: Engine, tag: str) -> None:
+    before, running = nameless(engine), {found["Id"] for found in containers(engine)}
+    steps = ("RUN echo done > /a", f"RUN echo {tag} && echo it broke >&2 && exit 3")
+    with pytest.raises(ImageBuildFailed) as failure:
+        build(engine, small(*steps), tag, cache=False)
+    message = str(failure.value)
+    assert f"The image {tag} was not built at step 4/7 RUN echo {tag}" in message
+    assert "  it broke" in message
+    assert "returned a non-zero code: 3" in message
+    assert nameless(engine) <= before
+    assert not [found for found in containers(engine) if found["Id"] not in running and tag in found["Command"]]
+
+
+def test_a_build_without_network_fails_with_the_way_out(engine: Engine, tag: str) -> None:
+    download = small("RUN python3 -m pip download --retries 1 --no-deps -d /x six")
+    with pytest.raises(ImageBuildFailed, match="The build has no network: try --network host"):
+        build(engine, download, tag)
+
+
+def test_a_base_that_is_not_there_is_named(engine: Engine, tag: str) -> None:
+    order = BuildOrder(recipe("minimal"), base_image="kernelexec-test-missing:1", tag=tag)
+    with pytest.raises(ImageMissing, match=r"The base image kernelexec-test-missing:1 is not here.*--base-image"):
+        build_image(engine, order)
+
+
+def test_ctrl_c_ends_a_build_and_leaves_nothing(engine: Engine, tag: str, tmp_path: Path) -> None:
+    before = nameless(engine)
+    (tmp_path / "Dockerfile").write_bytes(small(f"RUN echo {tag}", f"RUN echo {tag} && sleep 600").files["Dockerfile"])  # type: ignore[arg-type]
+    command = [
+        sys.executable,
+        "-m",
+        "kernelexec",
+        "image",
+        "build",
+        str(tmp_path),
+        "--tag",
+        tag,
+        "--no-cache",
+        "--network",
+        "none",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as building:
+        assert building.stderr is not None
+        for line in building.stderr:
+            if "sleep 600" in line:
+                break
+        building.send_signal(signal.SIGINT)
+        rest = building.stderr.read()
+    assert building.returncode == 130
+    assert "kernelexec: The build was ended." in rest
+    assert "Traceback" not in rest
+    wait_until(lambda: not [found for found in containers(engine) if tag in found["Command"]])  # the engine ends it by itself
+    assert nameless(engine) <= before
+
+
+def test_a_build_takes_the_place_of_the_one_before(engine: Engine, tag: str) -> None:
+    with removed_after(engine, tag):
+        first = build(engine, small(f"RUN echo {tag}"), tag)
+        second = build(engine, small(f"RUN echo {tag} again"), tag)
+        ours = {image.id: image for image in built_images(engine)}
+        assert first.id not in ours
+        assert (ours[second.id].names, ours[second.id].recipe, ours[second.id].current) == ((tag,), "small", False)
+
+
+def test_proxies_are_known_to_the_steps_and_not_to_the_image(engine: Engine, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://user:secret@127.0.0.1:9")
+    with removed_after(engine, tag):
+        build_image(
+            engine, BuildOrder(small('RUN test "$HTTP_PROXY" = http://user:secret@127.0.0.1:9'), tag=tag, network="none")
+        )
+        kept = json.dumps([engine.api.inspect_image(tag), engine.api.history(tag)])
+    assert "CreatedBy" in kept
+    assert "user:secret@127.0.0.1:9 " not in kept.replace('test \\"$HTTP_PROXY\\" = http://user:secret@127.0.0.1:9', "")
+
+
+def test_a_private_authority_is_trusted_by_the_image(engine: Engine) -> None:
+    own = own_authorities()
+    trusted = output_of(engine, MINIMAL, "cat", "/etc/ssl/certs/ca-certificates.crt")
+    assert all(content.decode().strip() in trusted for content in own.values())

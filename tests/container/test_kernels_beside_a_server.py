@@ -1,0 +1,178 @@
+"""An executor in a container has its kernels in containers beside it, through the engine's socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+import kernelexec
+from kernelexec import Executor
+from kernelexec.config import load
+from kernelexec.docker.client import Engine, Seen
+from kernelexec.docker.labels import CLIENT, OWNER
+from kernelexec.errors import EngineRefused
+from kernelexec.provisioning.container import orphans
+from kernelexec.provisioning.container.orphans import remove_leftovers, sweep_containers
+from kernelexec.provisioning.runtime.owned_directory import Owner
+from tests.support.engine import IMAGE, needs_engine
+
+pytestmark = [
+    needs_engine,
+    pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="it lends the container its packages, which are Python 3.11's"),
+]
+
+PROGRAM = """
+from kernelexec import Executor
+with Executor(workspace="{place}/ws", config={{"container": {{"image": "{image}"}}, "quiet": True}}) as executor:
+    session = executor.session("a")
+    session.execute("x = 41")
+    result = session.execute("x + 1")
+    print(result.text.strip(), result.isolation, result.state)
+    print(session.execute("import os; os._exit(3)").exit_code)
+    print(session.execute_command("id -u").stdout.strip())
+"""
+
+
+def test_a_server_in_a_container_has_kernels_beside_it_and_spares_those_of_others(short_path: Path, tmp_path: Path) -> None:
+    """It sees none of their processes, so sockets tell it no id; nor whether the owners of other containers live."""
+    with Executor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as other:
+        session = other.session("a")
+        assert session.execute("x = 1").ok
+        run_in_container(short_path)
+        assert session.execute("x").text == "1\n"
+
+
+def run_in_container(short_path: Path) -> None:
+    """Run the program as root of a container that can speak to the engine."""
+    (short_path / "run").mkdir(mode=0o700)
+    packages, package = site.getsitepackages()[0], Path(kernelexec.__file__).parent
+    binds = [
+        ("/var/run/docker.sock", "/var/run/docker.sock"),
+        (str(short_path), str(short_path)),
+        (str(package), str(package)),
+        (packages, "/packages"),
+    ]
+    environment = {
+        "PYTHONPATH": f"{package.parent}:/packages",
+        "XDG_RUNTIME_DIR": f"{short_path}/run",
+        "KERNELEXEC_FORCE_CONTAINER": "1",
+    }
+    settings = {
+        "image": IMAGE,
+        "command": ["python3", "-c", PROGRAM.format(place=short_path, image=IMAGE)],
+        "environment": environment,
+        "working_dir": str(short_path),
+        "user": "0:0",
+    }
+    host = {"network_mode": "none", "init": True, "binds": [f"{source}:{target}" for source, target in binds]}
+    with Engine() as engine:
+        container = engine.create(None, settings, host)
+        try:
+            engine.start(container)
+            status = engine.api.wait(container, timeout=120)["StatusCode"]
+            printed = bytes(engine.api.logs(container, stderr=False)).decode().splitlines()
+            assert (status, printed) == (0, ["42 container kept", "3", "0"]), engine.logs(container)
+        finally:
+            engine.remove(container)
+        assert engine.labelled(f"kernelexec.workspace={short_path}/ws") == []
+    assert list((short_path / "run").iterdir()) == []
+
+
+DEAD = replace(Owner.this(locked=True), pid=2**22 + os.getpid())  # no process can have this id
+UNSEEN = [replace(DEAD, pid_namespace="pid:[1]"), replace(DEAD, boot="another", machine="another"), replace(DEAD, started=0)]
+
+
+class Left:
+    """Containers of one owner, some running and some not: those of other tests are no concern of these."""
+
+    def __init__(self, engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
+        said = json.dumps(asdict(owner))
+        self._engine, self._mark = engine, f"{OWNER}={said}"
+        self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: said, also: said}}
+        monkeypatch.setattr(orphans, "OWNER", self._mark)
+        monkeypatch.setattr(orphans, "CLIENT", f"{CLIENT}={said}")
+
+    def make(self, *, running: bool) -> str:
+        container = self._engine.create(None, self._settings, {"network_mode": "none", "init": True})
+        if running:
+            self._engine.start(container)
+        return container
+
+    @property
+    def there(self) -> set[str]:
+        return {found.id for found in self._engine.labelled(self._mark)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for container in self.there:
+            self._engine.remove(container)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine() as engine:
+        yield engine
+
+
+def sweep(workspace: Path) -> None:
+    sweep_containers(load("container", workspace=workspace), threading.Event())
+
+
+@pytest.mark.parametrize("owner", UNSEEN, ids=["another container's", "another machine's", "of no known time"])
+def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_later(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Owner
+) -> None:
+    with Left(engine, owner, monkeypatch) as left:
+        running, ended = left.make(running=True), left.make(running=False)
+        sweep(tmp_path)
+        assert left.there == {running, ended}
+        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        sweep(tmp_path)
+        assert left.there == {running}
+
+
+def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def see(engine: Engine, container: str) -> Seen:
+        if container == broken:
+            raise EngineRefused("500: layer does not exist")
+        return see_all(engine, container)
+
+    see_all = Engine.see
+    with Left(engine, UNSEEN[0], monkeypatch) as left:
+        broken, _ = left.make(running=False), left.make(running=False)
+        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "see", see)
+            sweep(tmp_path)
+        assert left.there == {broken}
+
+
+def test_a_dead_owners_container_that_runs_and_whose_directory_is_not_seen_may_have_a_new_owner(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Left(engine, DEAD, monkeypatch) as left:
+        running, _ = left.make(running=True), left.make(running=False)
+        sweep(tmp_path)
+        assert left.there == {running}
+
+
+def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Left(engine, UNSEEN[0], monkeypatch, also=CLIENT) as left:
+        left.make(running=False)
+        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        remove_leftovers(engine)
+        assert left.there == set()

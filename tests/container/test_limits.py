@@ -1,0 +1,146 @@
+"""Limits that change while a kernel lives: its state is kept, its later kernels have them too, and what cannot be is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kernelexec import Executor, InvalidConfig, InvalidRequest, InvalidTimeout, LimitRefused, Session
+from kernelexec.config import LimitChange, load
+from tests.conftest import KINDS
+from tests.support.engine import needs_engine
+from tests.support.low_memory import MIB
+
+pytestmark = needs_engine
+
+BAD: list[dict[str, object]] = [{"memory_bytes": 1}, {"memory_bytes": "64"}, {"memory_bytes": True}, {"cpus": 0}, {"cpus": "2"}]
+
+
+@pytest.fixture
+def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with Executor(
+        isolation="container", workspace=tmp_path_factory.mktemp("workspaces"), config=KINDS["container"]
+    ) as executor:
+        yield executor.session("contained")
+
+
+def test_the_state_is_kept_and_the_timeout_is_in_force(session: Session) -> None:
+    session.execute("x = 1")
+    found = session.set_limits(memory_bytes=512 * MIB, cpus=0.5, timeout=0.5)
+    assert found.timeout == 0.5
+    assert session.execute("x").text == "1\n"
+    result = session.execute("import time\ntime.sleep(60)")
+    assert (result.interrupted, result.state) == ("timeout", "kept")
+
+
+def test_what_is_not_in_force_is_still_said_after_a_snapshot(session: Session) -> None:
+    found = session.set_limits(memory_bytes=512 * MIB)
+    session.snapshot()
+    assert session.execute("1").notes == found.not_applied
+
+
+def test_what_is_not_in_force_is_said_at_once_and_by_the_next_result(session: Session) -> None:
+    found = session.set_limits(memory_bytes=512 * MIB)
+    following = session.execute("1")
+    assert following.notes == found.not_applied
+    assert (found.memory_bytes is None) == bool(found.not_applied)
+    assert session.execute("1").notes == ()
+
+
+@pytest.mark.parametrize("wanted", BAD, ids=repr)
+def test_a_limit_that_no_container_could_have_is_refused(session: Session, wanted: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(wanted))):
+        session.set_limits(**wanted)  # type: ignore[arg-type]
+
+
+def test_no_limit_at_all_is_refused(session: Session) -> None:
+    with pytest.raises(InvalidRequest, match="no limit"):
+        session.set_limits()
+    with pytest.raises(InvalidTimeout):
+        session.set_limits(timeout=-1)
+
+
+def test_a_living_container_and_its_successors_get_the_limits(contained: Session) -> None:
+    contained.execute("x = 1")
+    for memory, cpus in ((2048 * MIB, 2.0), (256 * MIB, 0.5), (512 * MIB, 1.0)):
+        assert contained.set_limits(memory_bytes=memory, cpus=cpus).not_applied == ()
+        found = contained.stats()
+        assert (found.memory_limit_bytes, found.cpus, found.kernel_epoch) == (memory, cpus, 1)
+    assert contained.execute("print(open('/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes').read())").stdout.split() == [
+        str(512 * MIB)
+    ]
+    assert contained.execute("x").text == "1\n"
+    contained.restart()
+    found = contained.stats()
+    assert (found.memory_limit_bytes, found.cpus, found.kernel_epoch) == (512 * MIB, 1.0, 2)
+
+
+def test_two_changes_at_once_both_hold(contained: Session) -> None:
+    with ThreadPoolExecutor() as pool:
+        for change in [
+            pool.submit(contained.set_limits, memory_bytes=512 * MIB),
+            pool.submit(contained.set_limits, timeout=5.0),
+        ]:
+            change.result(60)
+    assert contained.stats().memory_limit_bytes == 512 * MIB
+    contained.restart()
+    assert contained.stats().memory_limit_bytes == 512 * MIB
+    assert contained.set_limits(cpus=0.5).timeout == 5.0
+
+
+def test_a_limit_below_what_is_used_is_refused_with_the_figures_and_nothing_changes(contained: Session) -> None:
+    contained.execute("x = bytearray(b'x') * 200_000_000")
+    before = contained.stats()
+    with pytest.raises(LimitRefused, match=r"uses 2\d\d MiB, more than 128 MiB.* still 4 GiB"):
+        contained.set_limits(memory_bytes=128 * MIB, cpus=3.0, timeout=1)
+    after = contained.stats()
+    assert (after.memory_limit_bytes, after.cpus) == (before.memory_limit_bytes, before.cpus)
+    assert contained.execute("len(x)").text == "200000000\n"
+
+
+def test_what_the_engine_refuses_is_refused_and_nothing_changes(contained: Session) -> None:
+    contained.execute("x = 1")
+    before = contained.stats()
+    with pytest.raises(LimitRefused, match="stay as they are"):
+        contained.set_limits(memory_bytes=512 * MIB, cpus=1000.0)
+    after = contained.stats()
+    assert (after.memory_limit_bytes, after.cpus) == (before.memory_limit_bytes, before.cpus)
+    assert contained.execute("x").text == "1\n"
+
+
+def test_a_running_cell_gets_more_memory(contained: Session) -> None:
+    contained.set_limits(memory_bytes=256 * MIB)
+    code = "import time\nwhile True:\n    limit = int(open('/sys/fs/cgroup/memory/memory.limit_in_bytes').read())\n"
+    code += "    if limit > 300 * 2**20: break\n    time.sleep(0.05)\nlen(bytearray(b'x') * 500_000_000)"
+    running = contained.execute(code, wait=0.2, timeout=60)
+    contained.set_limits(memory_bytes=1024 * MIB)
+    result = contained.wait_for(running.execution_id).result
+    assert result is not None
+    assert result.text == "500000000\n"
+
+
+def test_a_profile_is_applied_and_the_state_is_kept(contained: Session) -> None:
+    contained.set_limits("simple")
+    contained.execute("x = 1")
+    found = contained.set_limits("complex", cpus=1.5)
+    assert (found.memory_bytes, found.cpus, found.timeout) == (1024 * MIB, 1.5, 600.0)
+    now = contained.stats()
+    assert (now.memory_limit_bytes, now.cpus, now.kernel_epoch) == (1024 * MIB, 1.5, 1)
+    assert contained.execute("x").text == "1\n"
+
+
+def test_the_patience_of_a_profile_is_in_force_everywhere(session: Session) -> None:
+    assert session.set_limits("simple").timeout == 30.0
+
+
+def test_a_profile_that_is_not_there_is_refused_with_the_nearest(session: Session) -> None:
+    with pytest.raises(InvalidConfig, match="did you mean 'simple'"):
+        session.set_limits("simpel")
+
+
+def test_swap_beside_the_memory_stays_beside_it() -> None:
+    before = load("container", config={"container": {"memory_bytes": 100 * MIB, "memory_swap_bytes": 150 * MIB}})
+    after = LimitChange(memory_bytes=300 * MIB).applied(before).container
+    assert (after.memory_bytes, after.memory_swap_bytes) == (300 * MIB, 350 * MIB)

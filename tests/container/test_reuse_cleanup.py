@@ -1,0 +1,185 @@
+"""What a cell leaves for the kernels that follow in its container: nothing, or there is a new container."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import AsyncExecutor, Executor, Session
+from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.labels import WORKSPACE
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.provisioning.container import reuse
+from kernelexec.provisioning.container.create import make
+from tests.support.container_reuse import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
+from tests.support.engine import IMAGE, needs_engine
+
+pytestmark = needs_engine
+BOUND = 30
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (40, 40))",
+        "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (20, 20))",
+        "import os; os.setpriority(os.PRIO_PROCESS, 1, 19)",
+        "import os; os.sched_setaffinity(1, {0})",
+        "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+        "open('/dev/file', 'w').write('left')",
+        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/kx*/kx-*/one/*')]",
+    ],
+    ids=[
+        "a limit",
+        "descriptors",
+        "rank",
+        "processors",
+        "idle",
+        "a file among the devices",
+        "a directory that cannot be written",
+    ],
+)
+def test_what_a_cell_did_to_the_first_process_does_not_last(executor: Executor, session: Session, change: str) -> None:
+    probe = "import os, resource; os.nice(0), os.sched_getscheduler(0), len(os.sched_getaffinity(0)), " + ", ".join(
+        f"resource.getrlimit(resource.RLIMIT_{name})" for name in ("CPU", "NOFILE")
+    )
+    before, there = session.execute(probe).text, ids(executor)
+    assert session.execute(change).ok
+    session.restart()
+    assert session.execute(probe).text == before
+    assert looked(session) == CLEAN
+    assert not there & ids(executor)
+
+
+def test_modes_of_what_is_in_memory_are_as_new(executor: Executor, session: Session) -> None:
+    modes = "[oct(os.stat(path).st_mode) for path in ('/tmp', '/dev/shm', '/dev/mqueue')]"
+    before = session.execute(f"import os; {modes}").text
+    assert session.execute("[os.chmod(path, 0o555) for path in ('/tmp', '/dev/shm', '/dev/mqueue')]").ok
+    there = ids(executor)
+    session.restart()
+    assert session.execute(f"import os; {modes}").text == before
+    assert ids(executor) == there
+
+
+def test_directories_in_memory_are_cleared_whatever_leads_there(tmp_path: Path) -> None:
+    places = ("/var/run/scratch", "/scratch dir")
+    with opened(tmp_path, tmpfs=dict.fromkeys(places, 1 << 20)) as executor:
+        session = executor.session("a")
+        assert session.execute(f"import os\nfor path in {places}: open(f'{{path}}/file', 'w').write('left')").ok
+        before = ids(executor)
+        session.restart()
+        assert session.execute(f"import os; [os.listdir(path) for path in {places}]").text == "[[], []]\n"
+        assert ids(executor) == before
+
+
+CLEARING = """
+import os, subprocess, sys
+from pathlib import Path
+from kernelexec.launcher.processes.tmpfs_cleanup import clear_memory
+
+top = Path(sys.argv[1])
+for name in ("ours", "theirs"):
+    (top / name).mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", top / name], check=True)
+    (top / name).chmod(0o1777)
+    (top / name / "file").write_text(name)
+(top / "link").symlink_to("theirs")
+(top / "ours" / "deep").mkdir()
+subprocess.run(["mount", "--bind", top / "theirs", top / "ours" / "deep"], check=True)
+theirs = [(top / "theirs").stat().st_dev]
+print(clear_memory([str(top / "ours"), str(top / "link")], theirs), clear_memory([str(top / "plain")], []))
+print([(top / name / "file").exists() for name in ("ours", "theirs")])
+print(clear_memory([str(top / "ours")], theirs))
+print([(top / name / "file").exists() for name in ("ours", "theirs", "ours/deep")])
+"""
+
+
+def test_what_is_mounted_from_this_machine_is_never_cleared(tmp_path: Path) -> None:
+    command = ["unshare", "--mount", "--ipc", sys.executable, "-c", CLEARING, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["False False", "[True, True]", "True", "[False, True, True]"]
+
+
+def test_limits_that_were_changed_and_changed_back_are_in_force(tmp_path: Path) -> None:
+    with opened(tmp_path, memory_bytes=256 << 20, cpus=0.5) as executor:
+        session = executor.session("a")
+        session.set_limits(memory_bytes=512 << 20, cpus=1.0)
+        session.execute("import os; os._exit(0)")
+        session.set_limits(memory_bytes=256 << 20, cpus=0.5)
+        assert session.execute("1").ok
+        assert session.stats().memory_limit_bytes == 256 << 20
+
+
+def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+            tasks = [asyncio.ensure_future(executor.session(name)) for name in ("closed", "cancelled")]
+            await asyncio.to_thread(making.wait, BOUND)
+            tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    making = threading.Event()
+
+    def slow(*args: Any) -> str:
+        making.set()
+        made = make(*args)
+        time.sleep(1)  # in the thread that makes it
+        return made
+
+    monkeypatch.setattr(reuse, "make", slow)
+    asyncio.run(main())
+    with Engine() as engine:
+        assert engine.labelled(f"{WORKSPACE}={tmp_path}") == []
+
+
+def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+            task = asyncio.ensure_future(executor.session())
+            await asyncio.to_thread(made.wait, BOUND)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert there() == []
+
+    made = threading.Event()
+
+    def there() -> list[Labelled]:
+        with Engine() as engine:
+            return engine.labelled(f"{WORKSPACE}={tmp_path}")
+
+    def slow(*args: Any) -> str:
+        container = make(*args)
+        made.set()
+        time.sleep(0.5)  # in the thread, of which nobody knows yet what it made
+        return container
+
+    monkeypatch.setattr(reuse, "make", slow)
+    asyncio.run(main())
+    assert made.is_set()
+
+
+def test_a_private_directory_that_cannot_be_made_costs_no_container(
+    executor: Executor, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    session.execute("import os; os._exit(0)")
+    with monkeypatch.context() as patch:
+        patch.setattr(RuntimeDirectory, "create", fails)
+        with pytest.raises(KernelStartFailed, match="No space left on device"):
+            session.execute("1")
+    assert ids(executor) == set()
+    assert session.execute("1 + 1").text == "2\n"

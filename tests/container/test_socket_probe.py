@@ -1,0 +1,279 @@
+"""Whether unix sockets cross: what signs say, what a trial says, and what becomes of a session then."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Executor, KernelStartFailed
+from kernelexec.config import Config, load
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
+from kernelexec.docker.labels import ROOT
+from kernelexec.docker.location import Whereabouts, _listener
+from kernelexec.errors import EngineAway, EngineRefused
+from kernelexec.provisioning import platform as systems
+from kernelexec.provisioning.container import mounted_python, socket_probe
+from kernelexec.provisioning.container.create import NotShared, make
+from kernelexec.provisioning.container.socket_probe import by_signs, sockets_cross, tried
+from kernelexec.provisioning.launch.kernelspec import KernelNotHeard
+from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
+from tests.support.language_image import static_image
+
+pytestmark = needs_engine
+
+OPTIONS: dict[str, object] = {"container": {"image": IMAGE}}
+HERE = Whereabouts("unix:///s", "Some Linux", os.uname().nodename, os.uname().release, os.getpid())
+NOBODY = 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_probe, "_known", {})
+    monkeypatch.setattr(socket_probe, "_doubted", set())
+
+
+def signs(monkeypatch: pytest.MonkeyPatch, found: socket_probe.Crossing | None) -> list[Path]:
+    """Have them say that; where they were looked for."""
+    asked: list[Path] = []
+
+    def by_signs(_: Whereabouts, root: Path) -> socket_probe.Crossing | None:
+        asked.append(root)
+        return found
+
+    monkeypatch.setattr(socket_probe, "by_signs", by_signs)
+    return asked
+
+
+def config(workspace: Path) -> Config:
+    return load("container", workspace=workspace, config=OPTIONS)
+
+
+def where(**said: object) -> Whereabouts:
+    fields = {name: getattr(HERE, name) for name in Whereabouts.__dataclass_fields__}
+    return Whereabouts(**{**fields, **said})
+
+
+def test_an_engine_that_sees_the_same_directory_shares_sockets(short_path: Path) -> None:
+    assert by_signs(HERE, short_path) == "sockets"
+
+
+@pytest.mark.parametrize(
+    ("said", "sign"),
+    [
+        ({"system": "Docker Desktop"}, "files"),
+        ({"listener": NOBODY}, None),
+        ({"address": "ssh://somewhere"}, None),
+        ({"address": "tcp://somewhere:2375"}, None),
+        ({"address": "tcp://localhost:2375", "listener": NOBODY}, None),
+    ],
+)
+def test_a_sign_is_believed_where_it_is_plain(short_path: Path, said: dict[str, object], sign: str | None) -> None:
+    assert by_signs(where(**said), short_path) == sign
+
+
+def test_another_machine_than_linux_has_its_engine_in_a_virtual_one(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    monkeypatch.setattr(systems, "HERE", systems.System.of("darwin"))
+    assert by_signs(HERE, short_path) == "files"
+
+
+@pytest.mark.parametrize(
+    ("said", "inside", "sign"),
+    [({}, False, "sockets"), ({}, True, None), ({"node": "another"}, False, None), ({"release": "another"}, False, None)],
+)
+def test_who_may_not_look_into_the_engine_goes_by_the_machine(
+    monkeypatch: pytest.MonkeyPatch, short_path: Path, said: dict[str, object], inside: object, sign: str | None
+) -> None:
+    stat = Path.stat
+
+    def refused(path: Path, **options: bool) -> os.stat_result:
+        if path.parts[1] == "proc":
+            raise PermissionError
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(socket_probe, "in_container", lambda: inside)
+    assert by_signs(where(**said), short_path) == sign
+
+
+@pytest.mark.parametrize(
+    ("address", "remote"),
+    [
+        ("unix:///var/run/docker.sock", False),
+        ("npipe:////./pipe/docker_engine", False),
+        ("tcp://127.0.0.1:2375", False),
+        ("tcp://localhost:2376", False),
+        ("tcp://docker:2375", True),
+        ("https://10.0.0.1", True),
+        ("ssh://user@somewhere", True),
+    ],
+)
+def test_an_engine_is_remote_if_its_address_says_so(address: str, remote: object) -> None:
+    assert where(address=address).remote is remote
+
+
+def test_this_machines_own_engine_says_where_it_is() -> None:
+    with Engine() as engine:
+        found = Whereabouts.of(engine)
+    assert (found.release, found.remote) == (platform.release(), False)
+    assert found.listener == _listener(found.address)
+
+
+def left(root: Path) -> list[object]:
+    with Engine() as engine:
+        return [*engine.labelled(f"{ROOT}={root}"), *root.iterdir()]
+
+
+def test_a_trial_finds_sockets(short_path: Path) -> None:
+    with Engine() as engine:
+        assert tried(engine, config(short_path), short_path, "python3") == "sockets"
+    assert left(short_path) == []
+
+
+PROGRAMS = {
+    "files": "import sys; open(sys.argv[1] + '/file', 'w').close(); raise OSError('no socket here')",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("found", PROGRAMS)
+def test_a_trial_finds_what_else_crosses(monkeypatch: pytest.MonkeyPatch, short_path: Path, found: str) -> None:
+    monkeypatch.setattr(socket_probe, "_PROGRAM", PROGRAMS[found])
+    with Engine() as engine:
+        assert tried(engine, config(short_path), short_path, "python3") == found
+    assert left(short_path) == []
+
+
+def test_a_socket_that_is_seen_but_not_connected_does_not_cross(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    monkeypatch.setattr(socket_probe, "_TRIAL_SECONDS", 1.0)
+    monkeypatch.setattr(socket_probe, "_answers", lambda _: False)
+    with Engine() as engine:
+        assert tried(engine, config(short_path), short_path, "python3") == "files"
+    assert left(short_path) == []
+
+
+def test_an_engine_is_tried_once(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    asked = signs(monkeypatch, None)
+    trials = iter(["sockets"])
+    monkeypatch.setattr(socket_probe, "tried", lambda *_: next(trials))
+    assert [sockets_cross(config(short_path), short_path, "python3") for _ in range(3)] == [True] * 3
+    assert len(asked) == 1
+
+
+def test_after_a_doubt_signs_are_not_believed(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    asked = signs(monkeypatch, "sockets")
+    monkeypatch.setattr(socket_probe, "tried", lambda *_: "files")
+    assert sockets_cross(config(short_path), short_path, "python3")
+    socket_probe.doubt()
+    assert not sockets_cross(config(short_path), short_path, "python3")
+    assert len(asked) == 1
+
+
+def test_a_directory_that_the_engine_does_not_see_is_refused_with_the_ways_out(short_path: Path) -> None:
+    order = Order(IMAGE, ("true",), {}, "1000", "/", ((f"{short_path}/gone", "/mnt", False),), {}, config(short_path).container)
+    with Engine() as engine, pytest.raises(NotShared, match=rf"does not see {short_path}/gone of this machine"):
+        make(engine, order, "kernelexec-gone")
+
+
+def test_a_trial_in_a_directory_that_the_engine_does_not_see_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch, short_path: Path
+) -> None:
+    def refused(*_: object) -> str:
+        raise NotShared(short_path)
+
+    monkeypatch.setattr(socket_probe, "make", refused)
+    with Engine() as engine:
+        assert tried(engine, config(short_path), short_path, "python3") == "nothing"
+    assert left(short_path) == []
+
+
+def test_an_engine_here_may_see_the_workspace_if_not_the_private_directory(
+    monkeypatch: pytest.MonkeyPatch, short_path: Path
+) -> None:
+    signs(monkeypatch, "nothing")
+    assert not sockets_cross(config(short_path), short_path, "python3")
+
+
+def test_an_engine_elsewhere_that_sees_nothing_of_this_machine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, short_path: Path
+) -> None:
+    signs(monkeypatch, "nothing")
+    monkeypatch.setattr(Whereabouts, "of", lambda _: where(address="tcp://docker:2375"))
+    with pytest.raises(KernelStartFailed, match=rf"does not see {short_path} of this machine.*run kernelexec on the engine's"):
+        sockets_cross(config(short_path), short_path, "python3")
+
+
+def test_ports_of_another_machine_are_not_waited_for(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    signs(monkeypatch, "files")
+    monkeypatch.setattr(Whereabouts, "of", lambda _: where(address="ssh://somewhere"))
+    with pytest.raises(KernelStartFailed, match=r"at ssh://somewhere cannot be reached.*Run kernelexec there"):
+        sockets_cross(config(short_path), short_path, "python3")
+
+
+@pytest.mark.parametrize(("found", "transport"), [("sockets", "ipc"), ("files", "tcp"), (None, "ipc")])
+def test_a_session_is_reached_in_the_way_that_was_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: socket_probe.Crossing | None, transport: str
+) -> None:
+    signs(monkeypatch, found)
+    with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
+        session = executor.session("a")
+        assert session.execute("6 * 7").text == "42\n"
+        assert session.connection_file is not None
+        assert f'"transport": "{transport}"' in Path(session.connection_file).read_text(encoding="utf-8")
+
+
+def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    signs(monkeypatch, "sockets")
+    monkeypatch.setattr(socket_probe, "tried", lambda *_: "files")
+    silent = tmp_path / "silent"
+    silent.write_text('#!/bin/sh\ncase "$KERNELEXEC_LAUNCH" in *curve*) exec python3 "$@";; esac\nexec sleep 600\n')
+    silent.chmod(0o755)
+    mounts = [{"source": str(silent), "target": "/opt/silent"}]
+    options = {
+        "container": {"image": IMAGE, "python": "/opt/silent", "mounts": mounts, "runtime": "image"},
+        "budgets": {"start": 8.0},
+    }
+    with Executor("container", workspace=tmp_path / "w", config=options) as executor:
+        with pytest.raises(KernelNotHeard, match=r"did not serve within 8.0 s"):
+            executor.session("a")
+        assert executor.session("a").execute("6 * 7").text == "42\n"
+
+
+def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    signs(monkeypatch, None)
+    monkeypatch.setattr(mounted_python, "_chosen", {})
+    options = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL}}
+    with Executor("container", workspace=tmp_path, config=options) as executor:
+        assert executor.session("a").execute("6 * 7").text == "42\n"
+    assert list(socket_probe._known.values()) == [True]
+
+
+def test_a_trial_without_python_says_so(short_path: Path) -> None:
+    with Engine() as engine, pytest.raises(EngineRefused, match=r"cannot run nothing-here: .*nothing-here"):
+        tried(engine, config(short_path), short_path, "nothing-here")
+    assert left(short_path) == []
+
+
+def test_an_engine_that_says_nothing_of_itself_is_a_kernel_that_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def away(_: object) -> Whereabouts:
+        raise EngineAway("The container engine does not describe itself.")
+
+    with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
+        monkeypatch.setattr(Whereabouts, "of", away)
+        with pytest.raises(KernelStartFailed, match="does not describe itself"):
+            executor.session("a")
+
+
+def test_host_network_and_no_sockets_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    signs(monkeypatch, "files")
+    options = {"container": {"image": IMAGE, "network": "host"}}
+    with Executor("container", workspace=tmp_path, config=options) as executor:  # noqa: SIM117 - it opens first
+        with pytest.raises(KernelStartFailed, match=r"container\.network='host' are not reached by tcp"):
+            executor.session("a")

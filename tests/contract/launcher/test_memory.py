@@ -1,0 +1,93 @@
+"""Memory that gets short is told before it is over, and who was killed for want of it is told from who was killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelexec import MemoryHigh, Session
+from kernelexec.events import Event
+from tests.support.low_memory import MIB, Tight
+
+FILLS = "parts = []\nfor _ in range(500):\n    parts = [*parts, bytearray(b'x') * 2_000_000]\n    time.sleep(0.03)"
+HUNGRY = "python3 -c \"y = bytearray(b'x') * 500_000_000\""
+
+
+def verdict(result: object) -> tuple[object, ...]:
+    return tuple(getattr(result, name) for name in ("status", "exit_code", "state", "cause"))
+
+
+def test_a_command_that_is_killed_for_want_of_memory_costs_no_state(tight_session: Session) -> None:
+    tight_session.execute("x = 1")
+    result = tight_session.execute_command(HUNGRY)
+    assert verdict(result) == ("error", 137, "kept", None)
+    (note,) = result.notes
+    assert "One process was killed for want of memory" in note
+    assert "64 MiB" in note
+    following = tight_session.execute("x")
+    assert (following.text, following.notes) == ("1\n", ())
+
+
+def test_a_kernel_that_is_killed_by_its_own_cell_after_a_child_ran_out_of_memory_did_not_run_out_of_it(
+    tight_session: Session,
+) -> None:
+    assert tight_session.execute_command(HUNGRY).exit_code == 137
+    result = tight_session.execute("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert verdict(result) == ("error", 137, "lost", "killed")
+
+
+def test_a_kernel_that_runs_out_of_memory_after_a_child_did_is_told_so(tight_session: Session) -> None:
+    assert tight_session.execute_command(HUNGRY).exit_code == 137
+    result = tight_session.execute("y = bytearray(b'x') * 500_000_000")
+    assert verdict(result) == ("error", 137, "lost", "oom")
+
+
+def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_told_once(tight: Tight) -> None:
+    told: list[Event] = []
+    session = tight.session(256 * MIB, [told.append])
+    quiet = session.execute("small = bytearray(2 * 2**20)\nbig = bytearray(b'x') * 100_000_000")
+    assert quiet.notes == ()
+    result = session.execute("bigger = bytearray(b'x') * 104_857_600")
+    (note,) = result.notes
+    assert "of 256 MiB in use; biggest: bigger 100 MiB, big 95 MiB, small 2.0 MiB" in note
+    again = session.execute("1")
+    assert again.notes == (note,) or "of 256 MiB in use" in again.notes[0]
+    (high,) = [event for event in told if isinstance(event, MemoryHigh)]
+    assert high.limit_bytes == 256 * MIB
+    assert high.limit_bytes >= high.used_bytes >= 0.8 * high.limit_bytes
+    assert [holder.name for holder in high.biggest] == ["bigger", "big", "small"]
+    session.execute("del bigger")
+    session.execute("bigger = bytearray(b'x') * 104_857_600")
+    assert sum(isinstance(event, MemoryHigh) for event in told) == 2
+
+
+def test_a_cell_that_fills_the_memory_step_by_step_is_told_of_before_it_dies(tight: Tight) -> None:
+    told: list[Event] = []
+    session = tight.session(256 * MIB, [told.append])
+    session.execute("import time\nkept = bytearray(b'x') * 60_000_000")
+    result = session.execute(FILLS, timeout=60)
+    assert verdict(result) == ("error", 137, "lost", "oom")
+    assert any("kept 57 MiB" in note for note in result.notes)
+    assert any(isinstance(event, MemoryHigh) for event in told)
+
+
+def test_a_peak_within_a_cell_is_told_as_one(tight: Tight) -> None:
+    session = tight.session(256 * MIB)
+    result = session.execute("import time\nbig = bytearray(b'x') * 200_000_000\ntime.sleep(2)\ndel big")
+    (note,) = result.notes
+    assert note.startswith("While the cell ran, memory: ")
+    assert "big 190 MiB" in note
+    assert session.execute("1").notes == ()
+
+
+def test_files_that_were_read_do_not_count(tight: Tight) -> None:
+    session = tight.session(256 * MIB)
+    code = "with open('large', 'wb') as f:\n    for _ in range(300): f.write(b'x' * 2**20)\n"
+    code += "import os\nos.sync()\nwith open('large', 'rb') as f:\n    while f.read(2**20): pass\nos.remove('large')"
+    assert session.execute(code).notes == ()
+
+
+@pytest.mark.parametrize("code", ["import os\nos.kill(os.getpid(), 9)", "raise MemoryError"])
+def test_what_is_no_want_of_memory_is_not_told_as_one(tight_session: Session, code: str) -> None:
+    result = tight_session.execute(code)
+    assert result.cause != "oom"
+    assert not any("memory" in note for note in result.notes)

@@ -1,0 +1,95 @@
+"""Whether an engine answers is found out at once, with its real cause, and asked again after a failure."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor, IsolationUnavailable
+from kernelexec.docker.client import Engine, probe
+from kernelexec.errors import EngineAway
+from tests.support.engine import needs_engine
+
+
+@pytest.fixture
+def listening(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket that takes connections and never says anything."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(short_path / "s"))
+        server.listen()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
+        yield server
+
+
+def test_an_engine_that_never_answers_is_not_waited_for(listening: socket.socket) -> None:
+    began = time.monotonic()
+    cause = probe()
+    assert cause is not None
+    assert "did not answer in time" in cause
+    assert time.monotonic() - began < 10
+
+
+def test_a_place_where_nobody_listens_is_named(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(short_path / "s"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
+    assert probe() == f"The container engine does not answer: nobody listens at unix://{short_path}/s. Is Docker started?"
+
+
+def test_what_is_no_address_of_an_engine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "gopher://here")
+    with pytest.raises(IsolationUnavailable, match="gopher://here"):
+        AsyncExecutor("container")
+
+
+@needs_engine
+def test_a_failure_is_not_remembered(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe() is not None
+    monkeypatch.delenv("DOCKER_HOST")
+    assert probe() is None
+
+
+@needs_engine
+def test_the_connection_that_is_shared_is_to_the_engine_that_is_named(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    with Engine.shared() as one:
+        with Engine.shared() as same:
+            assert same is one
+        monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+        with pytest.raises(EngineAway):
+            Engine.shared()
+        monkeypatch.delenv("DOCKER_HOST")
+        with Engine.shared() as same:
+            assert same is one
+
+
+def test_an_engine_that_went_away_leaves_no_socket_open(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(short_path / "s"))
+        server.listen()
+        answers = threading.Thread(target=_answer_once, args=[server])
+        answers.start()
+        engine = Engine()
+        answers.join()
+    with engine, pytest.raises(EngineAway, match="nobody listens"):
+        engine.see("x")
+    gc.collect()  # a socket that is open by then is an error: a ResourceWarning
+
+
+def _answer_once(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        said = b'{"ApiVersion": "1.41"}'
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(said) + said
+        )

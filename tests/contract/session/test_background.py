@@ -1,0 +1,170 @@
+"""Commands that run beside the cells: started, read and ended while a cell runs, by the same rules, in the same place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec import BackgroundCommand, Executor, SecurityError, Session
+from kernelexec.errors import CapacityReached, InvalidCode, InvalidRequest, InvalidWorkDir, UnknownExecution
+from tests.conftest import EVERY_KIND, KINDS, WRAPPED
+from tests.support.engine import needs_bubblewrap
+from tests.support.takeovers import wait_until
+
+BOUND = 10.0
+ALL = [*EVERY_KIND, pytest.param("bubblewrap", marks=needs_bubblewrap)]
+
+
+@pytest.fixture(scope="module", params=ALL)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def until(session: Session, command_id: str, status: str) -> BackgroundCommand:
+    """The command once it has that status."""
+    deadline = time.monotonic() + BOUND
+    while (found := session.background(command_id)).status != status:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+def said(session: Session, command_id: str, expected: str) -> str:
+    """What it has written once that is in it."""
+    deadline = time.monotonic() + BOUND
+    while expected not in (found := session.background_output(command_id)).stdout:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found.stdout
+
+
+def test_a_command_runs_beside_a_cell(session: Session) -> None:
+    started = session.start_background("mkfifo gate; echo begun; read line < gate; echo $line")
+    assert started.status == "running"
+    assert started.command_id.startswith("shell_")
+    running = session.execute("import time; time.sleep(60)", wait=0.1)
+    said(session, started.command_id, "begun")
+    assert session.background(started.command_id).status == "running"
+    session.start_background("echo opened > gate")
+    assert said(session, started.command_id, "opened") == "begun\nopened\n"
+    assert until(session, started.command_id, "stopped").exit_code == 0
+    assert session.executions() == (running.execution_id,)
+    ended = session.interrupt(running.execution_id)
+    assert ended is not None
+    assert ended.state == "kept"
+
+
+def test_streams_and_exit_codes_are_apart(session: Session) -> None:
+    good = session.start_background("echo out; echo err >&2")
+    bad = session.start_background("echo lost; exit 7")
+    ended = until(session, good.command_id, "stopped")
+    assert (ended.exit_code, ended.stdout_lines, ended.stderr_lines) == (0, 1, 1)
+    found = session.background_output(good.command_id)
+    assert (found.stdout, found.stderr, found.stdout_dropped) == ("out\n", "err\n", 0)
+    assert until(session, bad.command_id, "failed").exit_code == 7
+    assert [one.status for one in session.background_commands()] == ["stopped", "failed"]
+
+
+def test_it_begins_where_the_session_is_and_changes_nothing_there(session: Session) -> None:
+    session.execute_command("mkdir -p sub && cd sub && export COLOUR=blue")
+    started = session.start_background("echo $PWD $COLOUR; cd /; export COLOUR=red")
+    until(session, started.command_id, "stopped")
+    assert said(session, started.command_id, "blue").strip().endswith("sub blue")
+    assert session.execute_command("echo $PWD $COLOUR").stdout.strip().endswith("sub blue")
+    elsewhere = session.start_background("pwd", work_dir=".")
+    assert not said(session, elsewhere.command_id, "\n").strip().endswith("sub")
+
+
+def test_the_newest_lines_are_kept(session: Session) -> None:
+    started = session.start_background("seq 25000; echo the end")
+    until(session, started.command_id, "stopped")
+    said(session, started.command_id, "the end")
+    found = session.background_output(started.command_id, lines=2)
+    assert (found.stdout, found.stdout_dropped, found.command.stdout_lines) == ("25000\nthe end\n", 24_999, 25_001)
+    assert session.background_output(started.command_id, lines=10_000).stdout.startswith("15002\n")
+
+
+def test_lines_that_are_too_much_for_a_reply_are_fewer_and_not_none(session: Session) -> None:
+    started = session.start_background("line=$(head -c 500 /dev/zero | tr '\\0' '\\1'); yes $line | head -n 9000")
+    until(session, started.command_id, "stopped")
+    wait_until(lambda: session.background(started.command_id).stdout_lines == 9000)
+    found = session.background_output(started.command_id, lines=9000)
+    shown = found.stdout.splitlines()
+    assert set(shown) == {"\x01" * 500}
+    assert len(shown) + found.stdout_dropped == 9000
+
+
+def test_one_that_is_killed_takes_its_children_along(session: Session) -> None:
+    started = session.start_background(
+        "trap '' TERM; (setsid sleep 300 & echo $! > child); echo ready; while :; do sleep 0.1; done"
+    )
+    said(session, started.command_id, "ready")
+    child = (session.workspace / "child").read_text().strip()
+    ended = session.kill_background(started.command_id)
+    assert ended.status == "killed"
+    assert ended.exit_code == 137
+    state = session.execute_command(f"cat /proc/{child}/status 2>/dev/null | grep State").stdout
+    assert state == "" or "zombie" in state
+    assert session.kill_background(started.command_id).status == "killed"
+
+
+def test_a_restart_loses_them_and_says_so(session: Session) -> None:
+    ended = session.start_background("echo 1")
+    until(session, ended.command_id, "stopped")
+    started = session.start_background("sleep 300")
+    session.restart()
+    session.execute("1")
+    assert session.background(started.command_id).status == "lost"
+    assert session.background(ended.command_id).status == "stopped"
+    assert session.background_output(started.command_id).stdout == ""
+    assert session.kill_background(started.command_id).status == "lost"
+    assert session.start_background("true").kernel_epoch == 2
+
+
+def test_bad_input_is_refused_before_anything_runs(session: Session) -> None:
+    with pytest.raises(InvalidCode):
+        session.start_background(" ")
+    with pytest.raises(InvalidWorkDir):
+        session.start_background("true", work_dir="/etc")
+    with pytest.raises(UnknownExecution, match="shell_nothing"):
+        session.background_output("shell_nothing")
+    started = session.start_background("true")
+    for lines in (-1, 10_001, "all", True):
+        with pytest.raises(InvalidRequest, match="lines="):
+            session.background_output(started.command_id, lines=lines)  # type: ignore[arg-type]
+    assert len(session.background_commands()) == 1
+
+
+@pytest.fixture(scope="module")
+def strict(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session with rules, and room for two."""
+    config = {**(KINDS | WRAPPED)[kind], "rules": {"allowed_commands": ["sleep", "ls"]}, "capacity": {"background": 2}}
+    with Executor(kind, workspace=tmp_path_factory.mktemp("strict"), config=config) as executor:
+        yield executor.session("strict")
+
+
+def test_the_rules_are_those_of_all_commands(strict: Session) -> None:
+    for command in ("rm -rf /", "cat /etc/passwd", "sleep 1; curl x", "sudo ls"):
+        with pytest.raises(SecurityError, match="rule"):
+            strict.start_background(command)
+    assert strict.background_commands() == ()
+
+
+def test_there_is_a_bound(strict: Session) -> None:
+    first, _ = (strict.start_background("sleep 300") for _ in range(2))
+    with pytest.raises(CapacityReached, match="2 background commands"):
+        strict.start_background("sleep 300")
+    strict.kill_background(first.command_id)
+    strict.start_background("sleep 300")
+
+
+def test_what_is_outside_stays_so(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    with Executor("local", workspace=tmp_path / "workspaces") as executor:
+        session = executor.session()
+        started = session.start_background(f"echo x > {tmp_path / 'outside' / 'made'}")
+        assert until(session, started.command_id, "failed").stderr_lines == 1
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -1,0 +1,150 @@
+"""Kernels that nobody uses end after a time, and nothing that is used does; the session's next cell says what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from kernelexec import CapacityReached, Config, Executor, Session
+from kernelexec.docker.client import Engine
+from kernelexec.events import Event, KernelChanged
+from kernelexec.mcp.http.app import Door, serve_http
+from tests.end_to_end.mcp.test_http import serving
+from tests.support.engine import MINIMAL, containers, needs_engine
+
+IDLE = 0.6
+BOUND = 30.0
+
+
+def until(true: Callable[[], Any]) -> None:
+    end = time.monotonic() + BOUND
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)  # nothing tells of it but what is asked
+
+
+@contextmanager
+def culling(place: Path, isolation: str = "local", **capacity: Any) -> Iterator[tuple[Executor, list[Event]]]:
+    told: list[Event] = []
+    config = {
+        "capacity": {"idle_seconds": IDLE, **capacity},
+        "preload": (),
+        **({"container": {"image": MINIMAL}} if isolation == "container" else {}),
+    }
+    with Executor(isolation, workspace=place / "w", config=config, hooks=[told.append]) as executor:
+        yield executor, told
+
+
+def pid_of(session: Session) -> int:
+    return int(session.execute("import os; print(os.getpid())").stdout)
+
+
+def deaths(told: list[Event]) -> list[str | None]:
+    return [event.cause for event in told if isinstance(event, KernelChanged) and event.change == "died"]
+
+
+def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path) -> None:
+    with culling(tmp_path) as (executor, told):
+        session = executor.session("a")
+        session.execute("x = 1")
+        pid = pid_of(session)
+        until(lambda: not psutil.pid_exists(pid))
+        until(lambda: deaths(told) == ["culled"])
+        assert executor.sessions() == ("a",)
+        result = session.execute("x")
+        assert (result.state, result.cause, result.kernel_epoch) == ("lost", "culled", 2)
+        assert "x" in result.lost_names
+        assert result.error is not None
+        assert result.error.ename == "NameError"
+        assert session.execute("y = 2").state == "kept"
+        assert session.execute("y").text.strip() == "2"
+
+
+def test_what_is_used_lives(tmp_path: Path) -> None:
+    idle = 1.5
+    with culling(tmp_path, idle_seconds=idle) as (executor, told):
+        long = executor.session("long")
+        running = long.execute(f"x = 1; import time; time.sleep({idle * 4})", wait=0.01)
+        executor.session("beside").start_background(f"sleep {idle * 4}")
+        used = executor.session("used")
+        end = time.monotonic() + idle * 2.5
+        while time.monotonic() < end:
+            assert used.execute("1").kernel_epoch == 1
+            time.sleep(idle / 10)  # it is used more often than it would have to be
+        assert deaths(told) == []
+        done = long.wait_for(running.execution_id, wait=BOUND).result
+        assert done is not None
+        assert (done.status, done.state) == ("ok", "kept")
+        until(lambda: deaths(told) == ["culled"] * 3)
+
+
+def test_a_cell_that_comes_as_its_kernel_ends_is_never_lost(tmp_path: Path) -> None:
+    with culling(tmp_path, idle_seconds=0.05) as (executor, told):
+        session = executor.session("a")
+        for number in range(40):
+            result = session.execute(f"n = {number}; n")
+            assert (result.status, result.text.strip()) == ("ok", str(number))
+            time.sleep(0.03 + number % 5 * 0.01)  # around the moment at which it ends
+        assert "culled" in deaths(told)
+
+
+def test_of_culled_sessions_the_first_makes_room(tmp_path: Path) -> None:
+    with culling(tmp_path, sessions=2) as (executor, told):
+        executor.session("first").execute("1")
+        until(lambda: len(deaths(told)) == 1)
+        executor.session("second").execute("1")
+        until(lambda: len(deaths(told)) == 2)
+        third = executor.session("third")
+        assert executor.sessions() == ("second", "third")
+        third.execute("import time; time.sleep(60)", wait=0.01)
+        busy = executor.session("fourth")
+        assert executor.sessions() == ("third", "fourth")
+        busy.execute("import time; time.sleep(60)", wait=0.01)
+        with pytest.raises(CapacityReached, match="2 sessions are open"):
+            executor.session("fifth")
+
+
+@needs_engine
+def test_an_idle_container_is_removed(tmp_path: Path) -> None:
+    with culling(tmp_path, "container") as (executor, told):
+        session = executor.session("a")
+        assert session.execute("x = 1").ok
+        container = session.stats().container
+        assert container is not None
+        until(lambda: deaths(told) == ["culled"])
+        with Engine() as engine:
+            until(lambda: container not in {one["Id"] for one in containers(engine)})
+        result = session.execute("1 + 1")
+        assert (result.text.strip(), result.state, result.cause) == ("2", "lost", "culled")
+
+
+def test_a_server_says_how_long_kernels_live_that_nobody_uses(tmp_path: Path) -> None:
+    with serving(tmp_path, "--idle", "90") as server, server.client(x_kernelexec_agent="a") as agent:
+        said = {tool.name: tool.description for tool in agent.do("list_tools")}
+        for name in ("execute_code", "execute_command", "create_session"):
+            assert "not used for 1.5 min loses its kernel" in said[name]
+
+
+@pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), (None, 10**9)])
+def test_an_older_clients_connection_outlives_its_kernels(tmp_path: Path, idle: float | None, least: float) -> None:
+    found: list[float | None] = []
+
+    def ready(_where: str) -> None:
+        gc.collect()
+        managers = [one for one in gc.get_objects() if isinstance(one, StreamableHTTPSessionManager)]
+        found.extend(one.session_idle_timeout for one in managers)
+        signal.raise_signal(signal.SIGTERM)
+
+    config = Config(isolation="local", workspace=tmp_path / "w", capacity={"idle_seconds": idle})  # type: ignore[arg-type]
+    asyncio.run(serve_http(config, Door(port=0), told=ready))
+    assert found == [least]

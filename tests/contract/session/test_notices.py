@@ -1,0 +1,102 @@
+"""What a person reads on stderr: the first container of a process, and every one that goes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Executor
+from kernelexec.events import InContainer, KernelChanged, SessionClosing
+from kernelexec.notices import Notices
+from tests.conftest import KINDS
+from tests.support.engine import needs_engine
+
+WHERE = InContainer("kernelexec-a-1", "0123456789ab", "an/image", "none", (("/ws", "/ws", False), ("/data", "/data", True)))
+STARTED = KernelChanged("a", 1, "started", container=WHERE)
+FIRST = (
+    "kernelexec: isolation=container: code runs in containers of the image an/image; network: none; of this machine it sees "
+    "1 directory for reading and writing, 1 for reading only. The first is kernelexec-a-1.\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.notices._told", set())
+
+
+def test_the_first_container_of_a_process_is_told_of(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "kernelexec"):
+        for _ in range(2):
+            Notices(quiet=False)(STARTED)
+    assert capsys.readouterr().err == FIRST
+    facts = {"session": "a", "container": "kernelexec-a-1", "image": "an/image", "network": "none"}
+    for record in caplog.records:
+        assert record.message == "kernelexec.container_started"
+        assert record.__dict__.items() >= (facts | {"mounts_written": 1, "mounts_read": 1, "sudo": False}).items()
+    assert len(caplog.records) == 2
+
+
+def test_a_container_with_sudo_is_told_of_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    Notices(quiet=False)(replace(STARTED, container=replace(WHERE, sudo=True)))
+    with_sudo = FIRST.replace("an/image;", "an/image, with sudo: it can become root in them;")
+    assert capsys.readouterr().err == with_sudo
+
+
+def test_a_container_that_goes_with_its_session_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    notices = Notices(quiet=False)
+    notices(STARTED)
+    notices(KernelChanged("a", 1, "started", language="other", container=WHERE))
+    notices(SessionClosing("a"))
+    notices(KernelChanged("a", 1, "died", "killed"))
+    notices(KernelChanged("a", 1, "died", "killed", language="other"))
+    notices(SessionClosing("a"))
+    assert capsys.readouterr().err == (
+        f"{FIRST}kernelexec: session 'a': removing its containers kernelexec-a-1, kernelexec-a-1.\n"
+    )
+
+
+def test_whoever_is_quiet_has_it_by_the_logger_only(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notices = Notices(quiet=True)
+    with caplog.at_level(logging.INFO, "kernelexec"):
+        notices(STARTED)
+        notices(SessionClosing("a"))
+    assert capsys.readouterr().err == ""
+    assert [record.message for record in caplog.records] == ["kernelexec.container_started", "kernelexec.containers_removed"]
+
+
+def test_a_kernel_on_this_machine_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    notices = Notices(quiet=False)
+    notices(KernelChanged("a", 1, "started"))
+    notices(SessionClosing("a"))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> None:
+    code = (
+        "from tests.contract.session.test_notices import STARTED, SessionClosing, Notices\n"
+        "notices = Notices(quiet=False)\nnotices(STARTED)\nnotices(SessionClosing('a'))\nprint('went on')"
+    )
+    done = subprocess.run(["sh", "-c", f'"$@" {stderr}', "sh", sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"went on" in done.stdout
+
+
+@needs_engine
+def test_a_real_session_says_where_it_runs_and_what_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = KINDS["container"]
+    with Executor(isolation="container", workspace=tmp_path, config=config) as executor:
+        executor.session("a")
+    image = config["container"]["image"]  # type: ignore[index]
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"kernelexec: isolation=container: code runs in containers of the image {image}; network: none; ")
+    assert re.fullmatch(r"kernelexec: session 'a': removing its container kernelexec-a-[0-9a-f]{8}\.", last)

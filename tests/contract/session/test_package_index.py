@@ -1,0 +1,101 @@
+"""Packages from an index: who has a network that cells have not sees nothing of theirs, and has it for no longer than that."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor
+from kernelexec.docker.client import Engine, mapped
+from tests.conftest import KINDS
+from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.virtual_environments import made_source, made_wheel
+
+OFFLINE: dict[str, dict[str, Any]] = {
+    "local": {"confinement": {"network": False}},
+    "bubblewrap": {},
+    "container": KINDS["container"],
+}
+MARKS = {"bubblewrap": needs_bubblewrap, "container": needs_engine}
+EVERY = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in OFFLINE]
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def index(kind: str, place: Path) -> Iterator[dict[str, str]]:
+    """Serve a directory of packages' directories, and give the variables by which pip finds it."""
+    address = "127.0.0.1"
+    if kind == "container":
+        with Engine.shared() as engine, mapped("describe its network"):
+            said = engine.api.inspect_network("bridge")["IPAM"]["Config"][0]
+            address = said.get("Gateway") or str(ipaddress.ip_network(said["Subnet"])[1])
+    with ThreadingHTTPServer((address, 0), partial(_Quiet, directory=str(place))) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield {"PIP_INDEX_URL": f"http://{address}:{server.server_port}/", "PIP_TRUSTED_HOST": address}
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_network_for_an_installation_is_for_fetching_only(kind: str, tmp_path: Path) -> None:
+    made_wheel(tmp_path / "index" / "lower", "lower", "1.0")
+    workspaces = tmp_path / "workspaces"
+    seeing = f"open({str(workspaces / 'fetching' / 'secret')!r}).read()"
+    made_source(tmp_path / "index" / "built", "built", seeing)
+    reached = "urllib.request.urlopen(__import__('os').environ['PIP_INDEX_URL'], timeout=10).status"
+    made_source(tmp_path / "index" / "reaching", "reaching", reached)
+    with index(kind, tmp_path / "index") as variables:
+        config = {**OFFLINE[kind], "environment": {"set": variables}}
+        with Executor(kind, workspace=workspaces, config=config) as executor:
+            session = executor.session("fetching")
+            (session.workspace / "secret").write_text("its own")
+            done = session.install(["lower", "built", "reaching"], network="bridge" if kind == "container" else True)
+            assert done.ok, done.output
+            found = session.execute("import built, lower, reaching; print(lower.version, built.seen, reaching.seen)").stdout
+            assert found in ("1.0 PermissionError 200\n", "1.0 FileNotFoundError 200\n")
+            still = session.execute(
+                "import urllib.request, os; urllib.request.urlopen(os.environ['PIP_INDEX_URL'], timeout=10)"
+            )
+            assert still.status == "error"
+
+
+def test_kernels_with_a_network_install_by_it(tmp_path: Path) -> None:
+    made_wheel(tmp_path / "index" / "lower", "lower", "1.0")
+    with index("local", tmp_path / "index") as variables:
+        config = {"environment": {"set": variables}}
+        with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
+            session = executor.session()
+            assert session.install("lower").ok
+            assert session.execute("import lower; print(lower.version)").stdout == "1.0\n"
+            done = session.install("missing")
+            assert not done.ok
+            assert "No matching distribution found for missing" in done.output
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_what_an_index_has_not_is_a_result(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    with index(kind, tmp_path / "index") as variables:
+        config = {**OFFLINE[kind], "environment": {"set": variables}}
+        with Executor(kind, workspace=tmp_path / "workspaces", config=config) as executor:
+            session = executor.session()
+            session.execute("x = 1")
+            done = session.install("missing", network=True)
+            assert not done.ok
+            assert "No matching distribution found for missing" in done.output
+            assert session.execute("x").text == "1\n"

@@ -1,0 +1,354 @@
+"""Packages that are installed beside the kernel: cells find them at once, the state is kept, and a lock names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor, InvalidRequest, Session
+from tests.conftest import KINDS, WRAPPED
+from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.virtual_environments import made_venv, made_wheel, packages_of
+
+#: Kernels that have no network, in each way.
+OFFLINE: dict[str, dict[str, Any]] = {
+    "local": {"confinement": {"network": False}},
+    "bubblewrap": WRAPPED["bubblewrap"],
+    "container": KINDS["container"],
+}
+MARKS = {"bubblewrap": needs_bubblewrap, "container": needs_engine}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(kind, marks=MARKS.get(kind, ())) for kind in OFFLINE])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    with Executor(kind, workspace=tmp_path_factory.mktemp("workspaces"), config=OFFLINE[kind]) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two packages, of which one needs the other, and that one in two versions."""
+    place = tmp_path_factory.mktemp("wheels")
+    made_wheel(place, "lower", "1.0")
+    made_wheel(place, "lower", "2.0")
+    made_wheel(place, "upper", "3.1", requires="lower>=1", code="import lower")
+    return place
+
+
+def locked(session: Session) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((session.workspace / ".kernelexec/packages.lock").read_text())
+    return found
+
+
+def test_cells_and_commands_find_what_was_installed_at_once(session: Session, wheels: Path) -> None:
+    session.execute("x = 1")
+    done = session.install("upper", wheels=wheels)
+    assert done.ok, done.output
+    assert sorted(map(str, done.packages)) == ["lower 2.0", "upper 3.1"]
+    assert done.notes == ()
+    assert done.seconds > 0
+    result = session.execute("import upper; print(upper.version, upper.lower.version, x)")
+    assert (result.stdout, result.state) == ("3.1 2.0 1\n", "kept")
+    said = session.execute_command("python -c 'import upper, sys; print(upper.version, sys.prefix)'")
+    assert said.stdout == f"3.1 {done.venv}\n", said.stderr
+    found = session.environment()
+    assert (found.venv, found.served, found.packages["upper"]) == (done.venv, "packages", "3.1")
+
+
+def test_what_the_interpreter_has_is_seen_in_the_environment(session: Session, wheels: Path) -> None:
+    session.install("lower", wheels=wheels)
+    said = session.execute_command("python -c 'import ipykernel, lower; print(lower.version)'")
+    assert said.stdout == "2.0\n", said.stderr
+
+
+def test_a_lock_names_all_with_their_hashes(session: Session, wheels: Path) -> None:
+    done = session.install(["lower==1.0", "upper"], wheels=wheels)
+    assert done.lock is not None
+    assert done.lock.endswith("/.kernelexec/packages.lock")
+    digests = {path.name.split("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels.glob("*-[13].*.whl")}
+    found = locked(session)
+    assert found["packages"] == [
+        {"name": "lower", "version": "1.0", "sha256": digests["lower"]},
+        {"name": "upper", "version": "3.1", "sha256": digests["upper"]},
+    ]
+    assert found["python"] == session.environment().version
+
+
+def test_another_session_is_made_from_a_lock(executor: Executor, session: Session, wheels: Path) -> None:
+    session.install(["lower==1.0", "upper"], wheels=wheels)
+    other = executor.session("rebuilt")
+    other.install("lower==2.0", wheels=wheels)
+    done = other.rebuild(session.workspace / ".kernelexec/packages.lock", wheels=wheels)
+    assert done.ok, done.output
+    assert sorted(map(str, done.packages)) == ["lower 1.0", "upper 3.1"]
+    assert other.execute("import upper; print(upper.lower.version)").stdout == "1.0\n"
+    assert locked(other) == locked(session)
+    other.close()
+
+
+def test_a_wheel_of_another_content_is_refused_by_a_lock(session: Session, wheels: Path, tmp_path: Path) -> None:
+    session.install("lower==1.0", wheels=wheels)
+    made_wheel(tmp_path / "forged", "lower", "1.0", code="print('forged')")
+    done = session.rebuild(wheels=tmp_path / "forged")
+    assert not done.ok
+    assert "hash" in done.output.lower()
+    assert session.execute("import importlib.util; print(importlib.util.find_spec('lower'))").stdout == "None\n"
+
+
+def test_a_lock_of_another_python_is_told(session: Session, wheels: Path) -> None:
+    session.install("lower==1.0", wheels=wheels)
+    lock = session.workspace / "other.lock"
+    lock.write_text(json.dumps({**locked(session), "python": "3.7.1"}))
+    done = session.rebuild(lock, wheels=wheels)
+    assert done.ok, done.output
+    assert any("made with Python 3.7.1, and this is 3." in note for note in done.notes)
+
+
+def test_a_fresh_environment_holds_nothing(session: Session, wheels: Path) -> None:
+    session.install("upper", wheels=wheels)
+    session.execute("import upper")
+    session.restart(fresh_venv=True)
+    missing = session.execute("import upper")
+    assert missing.error is not None
+    assert missing.error.ename == "ModuleNotFoundError"
+    assert not session.execute_command("python -c 'import upper'").ok
+    assert session.execute_command("python -c 'import ipykernel'").ok
+    assert locked(session)["packages"] == []
+
+
+def test_what_is_not_there_is_a_result_and_the_state_is_kept(session: Session, wheels: Path) -> None:
+    session.execute("x = 1")
+    done = session.install("no-such-thing>=2", wheels=wheels)
+    assert (done.ok, done.packages, done.lock) == (False, (), None)
+    assert "No matching distribution found for no-such-thing>=2" in done.output
+    assert session.execute("x").text == "1\n"
+    assert session.install("lower", wheels=wheels).ok
+
+
+def test_a_wheel_is_installed_by_its_path(session: Session, wheels: Path) -> None:
+    done = session.install(wheels / "lower-1.0-py3-none-any.whl")
+    assert list(map(str, done.packages)) == ["lower 1.0"], done.output
+    made_wheel(session.workspace, "inside", "1.2")
+    assert session.install("inside-1.2-py3-none-any.whl").ok
+    assert session.execute("import inside, lower; print(inside.version, lower.version)").stdout == "1.2 1.0\n"
+
+
+def test_wheels_may_lie_in_the_workspace(session: Session) -> None:
+    made_wheel(session.workspace / "mine", "inside", "1.2")
+    done = session.install("inside", wheels="mine")
+    assert done.ok, done.output
+    assert session.execute("import inside; print(inside.version)").stdout == "1.2\n"
+
+
+def test_it_goes_on_while_a_cell_runs_and_is_found_after_it(session: Session, wheels: Path) -> None:
+    session.execute("import pathlib, time")
+    wait = "while not pathlib.Path('.venv/bin/python').exists(): time.sleep(0.01)\nprint('seen')"
+    running = session.execute(wait, wait=0.001, timeout=60)
+    assert session.install("lower", wheels=wheels).ok
+    result = session.wait_for(running.execution_id, wait=30).result
+    assert result is not None
+    assert result.stdout == "seen\n"
+    assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
+
+
+def test_another_version_is_told_and_comes_with_a_restart(session: Session, wheels: Path) -> None:
+    session.install("lower==1.0", wheels=wheels)
+    session.execute("import lower")
+    done = session.install("lower==2.0", wheels=wheels)
+    assert done.notes == ("lower was 1.0: cells that have imported it keep that until a restart.",)
+    assert session.execute("print(lower.version)").stdout == "1.0\n"
+    session.restart()
+    assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
+
+
+def test_what_the_interpreter_has_itself_goes_first_and_that_is_told(session: Session, tmp_path: Path) -> None:
+    made_wheel(tmp_path / "more", "ipykernel", "999.0")
+    done = session.install("ipykernel==999.0", wheels=tmp_path / "more")
+    assert done.ok, done.output
+    told = "Only commands have ipykernel 999.0: the interpreter of Python cells has 7."
+    assert any(note.startswith(told) for note in done.notes)
+    assert session.execute("1 + 1").text == "2\n"
+    session.restart()
+    assert session.execute("1 + 1").text == "2\n"
+
+
+REFUSED: tuple[Any, ...] = (
+    "--target=/tmp/x",
+    "-r requirements.txt",
+    "-e .",
+    "--index-url=https://example.org",
+    "numpy --pre",
+    "numpy\n--pre",
+    "numpy @ file:///etc",
+    "git+https://example.org/x.git",
+    "https://example.org/x.whl/../x",
+    "./directory",
+    "-x.whl",
+    "name; import os\x00",
+    "",
+    [],
+    None,
+    5,
+    [5],
+    b"numpy",
+)
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+@pytest.mark.parametrize("packages", REFUSED, ids=repr)
+def test_what_pip_could_take_for_anything_else_is_refused(session: Session, wheels: Path, packages: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        session.install(packages, wheels=wheels)
+    assert not (session.workspace / ".venv").exists()
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+@pytest.mark.parametrize(
+    "requirement", ["lower", "Lower", "lower==1.0", "lower >=1, <2", "lower[a,b]", "lower==1.*", "lower; python_version>='3'"]
+)
+def test_names_with_versions_are_taken(session: Session, wheels: Path, requirement: str) -> None:
+    assert session.install(requirement, wheels=wheels).ok
+
+
+def test_without_a_network_there_must_be_wheels(session: Session) -> None:
+    with pytest.raises(InvalidRequest, match=r"has no network to install from: give a directory of wheels"):
+        session.install("numpy")
+    with pytest.raises(InvalidRequest, match="network='tor'"):
+        session.install("numpy", network="tor")  # type: ignore[arg-type]
+
+
+def test_wheels_that_are_no_directory_are_refused(session: Session, wheels: Path) -> None:
+    (session.workspace / "linked").symlink_to(wheels)
+    (session.workspace / "file").write_text("")
+    for given in ("gone", "file", "linked", 5, ""):
+        with pytest.raises(InvalidRequest, match="wheels="):
+            session.install("lower", wheels=given if given != "" else "no/such")  # type: ignore[arg-type]
+
+
+def test_a_link_in_the_place_of_the_environment_is_not_followed(session: Session, wheels: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for place in (tmp_path / "elsewhere", Path("/etc")):
+        (session.workspace / ".venv").unlink(missing_ok=True)
+        (session.workspace / ".venv").symlink_to(place)
+        done = session.install("lower", wheels=wheels)
+        assert not done.ok
+        assert ".venv is a link, or no directory: remove it." in done.output
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_wheel_or_a_lock_is_not_followed(session: Session, wheels: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("not for cells")
+    (session.workspace / "stolen.whl").symlink_to(tmp_path / "private")
+    with pytest.raises(InvalidRequest, match=r"stolen.whl cannot be had"):
+        session.install("stolen.whl")
+    (tmp_path / "kept").mkdir()
+    (session.workspace / ".kernelexec").symlink_to(tmp_path / "kept")
+    done = session.install("lower", wheels=wheels)
+    assert (done.ok, done.lock) == (True, None)
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_lock_that_is_none_is_refused(session: Session, wheels: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"packages.lock cannot be read"):
+        session.rebuild(wheels=wheels)
+    lock = session.workspace / "lock"
+    one = {"name": "lower", "version": "1.0"}
+    bad = ("{", "[" * 100_000, "5", "{}", json.dumps({"python": "3", "packages": [{**one, "name": "-r /etc/passwd"}]}))
+    for text in (*bad, json.dumps({"python": "3", "packages": [{**one, "version": "1\n-r x"}]})):
+        lock.write_text(text)
+        with pytest.raises(InvalidRequest, match="is no lock of packages"):
+            session.rebuild(lock, wheels=wheels)
+
+
+def test_what_cells_put_in_the_interpreters_place_gets_nowhere(
+    executor: Executor, session: Session, wheels: Path, tmp_path: Path
+) -> None:
+    """The environment's Python is run for an installation; what it may do is less than what cells may do."""
+    session.install("lower==1.0", wheels=wheels)
+    victim, journal = tmp_path / "victim", session.journal
+    program = session.workspace / ".venv" / "bin" / "python"
+    program.unlink()
+    tries = f"touch {victim}; touch {session.workspace}/made; cat {journal}; exec 3<>/dev/tcp/127.0.0.1/22 && echo reached"
+    program.write_text(f"#!/bin/bash\necho here; {tries}; exit 3\n")
+    program.chmod(0o755)
+    done = session.install("lower==2.0", wheels=wheels)
+    assert not done.ok
+    assert "here" in done.output
+    assert not victim.exists()
+    assert "execution_id" not in done.output
+    assert "reached" not in done.output
+    if executor.config.isolation != "container":  # a container's wall is around the workspace
+        assert not (session.workspace / "made").exists()
+    assert session.execute("1 + 1").text == "2\n"
+
+
+def test_an_installation_that_takes_too_long_is_ended(session: Session, wheels: Path) -> None:
+    session.install("lower==1.0", wheels=wheels)
+    program = session.workspace / ".venv" / "bin" / "python"
+    program.unlink()
+    program.write_text("#!/bin/bash\necho here; sleep 600 & sleep 600\n")
+    program.chmod(0o755)
+    done = session.install("lower==2.0", wheels=wheels, timeout=3)
+    assert (done.exit_code, done.ok) == (124, False)
+    assert done.output.endswith("The time was over.\n")
+    assert session.execute("1 + 1").text == "2\n"
+
+
+def test_an_environment_of_the_users_own_is_filled(session: Session, wheels: Path) -> None:
+    session.execute_command("python3 -m venv --without-pip .venv")
+    done = session.install("lower", wheels=wheels)
+    assert done.ok, done.output
+    assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
+    assert session.execute_command("python -c 'import lower'").ok
+
+
+def test_what_is_said_of_a_named_environment_that_is_elsewhere(tmp_path: Path, wheels: Path) -> None:
+    venv = made_venv(tmp_path / "named")
+    with Executor("local", workspace=tmp_path / "work", config={"programs": {"venv": venv}}) as executor:
+        with pytest.raises(InvalidRequest, match="is not the session's own"):
+            executor.session().install("lower", wheels=wheels)
+        assert list(packages_of(venv).iterdir()) == []
+
+
+def test_a_named_environment_in_the_workspace_is_filled(tmp_path: Path, wheels: Path) -> None:
+    venv = made_venv(tmp_path / "project" / "env")
+    config = {"programs": {"venv": venv}, "work_dir": tmp_path / "project"}
+    with Executor("local", workspace=tmp_path / "work", config=config) as executor:
+        session = executor.session()
+        assert session.install("lower", wheels=wheels).venv == str(venv)
+        assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
+        assert not (session.workspace / ".venv").exists()
+
+
+def test_an_installation_has_the_limits_of_kernels(tmp_path: Path, wheels: Path) -> None:
+    with Executor("local", workspace=tmp_path / "work", config={"limits": {"nofile": 123}}) as executor:
+        session = executor.session()
+        session.install("lower==1.0", wheels=wheels)
+        program = session.workspace / ".venv" / "bin" / "python"
+        program.unlink()
+        program.write_text("#!/bin/bash\nulimit -n; exit 3\n")
+        program.chmod(0o755)
+        assert "123" in session.install("lower==2.0", wheels=wheels).output.splitlines()
+
+
+def test_without_pip_it_says_so(tmp_path: Path, wheels: Path) -> None:
+    bare = made_venv(tmp_path / "bare")
+    [own] = [path for path in sys.path if path.endswith("site-packages")][:1]
+    hider = "import sys; sys.path[:] = [path for path in sys.path if path]; sys.modules['pip'] = None\n"
+    (packages_of(bare) / "with_ipykernel.pth").write_text(f"{own}\n")
+    (packages_of(bare) / "zz.pth").write_text(hider)
+    with Executor("local", workspace=tmp_path / "work", config={"python": str(bare / "bin/python")}) as executor:
+        done = executor.session().install("lower", wheels=wheels)
+        assert not done.ok
+        assert "has no pip: install it there" in done.output

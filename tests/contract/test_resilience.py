@@ -1,0 +1,209 @@
+"""The README's table of what happens when things go wrong: every row is a test here, and no row is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import WORKSPACE
+from tests.conftest import EVERY_WAY, KINDS
+from tests.container.test_adoption import killed_server
+from tests.support.engine import needs_engine
+from tests.support.paths import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SWALLOWS = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
+covered: set[str] = set()
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def row(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    covered.add(name)
+    return lambda test: test
+
+
+def rows_of_the_readme() -> set[str]:
+    table = README.split("## What happens when things go wrong")[1].split("\n## ")[0]
+    cells = [re.split(r"\s*\|\s*", line)[1] for line in table.splitlines() if line.startswith("| ")]
+    return set(cells[2:])
+
+
+def test_every_row_has_a_test() -> None:
+    assert rows_of_the_readme() == covered
+
+
+def runs_in_step(session: Session, *, kept: bool) -> ExecutionResult:
+    """The next cell runs, is answered by itself, and sees the variables or not."""
+    following = session.execute("print('x' in globals())")
+    assert (following.status, following.stdout) == ("ok", f"{kept}\n")
+    return following
+
+
+def verdict(result: ExecutionResult) -> tuple[object, ...]:
+    return (result.status, result.exit_code, result.state, result.interrupted, result.cause)
+
+
+@row("the cell raises")
+def test_the_cell_raises(session: Session) -> None:
+    session.execute("x = 1")
+    assert verdict(session.execute("1/0")) == ("error", 1, "kept", None, None)
+    runs_in_step(session, kept=True)
+
+
+@row("a command exits 7")
+@pytest.mark.parametrize("how", ["execute_command", "!", "%%bash", "%%sh"])
+def test_a_command_exits_7(session: Session, how: str) -> None:
+    session.execute("x = 1")
+    if how == "execute_command":
+        result = session.execute_command("echo out; exit 7")
+    else:
+        result = session.execute("!echo out; exit 7" if how == "!" else f"{how}\necho out\nexit 7")
+    assert verdict(result) == ("error", 7, "kept", None, None)
+    assert result.stdout == "out\n"
+    runs_in_step(session, kept=True)
+
+
+@row("timeout, the cell obeys the interrupt")
+def test_a_timeout_that_the_cell_obeys(session: Session) -> None:
+    session.execute("x = 1")
+    result = session.execute("print('before')\nwhile True: pass", timeout=0.3)
+    assert verdict(result) == ("error", 124, "kept", "timeout", None)
+    assert result.stdout == "before\n"
+    runs_in_step(session, kept=True)
+
+
+@row("timeout, the cell swallows every interrupt")
+def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
+    session.execute("x = 1")
+    result = session.execute(SWALLOWS, timeout=0.3)
+    assert verdict(result) == ("error", 124, "lost", "timeout", "timeout")
+    assert result.lost_names == ("x",)
+    assert result.error is not None
+    assert any("File" in line for line in result.error.traceback)  # where it hung
+    following = runs_in_step(session, kept=False)
+    assert following.kernel_epoch == result.kernel_epoch + 1
+    assert "x" in following.notes[0]
+
+
+@row("`input()` with nobody to answer")
+def test_input_with_nobody_to_answer(session: Session) -> None:
+    session.execute("x = 1")
+    started = time.monotonic()
+    assert verdict(session.execute("input('? ')", timeout=30)) == ("error", 1, "kept", None, None)
+    assert time.monotonic() - started < 10
+    runs_in_step(session, kept=True)
+
+
+@row("`exit()`, `os._exit(3)`, segfault")
+@pytest.mark.parametrize(
+    ("code", "exit_code", "cause"),
+    [
+        ("exit()", 1, "exited"),
+        ("import os; os._exit(3)", 3, "exited"),
+        ("import ctypes; ctypes.string_at(0)", 139, "crashed"),
+    ],
+)
+def test_the_kernel_dies(session: Session, code: str, exit_code: int, cause: str) -> None:
+    session.execute("x = 1")
+    started = time.monotonic()
+    result = session.execute(f"print('before', flush=True); {code}")
+    assert time.monotonic() - started < 10
+    assert verdict(result) == ("error", exit_code, "lost", None, cause)
+    assert result.stdout == "before\n"
+    assert "x" in result.lost_names
+    following = runs_in_step(session, kept=False)
+    assert following.notes
+
+
+@row("out of memory")
+def test_out_of_memory(tight_session: Session) -> None:
+    tight_session.execute("x = 1")
+    result = tight_session.execute("print('before')\ny = bytearray(b'x') * 500_000_000")
+    assert verdict(result) == ("error", 137, "lost", None, "oom")
+    assert result.stdout == "before\n"
+    assert result.lost_names == ("x",)
+    assert any("64 MiB" in note for note in result.notes)
+    assert result.diagnosis is not None
+    assert "64 MiB" in result.diagnosis.message
+    runs_in_step(tight_session, kept=False)
+
+
+@row("fork burst, endless output, 1 GB line, full disk")
+@pytest.mark.parametrize(
+    ("code", "timeout", "status"),
+    [
+        ("!for i in $(seq 300); do sleep 600 & done; wait", 1.0, "error"),
+        ("while True: print('x' * 1000)", 1.0, "error"),
+        ("print('x' * 10**9)", 120.0, "ok"),
+        ("open('/dev/full', 'w').write('x' * 10**6)", 30.0, "error"),
+    ],
+    ids=["fork burst", "endless output", "1 GB line", "full disk"],
+)
+def test_too_much_of_something(session: Session, code: str, timeout: float, status: str) -> None:
+    session.execute("x = 1")
+    result = session.execute(code, timeout=timeout)
+    assert (result.status, result.state) == (status, "kept")
+    assert len(result.stdout) < 2 * 1024 * 1024
+    runs_in_step(session, kept=True)
+
+
+@row("the container is removed, the engine stops")
+@needs_engine
+def test_the_container_is_removed(tmp_path: Path) -> None:
+    with Executor("container", workspace=tmp_path, config=KINDS["container"]) as executor:
+        session = executor.session()
+        session.execute("x = 1")
+        session.execute("import time; print('before', flush=True); time.sleep(600)", wait=1)
+        with Engine() as engine:
+            (container,) = engine.labelled(f"{WORKSPACE}={tmp_path}")
+            engine.remove(container.id)
+        progress = session.wait_for(session.executions()[-1])
+        assert progress.result is not None
+        assert verdict(progress.result) == ("error", 137, "lost", None, "killed")
+        assert progress.result.stdout == "before\n"
+        runs_in_step(session, kept=False)
+
+
+@row("the server is killed (SIGKILL) mid-cell")
+@needs_engine
+def test_the_server_is_killed_mid_cell(tmp_path: Path) -> None:
+    killed_server(tmp_path)
+    with Executor("container", workspace=tmp_path, config=KINDS["container"]) as executor:
+        session = executor.session("a")
+        progress = session.wait_for(session.executions()[-1])
+        assert progress.result is not None
+        assert verdict(progress.result) == ("ok", 0, "kept", None, None)
+        assert progress.result.text == "".join(f"{n}\n" for n in range(40)) + "42\n"
+        runs_in_step(session, kept=True)
+
+
+@row("the client goes away mid-cell")
+def test_the_client_goes_away_mid_cell(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session = await executor.session()
+            begun = asyncio.Event()
+            code = "import time\nx = 1\nprint('begun', flush=True)\ntime.sleep(0.5)\nx = 2\nx"
+            client = asyncio.ensure_future(session.execute(code, on_output=lambda _: begun.set()))
+            await begun.wait()
+            client.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await client
+            (running,) = session.executions()
+            progress = await session.wait_for(running)
+            assert progress.result is not None
+            assert (progress.result.status, progress.result.text) == ("ok", "begun\n2\n")
+            assert (await session.execute("x")).text == "2\n"
+
+    asyncio.run(run())

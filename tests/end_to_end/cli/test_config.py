@@ -1,0 +1,64 @@
+"""Commands that take their settings from a configuration file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.cli.test_command import kernelexec
+from tests.support.mcp_clients import connected, transport
+
+ONE = """
+isolation: local
+budgets: {timeout: 1.5}
+rules: {blocked_commands: ["curl"]}
+environment: {set: {MODE: file, KEPT: kept}}
+"""
+MANY = """
+defaults: {isolation: local}
+agents:
+  - {id: first, environment: {set: {WHO: first}}}
+  - {id: second, environment: {set: {WHO: second}}}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "one.yaml").write_text(ONE)
+    (tmp_path / "many.yaml").write_text(MANY)
+    return tmp_path
+
+
+def test_a_file_says_where_and_how(place: Path) -> None:
+    done = kernelexec(place, "exec", "import os; os.environ['MODE'], os.environ['KEPT']", "--config", "one.yaml", "--json")
+    found = json.loads(done.stdout)
+    assert (found["isolation"], found["outputs"][0]["data"]["text/plain"]) == ("local", "('file', 'kept')")
+    assert kernelexec(place, "exec", "import time; time.sleep(60)", "--config", "one.yaml").returncode == 124
+    assert kernelexec(place, "exec", "!curl x", "--config", "one.yaml").returncode == 126
+
+
+def test_options_go_over_it(place: Path) -> None:
+    config = "--config", "one.yaml"
+    assert kernelexec(place, "exec", "import time; time.sleep(2)", *config, "--timeout", "30").returncode == 0
+    assert kernelexec(place, "exec", "!echo said", *config, "--blocked-commands", "echo").returncode == 126
+
+
+def test_one_of_several_agents_is_named(place: Path) -> None:
+    code = "import os; print(os.environ['WHO'])"
+    assert kernelexec(place, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
+    for given, said in (
+        ("many.yaml", "it has several agents: say many.yaml#AGENT, of first, second."),
+        ("many.yaml#secnd", "no agent 'secnd' (did you mean 'second'?)"),
+        ("missing.yaml", "missing.yaml"),
+    ):
+        done = kernelexec(place, "exec", code, "--config", given)
+        assert (done.returncode, done.stdout) == (125, "")
+        assert said in done.stderr
+
+
+def test_a_server_takes_it_too(place: Path) -> None:
+    with connected(transport(place, "--config", "one.yaml"), "auto") as agent:
+        assert "'file'" in agent.text("execute_code", code="import os; os.environ['MODE']")
+        assert "do not run: `curl`." in (agent.client.instructions or "")

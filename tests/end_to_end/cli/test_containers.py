@@ -1,0 +1,122 @@
+"""Commands whose code runs in containers, ended by signals: each says what it removes, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import OWNER
+from kernelexec.errors import ContainerGone
+from tests.end_to_end.cli.test_command import BOUND, COMMAND, SWALLOW, environment, script
+from tests.end_to_end.cli.test_doctor import CONTAINER
+from tests.end_to_end.cli.test_running import appears, started
+from tests.support.engine import needs_engine
+from tests.support.terminal import Terminal
+
+pytestmark = needs_engine
+
+READY = f"import time\nopen('ready', 'w').close()\n{SWALLOW}"
+REMOVING = re.compile(r"kernelexec: session '(\w+)': removing its container (kernelexec-[\w.-]+)\.")
+#: How long a command may take to end after a signal, in seconds; a machine where nothing else happens needs one.
+SOON = 30.0
+
+
+def is_gone(container: str) -> bool:
+    with Engine.shared() as engine:
+        for labelled in engine.labelled(OWNER):
+            with suppress(ContainerGone):  # others' come and go
+                if engine.see(labelled.id).name == container:
+                    return False
+    return True
+
+
+def removed(stderr: str) -> str:
+    """The container that was removed, once, as the command said."""
+    [(_, name)] = REMOVING.findall(stderr)
+    assert stderr.count("isolation=container: code runs in containers") == 1
+    return str(name)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["run", "exec"])
+def test_a_signal_removes_the_container_of_a_cell_that_obeys_nothing(
+    command: str, signum: signal.Signals, tmp_path: Path
+) -> None:
+    code = script(tmp_path, READY) if command == "run" else READY
+    with started(tmp_path, command, code, *CONTAINER) as process:
+        appears(process, tmp_path / "ready")
+        process.send_signal(signum)
+        if signum == signal.SIGINT:
+            time.sleep(0.1)  # the first asks the cell, which obeys nothing; the second ends the command
+            process.send_signal(signum)
+        begun = time.monotonic()
+        _, stderr = process.communicate(timeout=BOUND)
+        assert time.monotonic() - begun < SOON
+        assert process.returncode == 128 + signum
+    assert is_gone(removed(stderr))
+
+
+def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    with started(tmp_path, "exec", "1", *CONTAINER, "--work-dir", "ws", "--log-dir", "logs") as process:
+        appears(process, tmp_path / "logs" / "exec" / "docker_container.log")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=BOUND)
+        assert process.returncode == 128 + signal.SIGTERM
+    with Engine.shared() as engine:
+        labelled = engine.labelled(OWNER)
+    assert not any(json.loads(found.labels[OWNER]).get("pid") == process.pid for found in labelled)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, None])
+def test_the_server_removes_its_containers_at_a_signal_and_when_its_client_leaves(
+    end: signal.Signals | None, tmp_path: Path
+) -> None:
+    def call(number: int, method: str, **params: Any) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode() + b"\n"
+
+    words = [COMMAND, "mcp", *CONTAINER]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        client = {"name": "test", "version": "1"}
+        process.stdin.write(call(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client))
+        process.stdin.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+        process.stdin.write(call(2, "tools/call", name="execute_code", arguments={"code": READY}))
+        process.stdin.flush()
+        deadline = time.monotonic() + BOUND
+        while not list(tmp_path.glob("workspaces/*/ready")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        begun = time.monotonic()
+        if end is not None:
+            process.send_signal(end)
+        _, stderr = process.communicate(timeout=BOUND)
+        assert time.monotonic() - begun < SOON
+        assert process.returncode == (0 if end is None else 128 + end)
+    assert is_gone(removed(stderr.decode()))
+
+
+def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.terminal.BOUND", BOUND)
+    with Terminal([COMMAND, "repl", *CONTAINER], cwd=tmp_path) as terminal:
+        terminal.expect(r"In \[1\]: ")
+        terminal.send("40 + 2\r")
+        terminal.expect("42")
+        terminal.expect(r"In \[2\]: ")
+        terminal.idle()  # the prompt is drawn before it reads
+        terminal.send("\x04")
+        assert terminal.end() == 0
+        name = removed(terminal.text)
+    assert is_gone(name)

@@ -1,0 +1,103 @@
+"""The doctor: the kind of kernels in force and why, the engine, and every check by the real thing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import KINDS
+from tests.end_to_end.cli.test_command import LOCAL, kernelexec, names, refused
+from tests.support.engine import needs_engine
+
+IMAGE: str = KINDS["container"]["container"]["image"]  # type: ignore[index]
+CONTAINER = ("--isolation", "container", "--image", IMAGE)
+NO_ENGINE = "unix:///missing/docker.sock"
+
+
+def findings(tmp_path: Path, *args: str, **env: Any) -> tuple[int, dict[str, dict[str, Any]]]:
+    done = kernelexec(tmp_path, "doctor", "--json", *args, **env)
+    found = json.loads(done.stdout)
+    assert all(set(finding) == {"check", "ok", "found", "mend"} for finding in found)
+    return done.returncode, {finding["check"]: finding for finding in found}
+
+
+def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "doctor", *LOCAL)
+    assert done.returncode == 0
+    assert "FAIL" not in done.stdout
+    for check in ("python", "runtime directory", "local kernel", "local: shell commands", "local: timeouts keep state"):
+        assert any(line.split()[: 1 + len(check.split())] == ["ok", *check.split()] for line in done.stdout.splitlines()), check
+    assert "container" not in done.stdout
+    assert names(tmp_path) == []
+
+
+@needs_engine
+def test_the_doctor_finds_that_containers_work(tmp_path: Path) -> None:
+    status, found = findings(tmp_path, *CONTAINER)
+    assert status == 0
+    assert found["choice"]["found"] == "container, by --isolation"
+    assert found["container image"]["found"] == IMAGE
+    assert found["container engine"]["found"].startswith("Docker ")
+    assert ", cgroup v" in found["container engine"]["found"]
+    assert "optional: live restore" in found
+    required = ("container kernel", "container: shell commands", "container: timeouts keep state", "container: unix sockets")
+    assert all(found[check]["ok"] for check in required)
+    assert "local kernel" not in found
+
+
+def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Path) -> None:
+    status, found = findings(tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
+    assert status == 0
+    assert found["choice"]["found"] == "local, by KERNELEXEC_USE_DOCKER=no"
+    assert found["local kernel"]["ok"]
+    assert not found["optional: container engine"]["ok"]
+
+
+def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
+    status, found = findings(tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
+    assert status == 1
+    assert found["choice"]["found"] == "container, nothing else was chosen"
+    assert "there is no socket" in found["container engine"]["found"]
+    assert "KERNELEXEC_USE_DOCKER=0" in found["container engine"]["mend"]
+    assert "container kernel" not in found
+    assert found["optional: local kernel"]["ok"]
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("image", "mend"),
+    [
+        ("kernelexec/missing:1", "`kernelexec image build missing` makes it."),
+        ("kernelexec/missing-sudo:1", "`kernelexec image build missing --sudo` makes it."),
+        ("no.such/image", "name another one by --image"),
+    ],
+)
+def test_an_image_that_is_not_there_is_never_pulled_but_told_of(image: str, mend: str, tmp_path: Path) -> None:
+    status, found = findings(tmp_path, "--isolation", "container", "--image", image)
+    assert status == 1
+    assert found["container image"]["found"] == f"{image} is not here"
+    assert mend in found["container image"]["mend"]
+
+
+def test_the_doctor_speaks_json(tmp_path: Path) -> None:
+    status, found = findings(tmp_path, *LOCAL)
+    assert status == 0
+    assert all(finding["ok"] for check, finding in found.items() if not check.startswith("optional"))
+    assert found["python"]["found"] in sys.version
+
+
+def test_the_doctor_says_what_to_mend(tmp_path: Path) -> None:
+    status, found = findings(tmp_path, *LOCAL, "--python", "/missing/python")
+    failed = [finding for check, finding in found.items() if not finding["ok"] and "optional" not in check]
+    assert status == 1
+    assert [finding["check"] for finding in failed] == ["local kernel"]
+    assert "/missing/python" in failed[0]["found"]
+    assert failed[0]["mend"]
+
+
+def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    assert "--image" in refused(kernelexec(tmp_path, "doctor", *LOCAL, "--image", "x"))

@@ -1,0 +1,125 @@
+"""Commands to a server that runs, from another terminal: what it does, a session's journal, a cell in it, its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, live_roots
+from kernelexec.provisioning.runtime.locations import bases
+from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment, kernelexec
+from tests.end_to_end.mcp.test_http import Server, serving
+from tests.support.mcp_clients import record_of
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Iterator[Server]:
+    """One whose private directory is in a place of its own, so that there is no other server."""
+    monkeypatch.setenv("TMPDIR", str(short_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    with serving(tmp_path) as found:
+        yield found
+
+
+def shown(cwd: Path) -> list[dict[str, Any]]:
+    done = kernelexec(cwd, "ps", "--json")
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Server, tmp_path: Path) -> None:
+    assert [(row["name"], row["state"]) for row in shown(tmp_path)] == [("", "no session")]
+    with server.client(x_kernelexec_agent="a") as agent:
+        agent.call("execute_code", code="x = 41")
+        begun = agent.call("execute_code", code="import time; time.sleep(600)", wait=0)
+        (row,) = shown(tmp_path)
+        name = row["name"]
+        assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
+        assert kernelexec(tmp_path, "ps").stdout.splitlines()[-1].split()[:3] == [name, str(row["pid"]), "busy"]
+        assert "interrupted" in kernelexec(tmp_path, "stop", "--cell").stderr
+        ended = agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
+        assert (record_of(ended)["status"], record_of(ended)["state"]) == ("error", "kept")
+        assert "nothing runs" in kernelexec(tmp_path, "stop", "--cell").stderr
+        words = [COMMAND, "attach", name]
+        typed = "print(x + 1)\n1 / 0\ny = 2\n"
+        done = subprocess.run(
+            words, input=typed, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("42\n")
+        assert "ZeroDivisionError" in done.stdout
+        assert "error, exit code 1, state kept" in done.stderr
+        assert agent.text("execute_code", code="y").splitlines()[1] == "2"
+        said = kernelexec(tmp_path, "logs", "-n", "1").stdout
+        assert " y" in said.splitlines()[-1]
+        assert "has ended" in kernelexec(tmp_path, "stop", f"{name}@{row['pid']}").stderr
+        assert agent.rows("list_sessions", "sessions") == []
+    assert kernelexec(tmp_path, "stop", "--process", str(server.process.pid)).returncode == 0
+    assert server.process.wait(BOUND) == 0
+    assert shown(tmp_path) == []
+
+
+def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: Path) -> None:
+    with server.client(x_kernelexec_agent="a") as agent:
+        agent.call("execute_code", code="1")
+        words = [COMMAND, "logs", "--follow"]
+        with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as following:
+            assert following.stdout is not None
+            assert "seconds" in following.stdout.readline()
+            assert following.stdout.readline()
+            time.sleep(1)  # until it follows
+            agent.call("execute_code", code="'followed'")
+            agent.call("close_session", session="default")
+            rest = following.stdout.read()
+            assert following.wait(BOUND) == 0
+    assert "'followed'" in rest
+
+
+def test_only_who_has_the_key_is_answered(server: Server, tmp_path: Path) -> None:
+    with server.client(x_kernelexec_agent="a") as agent:
+        agent.call("execute_code", code="1")
+        (root,) = [root for root, pid in live_roots(bases()) if pid == server.process.pid]
+        assert stat.S_IMODE((root / CONTROL).stat().st_mode) == stat.S_IMODE((root / CONTROL_KEY).stat().st_mode) == 0o600
+        for line in (b'{"key": "0", "do": "stop"}\n', b'{"do": "stop"}\n', b"no JSON\n", b"[]\n", b"\n", b"x" * 100):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(str(root / CONTROL))
+                connection.sendall(line)
+                connection.shutdown(socket.SHUT_WR)
+                assert b"stopping" not in connection.makefile("rb").read()
+        code = f"import pathlib; pathlib.Path({str(root / CONTROL_KEY)!r}).read_text()"
+        said = agent.text("execute_code", code=code)
+        assert "PermissionError" in said, said
+        assert shown(tmp_path)[0]["state"] == "idle"
+
+
+def test_what_makes_no_sense_is_said(server: Server, tmp_path: Path) -> None:
+    assert "No session of yours lives" in kernelexec(tmp_path, "stop").stderr
+    assert "No server of yours is process 1:" in kernelexec(tmp_path, "stop", "--process", "1").stderr
+    assert "it goes with no session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
+    with Executor("local", workspace=tmp_path / "work") as executor:
+        executor.session("mine").execute("1")
+        done = kernelexec(tmp_path, "stop", "mine")
+        assert (done.returncode, "takes no commands" in done.stderr) == (125, True)
+        assert ("mine", "") in [(row["name"], row["state"]) for row in shown(tmp_path)]
+    del server
+
+
+def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path: Path) -> None:
+    with server.client(x_kernelexec_agent="a") as agent:
+        agent.call("execute_code", code="x = 41")
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            assert [row["state"] for row in shown(tmp_path) if row["pid"] == server.process.pid] == [""]
+        finally:
+            server.process.send_signal(signal.SIGCONT)

@@ -1,0 +1,102 @@
+"""``kernelexec log`` shows what a journal holds, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Executor, InvalidCode
+from tests.end_to_end.cli.test_command import kernelexec
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("place")
+    with Executor("local", workspace=path / "workspaces") as executor:
+        session = executor.session("analysis")
+        session.execute("x = 1\nx + 1")
+        session.execute("1/0  # \x1b[31mred")
+        session.execute_command("exit 7", request_id="r")
+        with pytest.raises(InvalidCode):
+            session.execute("")
+        session.execute("import os; os._exit(3)")
+    return path
+
+
+def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
+    done = kernelexec(workspace, "log")
+    assert (done.returncode, done.stderr) == (0, "")
+    title, *lines = done.stdout.splitlines()
+    assert title.split() == ["time", "what", "outcome", "exit", "seconds", "code", "or", "reason"]
+    assert [line[21:].split()[0:2] for line in lines] == [
+        ["opened"],
+        ["kernel", "started"],
+        ["code", "ok"],
+        ["code", "error"],
+        ["command", "error"],
+        ["code", "refused"],
+        ["code", "error,"],
+        ["kernel", "died"],
+        ["closing"],
+        ["closed"],
+    ]
+    assert lines[2].endswith("x = 1 ...")
+    assert lines[3].endswith("# ZeroDivisionError: division by zero")
+    assert "\x1b" not in done.stdout
+    assert lines[4].split()[4] == "7"
+    assert lines[4].endswith("exit 7")
+    assert "code is empty" in lines[5]
+    assert "error, state lost" in lines[6]
+
+
+def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
+    done = kernelexec(workspace, "log", "analysis", "--json", "--last", "3")
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["event"] for one in said][-2:] == ["closing", "closed"]
+    assert len(said) == 3
+    path = workspace / "workspaces" / ".journals" / "analysis.jsonl"
+    assert kernelexec(workspace, "log", str(path), "--json", "-n", "3").stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("analysys",), "No journal of a session 'analysys' in workspaces/.journals (did you mean 'analysis'?)."),
+        (("./none.jsonl",), "No journal ./none.jsonl."),
+        (("--workspace", "elsewhere"), "No journals are in elsewhere: choose another one by --workspace."),
+        (
+            ("--last", "0"),
+            "Invalid value for '--last' / '-n': Input should be greater than or equal to 1. See `kernelexec log --help`.",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said(workspace: Path, words: tuple[str, ...], why: str) -> None:
+    done = kernelexec(workspace, "log", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {why}\n")
+
+
+def test_what_the_cells_took(workspace: Path) -> None:
+    done = kernelexec(workspace, "log", "analysis", "--statistics", "-n", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    [summary, *calls] = [line.split("\t") for line in done.stdout.splitlines() if line]
+    assert summary[:2] == ["4", "25%"]
+    assert [call[1:3] for call in calls] == [["python", "no"], ["bash", "no"], ["python", "no"]]
+    said = json.loads(kernelexec(workspace, "log", "--statistics", "--json").stdout)
+    assert (said["count"], said["succeeded"], len(said["calls"])) == (4, 1, 4)
+    assert said["p50"] <= said["p95"] <= said["execution_time"]
+
+
+def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
+    finished = {"event": "finished", "execution_id": "a", "seconds": "NaN", "cpu_seconds": -1, "total_bytes": 1e300}
+    lines = [
+        json.dumps(finished),
+        '{"event": "finished", "execution_id": "b", "seconds": Infinity}',
+        '{"event": "finished"}',
+        "x",
+    ]
+    path = tmp_path / "broken.jsonl"
+    path.write_text("\n".join(lines))
+    said = json.loads(kernelexec(tmp_path, "log", str(path), "--statistics", "--json").stdout)
+    assert (said["count"], said["succeeded"], said["p95"], said["output_bytes"]) == (2, 0, 0, 0)

@@ -1,0 +1,37 @@
+"""The entry by which MCP clients start the server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from fastmcp.client.transports import StdioTransport
+
+from tests.end_to_end.cli.test_command import LOCAL, kernelexec
+from tests.support.mcp_clients import connected
+
+
+def test_the_entry_starts_the_server_with_its_options(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "mcp-config", "--name", "mine", *LOCAL, "--workspace", "work", DOCKER_HOST="unix:///nope")
+    assert done.returncode == 0, done.stderr
+    entry = json.loads(done.stdout)["mcpServers"]["mine"]
+    assert Path(entry["command"]).samefile(sys.executable)
+    assert entry == {
+        "type": "stdio",
+        "command": entry["command"],
+        "args": ["-m", "kernelexec", "mcp", *LOCAL, "--workspace", str(tmp_path / "work")],
+        "env": {"DOCKER_HOST": "unix:///nope"},
+        "cwd": str(tmp_path),
+    }
+    with connected(
+        StdioTransport(entry["command"], entry["args"], cwd=entry["cwd"], log_file=tmp_path / "log"), "auto"
+    ) as agent:
+        assert "42" in agent.text("execute_code", code="6 * 7")
+    assert (tmp_path / "work" / "default").is_dir()
+
+
+def test_what_the_server_would_refuse_is_refused(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "mcp-config", "--isolatoin", "local")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "--isolatoin" in done.stderr

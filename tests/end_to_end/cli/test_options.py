@@ -1,0 +1,173 @@
+"""The options that say where code runs: one set for all commands, refused where they make no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelexec.cli.options import IsolationOptions
+from kernelexec.config import MIB
+from kernelexec.errors import InvalidConfig
+from tests.end_to_end.cli.test_command import LOCAL, kernelexec, refused
+from tests.end_to_end.cli.test_doctor import CONTAINER
+from tests.support.engine import MINIMAL, SUDO
+
+COMMANDS = ("run", "exec", "repl", "mcp")
+OPTIONS = (
+    "--isolation", "--image", "--sudo", "--network", "--memory", "--cpus", "--context", "--instance-id", "--log-dir",
+    "--python", "--timeout", "--allowed-commands", "--blocked-commands",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path) -> None:
+    shown = kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout
+    assert all(option in shown for option in OPTIONS)
+    assert not any(option in shown for option in ("--execution-mode", "--docker-image", "--enable-sudo", "--mode"))
+
+
+def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
+    (tmp_path / "a:rw").mkdir()
+    place = IsolationOptions(
+        isolation="container", image="an/image", network="bridge", memory="1.5g", cpus=0.5, instance_id="two",
+        context=[f"{tmp_path}:rw", f"{tmp_path / 'a:rw'}:ro", str(tmp_path)], log_dir="logs", python="/opt/python",
+    )  # fmt: skip
+    config = place.config(notebook=False)
+    container = config.container
+    assert (config.isolation, config.notebook, config.log_dir) == ("container", False, Path("logs"))
+    assert (container.image, container.network, container.cpus, container.instance) == (("an/image",), "bridge", 0.5, "two")
+    assert (container.memory_bytes, container.python, config.python) == (1536 * MIB, "/opt/python", "/opt/python")
+    assert [(context.path, context.permission) for context in config.context_paths] == [
+        (tmp_path, "write"), (tmp_path / "a:rw", "read"), (tmp_path, "read")
+    ]  # fmt: skip
+
+
+def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
+    rules = IsolationOptions(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).config().rules
+    assert [pattern.pattern for pattern in (*rules.allowed_commands, *rules.blocked_commands)] == ["echo.*", "ls", "echo x"]
+    assert IsolationOptions(isolation="local").config().rules.dangers
+    done = kernelexec(tmp_path, "exec", "!touch a", *LOCAL, "--allowed-commands", "echo.*", "--allowed-commands", "ls")
+    assert done.returncode == 126
+    assert "rule 'allowed-commands'" in done.stderr
+    assert not list(tmp_path.rglob("a"))
+    done = kernelexec(tmp_path, "exec", "!echo 1", *LOCAL, "--allowed-commands", "echo.*")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
+def test_sudo_has_two_names_and_is_off_unless_said() -> None:
+    assert not IsolationOptions(isolation="container").config().container.sudo
+    for place in (
+        IsolationOptions(isolation="container", sudo=True),
+        IsolationOptions(isolation="container", enable_sudo=True),
+    ):
+        assert place.config().container.sudo
+        assert place.config().container.image == ("kernelexec/agent-sudo",)
+
+
+def test_nothing_said_is_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
+    assert IsolationOptions().config().model_dump(exclude_unset=True) == {"isolation": "container"}
+
+
+@pytest.mark.parametrize(
+    ("said", "isolation"), [("docker", "container"), ("container", "container"), ("local", "local"), ("host", "local")]
+)
+def test_the_other_names_of_places_are_known(said: str, isolation: str) -> None:
+    assert IsolationOptions(execution_mode=said).config().isolation == isolation
+    assert IsolationOptions(isolation=said).config().isolation == isolation
+
+
+def test_two_names_of_one_thing_must_agree() -> None:
+    assert IsolationOptions(isolation="local", execution_mode="local").config().isolation == "local"
+    with pytest.raises(InvalidConfig, match="--isolation and --execution-mode"):
+        IsolationOptions(isolation="local", execution_mode="docker").config()
+    with pytest.raises(InvalidConfig, match="--image and --docker-image"):
+        IsolationOptions(image="a", docker_image="b").config()
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--image", "x"), "--image: this is about containers"),
+        (("--docker-image", "x", "--memory", "1g"), "--image --memory: this is about containers"),
+        (("--network", "bridge"), "--network: this is about containers"),
+        (("--sudo",), "--sudo: this is about containers"),
+        (("--enable-sudo",), "--sudo: this is about containers"),
+        (("--cpus", "1"), "choose --isolation container"),
+    ],
+)
+def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    assert why in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, *args))
+
+
+def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
+    for name in ("data", "shared"):
+        (tmp_path / name).mkdir()
+    code = "open('../shared/made', 'w').write('x')\nopen('../data/made', 'w')"
+    (tmp_path / "ws").mkdir()
+    done = kernelexec(tmp_path, "exec", code, *LOCAL, "--work-dir", "ws", "--context", "data", "--context", "shared:rw")
+    assert "Permission denied: '../data/made'" in done.stdout + done.stderr
+    assert (tmp_path / "shared" / "made").read_text() == "x"
+
+
+def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:
+    for isolation in ("local", "bubblewrap"):
+        assert IsolationOptions(isolation=isolation, network="none").config().networked is False
+        assert IsolationOptions(isolation=isolation, network="host").config().networked is True
+    assert IsolationOptions(isolation="local").config().networked is True
+    assert IsolationOptions(isolation="bubblewrap").config().networked is False
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--memory", "lots"), "--memory='lots': it is a size"),
+        (("--memory", "1"), "container.memory_bytes"),
+        (("--cpus", "0"), "container.cpus"),
+        (("--network", "internet"), "container.network"),
+        (("--context", "/no/such"), "--context /no/such: there is no file or directory"),
+        (("--context", ":rw"), "--context :rw: there is no file or directory"),
+        (("--image", ""), "'--image': it is empty"),
+        (("--isolation", "jail"), "isolation='jail' is not known"),
+    ],
+)
+def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
+    assert why in refused(kernelexec(tmp_path, "exec", "1", *args))
+
+
+def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    args = ("--isolation", "container", "--image", MINIMAL, "--sudo", "--work-dir", "ws", "--log-dir", "logs")
+    done = kernelexec(tmp_path, "exec", "!sudo -n touch /etc/x && sudo -n id -u", *args)
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
+    assert f"of the image {SUDO}, with sudo: it can become root in them; network: none; " in done.stderr
+    assert ", with sudo, mounts " in (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
+
+
+def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("seen")
+    code = f"open('made', 'w').write(open('{tmp_path}/data/file').read()); open('{tmp_path}/data/new', 'w')"
+    args = ("--memory", "400m", "--context", "data", "--work-dir", "ws", "--log-dir", "logs", "--instance-id", "two", "--json")
+    done = kernelexec(tmp_path, "exec", code, *CONTAINER, *args)
+    result = json.loads(done.stdout)
+    assert (result["isolation"], done.returncode) == ("container", 1)
+    assert "Read-only file system" in json.dumps(result["outputs"])
+    assert (tmp_path / "ws" / "made").read_text() == "seen"
+    log = (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
+    assert f"{tmp_path}/data -> {tmp_path}/data (ro)" in log
+    assert "-two (" in log
+    assert "Read-only file system" in log
+    first, last = done.stderr.splitlines()
+    assert "1 directory for reading and writing, 1 for reading only" in first
+    assert last.startswith("kernelexec: session 'exec': removing its container kernelexec-exec-")

@@ -1,0 +1,18 @@
+"""What the registry of MCP servers is told: of the form that it takes, and true of this package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kernelexec.config.publication import server_json
+from tests.end_to_end.cli.test_command import kernelexec as command
+from tests.end_to_end.cli.test_command import refused
+
+
+def test_the_command_prints_it_and_takes_no_option_besides(tmp_path: Path) -> None:
+    shown = command(tmp_path, "mcp-config", "--registry")
+    assert shown.returncode == 0
+    assert json.loads(shown.stdout) == server_json()
+    assert "--registry takes no option besides" in refused(command(tmp_path, "mcp-config", "--registry", "--http"))
+    assert list(tmp_path.iterdir()) == []

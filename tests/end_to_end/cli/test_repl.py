@@ -1,0 +1,163 @@
+"""The prompt, driven through a real terminal: state over lines, keys, interrupts, pictures, deaths, and a clean end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.cli.test_command import COMMAND, kernelexec, refused
+from tests.support.remains import marked_processes
+from tests.support.terminal import Terminal
+
+PROMPT = r"In \[\d+\]: ?"
+WORDS = [COMMAND, "repl", "--isolation", "local"]
+
+
+@pytest.fixture
+def repl(tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(WORDS, cwd=tmp_path, TERM="xterm") as terminal:
+        terminal.expect(PROMPT)
+        yield terminal
+
+
+def say(repl: Terminal, keys: str, answer: str) -> str:
+    """Type a cell and read until its answer and the next prompt have come."""
+    repl.send(f"{keys}\r")
+    answered = repl.expect(answer)
+    repl.expect(PROMPT)
+    return answered
+
+
+def test_state_lasts_over_cells_and_leaving_leaves_nothing(repl: Terminal) -> None:
+    say(repl, "x = 40", "x = 40\n")
+    say(repl, "x + 2", r"\n42\n")
+    assert "jupyter console --existing /" in repl.text
+    repl.send("\x04")
+    assert repl.end() == 0
+    assert marked_processes() == {}
+
+
+def test_lines_go_on_until_the_code_is_whole(repl: Terminal) -> None:
+    repl.send("def double(n):\r")
+    repl.expect(r"\.\.\.:")
+    repl.send("return 2 * n\r")
+    repl.expect(r"\.\.\.:")
+    say(repl, "", r"double\(n\)")
+    say(repl, "double(21)", r"\n42\n")
+    say(repl, "print('a', end='')", r"\na\n")
+
+
+def test_the_kernel_completes_and_tells_about_names(repl: Terminal) -> None:
+    say(repl, "some_long_name = 41", "41\n")
+    repl.send("some_lo\t")
+    repl.expect("ng_name")
+    say(repl, " + 1", r"\n42\n")
+    repl.send("len\x0f")
+    repl.expect("Return the number of items in a container")
+    repl.expect(PROMPT)
+    repl.send("\x03")
+    repl.expect(PROMPT)
+    say(repl, "len?", "Return the number of items in a container")
+
+
+def test_an_interrupt_ends_the_cell_and_keeps_the_state(repl: Terminal) -> None:
+    say(repl, "import time; x = 40", "40\n")
+    repl.send("print('slee' + 'ping'); time.sleep(60)\r")
+    repl.expect(r"\nsleeping\n")
+    repl.send("\x03")
+    repl.expect("KeyboardInterrupt")
+    repl.expect("ended by request")
+    repl.expect(PROMPT)
+    say(repl, "x + 2", r"\n42\n")
+
+
+def test_a_cell_is_answered_and_the_answer_is_shown_once(repl: Terminal) -> None:
+    repl.send("name = input('Who? '); print('Hello', name)\r")
+    repl.expect(r"\nWho\? ")
+    repl.send("Ada\n")
+    assert "\nAda" not in repl.expect(r"Hello Ada\n")
+    repl.expect(PROMPT)
+    repl.send("import getpass; len(getpass.getpass('Key: '))\r")
+    repl.expect(r"\nKey: ")
+    repl.until_hidden()
+    repl.send("geheim\n")
+    assert "geheim" not in repl.expect(r"\n6\n")
+    repl.expect(PROMPT)
+    repl.send("input('Again? ')\r")
+    repl.expect(r"\nAgain\? ")
+    repl.send("\x04")
+    repl.expect("EOFError")
+    repl.expect(PROMPT)
+    repl.send("input('Interrupted? ')\r")
+    repl.expect(r"\nInterrupted\? ")
+    repl.send("ha\x03")
+    repl.expect("KeyboardInterrupt")
+    repl.expect(PROMPT)
+    say(repl, "name", r"\n'Ada'\n")
+
+
+def test_an_interrupt_at_the_prompt_gives_the_line_up(repl: Terminal) -> None:
+    repl.send("1/0")
+    repl.expect("1/0")
+    repl.send("\x03")
+    repl.expect(PROMPT)
+    say(repl, "40 + 2", r"\n42\n")
+    assert "ZeroDivisionError" not in repl.text
+
+
+def test_an_interrupt_that_comes_as_a_signal_gives_the_line_up_too(repl: Terminal) -> None:
+    repl.send("1/0")
+    repl.expect("1/0")
+    repl.process.send_signal(signal.SIGINT)
+    repl.expect(PROMPT)
+    say(repl, "40 + 2", r"\n42\n")
+    assert "ZeroDivisionError" not in repl.text
+
+
+def test_errors_are_shown_and_pictures_are_files_whose_paths_are_told(repl: Terminal, tmp_path: Path) -> None:
+    say(repl, "1/0", "ZeroDivisionError: division by zero")
+    code = (
+        "import base64; from IPython.display import Image; Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+    )
+    code += "AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='))"
+    saved = say(repl, code, r"saved (outputs/\S+\.png)\n").split()[-1]
+    assert (tmp_path / saved).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_kernels_death_is_told_and_the_loop_goes_on(repl: Terminal) -> None:
+    say(repl, "x = 40", "x = 40\n")
+    say(repl, "import os; os._exit(3)", r"the kernel is gone \(exited\); state lost")
+    told = say(repl, "'x' in globals()", r"\nFalse\n")
+    assert "In [1]: 'x' in globals()" in told
+    repl.send("exit\r")
+    assert repl.end() == 0
+
+
+def test_a_signal_ends_it_with_its_number(repl: Terminal) -> None:
+    repl.process.send_signal(signal.SIGTERM)
+    assert repl.end() == 128 + signal.SIGTERM
+    assert marked_processes() == {}
+
+
+def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    with Terminal([*WORDS, "--python", str(slow)], cwd=tmp_path) as terminal:
+        while not marked_processes():
+            terminal.idle()
+        terminal.send("\x03")
+        assert terminal.end() == 128 + signal.SIGINT
+    assert marked_processes() == {}
+
+
+def test_without_a_terminal_it_says_what_runs_cells_from_a_pipe(tmp_path: Path) -> None:
+    assert "kernelexec run -" in refused(kernelexec(tmp_path, "repl", "--isolation", "local", stdin=b"1\n"))
+
+
+@pytest.mark.parametrize(("option", "told"), [(("--session", "a/b"), "session name"), (("--timeout", "0"), "timeout")])
+def test_an_option_that_does_not_fit_is_refused(option: tuple[str, str], told: str, tmp_path: Path) -> None:
+    assert told in refused(kernelexec(tmp_path, "repl", "--isolation", "local", *option))

@@ -1,0 +1,111 @@
+"""The commands that put our kernels among those that Jupyter's applications offer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+
+from kernelexec.provisioning.jupyter.kernelspecs import install_spec
+from tests.end_to_end.cli.test_command import kernelexec, names, refused
+from tests.support.kernelspecs import write
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / "own"))
+    (tmp_path / "own").mkdir()
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "place" / "share" / "jupyter"))
+
+
+def install(cwd: Path, *words: str) -> str:
+    done = kernelexec(cwd, "kernelspec", "install", "--prefix", str(cwd / "place"), *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.rstrip("\n")
+
+
+def test_an_installed_kernelspec_is_found_by_jupyter_with_its_options(tmp_path: Path) -> None:
+    words = ["--name", "boxed", "--display-name", "Boxed", "--image", "an/image", "--memory", "1.5g", "--cpus", "2"]
+    directory = install(tmp_path, *words, "--network", "bridge", "--share-home")
+    assert directory == str(tmp_path / "place/share/jupyter/kernels/boxed")
+    found = KernelSpecManager().get_kernel_spec("boxed")
+    assert (found.display_name, found.language, found.interrupt_mode) == ("Boxed", "python", "message")
+    container = {"image": "an/image", "cpus": 2.0, "network": "bridge", "memory_bytes": 3 * 2**29}
+    config = {"container": container, "share_home": True}
+    assert found.metadata["kernel_provisioner"] == {"provisioner_name": "kernelexec-container", "config": config}
+
+
+def test_ours_are_listed_and_removed_and_others_are_not(tmp_path: Path) -> None:
+    install(tmp_path)
+    install(tmp_path, "--name", "here", "--isolation", "local")
+    write(tmp_path / "place/share/jupyter", "theirs", ["theirs"], "python")
+    listed = json.loads(kernelexec(tmp_path, "kernelspec", "list", "--json").stdout)
+    rows = [(row["name"], row["display_name"], row["isolation"], row["image"]) for row in listed]
+    assert rows == [
+        ("here", "Python (local)", "local", None),
+        ("kernelexec", "Python (container)", "container", "kernelexec/agent"),
+    ]
+    plain = kernelexec(tmp_path, "kernelspec", "list").stdout.splitlines()
+    assert [line.split("\t")[:3] for line in plain] == [
+        ["here", "Python (local)", "local"],
+        ["kernelexec", "Python (container)", "kernelexec/agent"],
+    ]
+    assert kernelexec(tmp_path, "kernelspec", "remove").stdout == f"{tmp_path}/place/share/jupyter/kernels/kernelexec\n"
+    assert "No kernelspec 'hear' of kernelexec (did you mean 'here'?)" in refused(
+        kernelexec(tmp_path, "kernelspec", "remove", "hear")
+    )
+    assert "No kernelspec 'theirs'" in refused(kernelexec(tmp_path, "kernelspec", "remove", "theirs"))
+    assert names(tmp_path / "place/share/jupyter/kernels") == ["here", "theirs"]
+
+
+def test_the_users_own_directory_and_that_of_the_environment_are_known(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "kernelspec", "install", "--user")
+    assert done.stdout == f"{tmp_path}/own/kernels/kernelexec\n"
+    assert kernelexec(tmp_path, "kernelspec", "remove").stdout == done.stdout
+
+
+REFUSED = {
+    "another's name": (["--name", "theirs"], "is not of kernelexec: choose another name by --name"),
+    "no name": (["--name", "Ab c"], "'Ab c' cannot be a kernelspec's name"),
+    "no size": (["--memory", "much"], "--memory='much': it is a size, as 512m, 1.5g or 1048576."),
+    "endless memory": (["--memory", "inf"], "--memory='inf': it is a size"),
+    "little memory": (["--memory", "1m"], "container.memory_bytes"),
+    "no network": (["--network", "mine"], "container.network"),
+    "no isolation": (["--isolation", "loca"], "did you mean 'local'?"),
+    "two places": (["--user"], "--user, --sys-prefix and --prefix contradict each other"),
+    "an image here": (["--isolation", "local", "--image", "x"], "are of containers"),
+}
+
+
+@pytest.mark.parametrize(("given", "taken"), [("1.5GiB", 3 * 2**29), ("1t", 2**40)])
+def test_memory_is_read_as_where_code_is_run(given: str, taken: int, tmp_path: Path) -> None:
+    install(tmp_path, "--memory", given)
+    config = KernelSpecManager().get_kernel_spec("kernelexec").metadata["kernel_provisioner"]["config"]
+    assert config["container"] == {"memory_bytes": taken}
+
+
+@pytest.mark.parametrize(("words", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(words: list[str], why: str, tmp_path: Path) -> None:
+    write(tmp_path / "place/share/jupyter", "theirs", ["theirs"], "python")
+    done = kernelexec(tmp_path, "kernelspec", "install", "--prefix", str(tmp_path / "place"), *words)
+    assert why in refused(done)
+    assert names(tmp_path / "place/share/jupyter/kernels") == ["theirs"]
+
+
+def test_a_kernelspec_of_ours_is_replaced_by_one_of_its_name(tmp_path: Path) -> None:
+    install(tmp_path, "--image", "one")
+    install(tmp_path, "--image", "two")
+    [row] = json.loads(kernelexec(tmp_path, "kernelspec", "list", "--json").stdout)
+    assert row["image"] == "two"
+
+
+def test_a_kernelspec_that_cannot_be_read_is_none_of_ours(tmp_path: Path) -> None:
+    install_spec("good", "Good", prefix=tmp_path / "place")
+    for name, text in {"text": "{", "list": "[]", "odd": '{"metadata": {"kernel_provisioner": 3}}'}.items():
+        directory = tmp_path / "place/share/jupyter/kernels" / name
+        directory.mkdir()
+        (directory / "kernel.json").write_text(text)
+    assert [row["name"] for row in json.loads(kernelexec(tmp_path, "kernelspec", "list", "--json").stdout)] == ["good"]

@@ -1,0 +1,106 @@
+"""What a model is told where its output is not all there, or it cannot be known how something ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.cli.test_running import appears
+from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    with connected(transport(tmp_path_factory.mktemp("served")), ERAS[0]) as found:
+        yield found
+
+
+def test_a_picture_that_could_not_be_kept_is_told_of(agent: Agent) -> None:
+    code = (
+        "import os\nfrom IPython.display import Image\nImage(b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(20_000_000), format='png')"
+    )
+    answer = agent.call("execute_code", code=code, session="pictures")
+    assert record_of(answer)["truncated"]
+    assert "(no output)" not in text_of(answer)
+    assert "1 output(s) were too large to keep" in text_of(answer)
+    assert "too large" not in agent.text("execute_code", code="1", session="pictures")
+
+
+def test_displays_over_their_budget_are_told_of(agent: Agent) -> None:
+    code = "for n in range(5): display({'text/plain': f'shown {n}', 'application/json': {'x': 'y' * 5_000_000}}, raw=True)"
+    text = agent.text("execute_code", code=code, session="displays")
+    assert "shown 2" in text
+    assert "shown 3" not in text
+    assert "2 output(s) were too large to keep" in text
+
+
+def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
+    code = "import time\nprint('first')\ntime.sleep(60)"
+    running = agent.call("execute_code", code=code, session="pages", wait=1)
+    execution_id = record_of(running)["execution_id"]
+    page = agent.text("read_output", execution_id=execution_id)
+    assert "this is all so far, and the cell still runs: read on later with offset=6]" in page
+    assert "this is all so far" in agent.text("read_output", execution_id=execution_id, grep="nowhere")
+    interrupted = agent.call("interrupt_kernel", session="pages")
+    assert record_of(interrupted)["execution_id"] == execution_id
+    assert "this is the end]" in agent.text("read_output", execution_id=execution_id)
+    nothing = agent.text("read_output", execution_id=execution_id, grep="nowhere")
+    assert nothing.startswith("(no such line)")
+    assert "(nothing from here on)" in agent.text("read_output", execution_id=execution_id, offset=100)
+
+
+def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> None:
+    code = "for n in range(280): print('y' * 999_999)"
+    execution_id = record_of(agent.call("execute_code", code=code, session="quota"))["execution_id"]
+    page = agent.text("read_output", execution_id=execution_id, offset=268_435_400)
+    assert page.endswith("of 280000000; this is the end of what could be kept, the first 268435456 bytes]")
+
+
+def test_what_is_left_out_is_not_told_as_less_than_it_is(agent: Agent) -> None:
+    text = agent.text("execute_code", code="print('x' * 3_000_000)", session="long")
+    assert "[... at least 1" in text
+    assert "[... 10000 characters" in agent.text("execute_code", code="print('x' * 29_999)", session="long")
+    answer = agent.call("execute_command", command="head -c 3000000 /dev/zero | tr '\\0' x", session="long")
+    assert answer.structured_content is not None
+    assert "[... at least 1" in answer.structured_content["stdout"]
+
+
+def test_what_nobody_can_know_says_so_and_what_to_do(tmp_path: Path) -> None:
+    call = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(60)", "request_id": "one"}
+    with raw(tmp_path, "legacy") as client:
+        client.call("execute_code", **call)
+        appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
+        family = psutil.Process(client.process.pid).children(recursive=True)
+        client.process.kill()
+        psutil.wait_procs(family, timeout=10)
+    with raw(tmp_path, "legacy") as client:
+        text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
+    assert text.startswith("[unknown: session default; how it ended is not known]\n(no output is known)\n")
+    assert "It was not run again." in text
+    assert "With a new request_id it would run again." in text
+
+
+def test_a_command_in_the_queue_says_so_and_one_that_is_interrupted_has_no_traceback(agent: Agent) -> None:
+    first = agent.start("execute_command", command="sleep 60", session="waiting")
+    while not any(row["name"] == "waiting" and row["executions"] for row in agent.rows("list_sessions", "sessions")):
+        pass
+    waiting = agent.call("execute_command", command="echo 1", session="waiting", wait=0).structured_content
+    assert waiting is not None
+    assert waiting["notes"][0].startswith("It waits behind 1 other(s): call wait_execution(")
+    agent.call("interrupt_kernel", session="waiting")
+    interrupted = first.result(30).structured_content
+    assert interrupted is not None
+    assert (interrupted["exit_code"], interrupted["stderr"]) == (130, "")
+
+
+def test_an_outcome_of_an_earlier_server_promises_no_more_than_it_has(tmp_path: Path) -> None:
+    call = {"code": "print('x' * 100_000)", "request_id": "one"}
+    texts = []
+    for _ in range(2):
+        with connected(transport(tmp_path), ERAS[0]) as agent:
+            texts.append(agent.text("execute_code", **call))
+    assert "read_output(" in texts[0]
+    assert "[... 80001 characters left out: it ran before, and its output is no longer held ...]" in texts[1]

@@ -1,0 +1,193 @@
+"""Calls that block, in the process of the test: progress, cancellation, queues."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from fastmcp import Client
+
+from kernelexec import AsyncExecutor
+from kernelexec.mcp.calls.progress import newest_line
+from kernelexec.mcp.server import make_server
+from kernelexec.results import DisplayData, Stream
+from tests.support.mcp_clients import ERAS, record_of, text_of
+
+Served = Callable[[Callable[[Client[Any], AsyncExecutor], Awaitable[None]]], None]
+#: A cell that says that it runs, and goes on for a minute.
+ENDLESS = "open('begun', 'w').close()\nimport time\ntime.sleep(60)"
+
+
+@pytest.fixture(params=ERAS)
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
+    """Runs a test against a server that tells of progress five times a second."""
+
+    async def serve(test: Callable[[Client[Any], AsyncExecutor], Awaitable[None]]) -> None:
+        with anyio.fail_after(60):
+            async with AsyncExitStack() as stack:
+                executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path))
+                client = await stack.enter_async_context(Client(make_server(executor, interval=0.2), mode=request.param))
+                await test(client, executor)
+
+    return lambda test: anyio.run(serve, test)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():  # noqa: ASYNC110 - what a cell in another process does sets no event here
+        await anyio.sleep(0.01)
+
+
+def test_progress_tells_the_seconds_and_the_newest_line(served: Served) -> None:
+    async def test(client: Client[Any], _: AsyncExecutor) -> None:
+        told: list[tuple[float, str]] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            told.append((progress, message or ""))
+
+        code = "import time\nprint('first')\ntime.sleep(0.7)\nprint('second\\r\\nthird ' + 'x' * 1000)\ntime.sleep(0.7)"
+        await client.call_tool("execute_code", {"code": code}, progress_handler=hear)
+        assert len(told) >= 3
+        assert [elapsed for elapsed, _ in told] == sorted({elapsed for elapsed, _ in told})
+        messages = [message for _, message in told]
+        assert any(re.fullmatch(r"\d+ s: first", message) for message in messages)
+        assert re.fullmatch(r"\d+ s: third x{194}", messages[-1])
+
+    served(test)
+
+
+def test_a_collecting_call_tells_of_progress_too(served: Served) -> None:
+    async def test(client: Client[Any], _: AsyncExecutor) -> None:
+        told: list[str] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            told.append(message or "")
+
+        code = "import time\nprint('working')\ntime.sleep(1.2)"
+        running = await client.call_tool("execute_code", {"code": code, "wait": 0})
+        arguments = {"execution_id": record_of(running)["execution_id"]}
+        await client.call_tool("wait_execution", arguments, progress_handler=hear)
+        assert any("working" in message for message in told)
+
+    served(test)
+
+
+def test_a_cancelled_call_interrupts_its_cell_and_the_kernel_is_in_step(served: Served, tmp_path: Path) -> None:
+    async def test(client: Client[Any], executor: AsyncExecutor) -> None:
+        await client.call_tool("execute_code", {"code": "x = 5"})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "execute_code", {"code": ENDLESS})
+            await until((tmp_path / "default" / "begun").exists)
+            tasks.cancel_scope.cancel()
+        result = await client.call_tool("execute_code", {"code": "print(x)"})
+        assert text_of(result).splitlines()[1] == "5"
+        session = await executor.session()
+        interrupted = (await session.wait_for(session.executions()[1])).result
+        assert interrupted is not None
+        assert (interrupted.interrupted, interrupted.state) == ("request", "kept")
+
+    served(test)
+
+
+def test_a_cell_that_waits_never_runs_once_its_call_is_cancelled(served: Served, tmp_path: Path) -> None:
+    async def test(client: Client[Any], executor: AsyncExecutor) -> None:
+        running = await client.call_tool("execute_code", {"code": ENDLESS, "wait": 0})
+        session = await executor.session()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "execute_code", {"code": "open('never', 'w')"})
+            await until(lambda: len(session.executions()) == 2)
+            tasks.cancel_scope.cancel()
+        waiting = session.executions()[-1]
+        ended = (await session.wait_for(waiting, wait=30)).result
+        assert ended is not None
+        assert ended.status == "aborted"
+        first = await session.wait_for(record_of(running)["execution_id"], wait=0.001)
+        assert first.status == "running"
+        await client.call_tool("interrupt_kernel")
+        assert not (tmp_path / "default" / "never").exists()
+
+    served(test)
+
+
+def test_a_cancelled_call_does_not_end_what_a_retry_of_it_waits_for(served: Served, tmp_path: Path) -> None:
+    async def test(client: Client[Any], executor: AsyncExecutor) -> None:
+        code = "open('begun', 'w').close()\nimport time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
+        arguments = {"code": code, "request_id": "one"}
+        texts: list[str] = []
+
+        async def retry() -> None:
+            texts.append(text_of(await client.call_tool("execute_code", arguments)))
+
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as first:
+                first.start_soon(client.call_tool, "execute_code", arguments)
+                await until((tmp_path / "default" / "begun").exists)
+                tasks.start_soon(retry)
+                await anyio.sleep(0.5)
+                first.cancel_scope.cancel()
+            await anyio.sleep(0.5)
+            (tmp_path / "default" / "go").touch()
+        assert "ended" in texts[0]
+        assert texts[0].startswith("[ok")
+        async with anyio.create_task_group() as alone:
+            alone.start_soon(client.call_tool, "execute_code", {"code": ENDLESS, "request_id": "two"})
+            await anyio.sleep(0.5)
+            alone.cancel_scope.cancel()
+        assert "7" in text_of(await client.call_tool("execute_code", {"code": "7"}))
+
+    served(test)
+
+
+def test_cancelling_a_collecting_call_costs_the_cell_nothing(served: Served, tmp_path: Path) -> None:
+    async def test(client: Client[Any], _: AsyncExecutor) -> None:
+        code = "open('begun', 'w').close()\nimport time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
+        running = await client.call_tool("execute_code", {"code": code, "wait": 0})
+        arguments = {"execution_id": record_of(running)["execution_id"]}
+        await until((tmp_path / "default" / "begun").exists)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "wait_execution", arguments)
+            await client.call_tool("list_sessions")
+            tasks.cancel_scope.cancel()
+        (tmp_path / "default" / "go").touch()
+        assert "ended" in text_of(await client.call_tool("wait_execution", arguments))
+
+    served(test)
+
+
+def test_first_calls_at_once_make_one_session(served: Served) -> None:
+    async def test(client: Client[Any], executor: AsyncExecutor) -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(client.call_tool, "execute_code", {"code": "n = globals().get('n', 0) + 1"})
+        result = await client.call_tool("execute_code", {"code": "n"})
+        assert text_of(result).splitlines()[1] == "5"
+        assert executor.sessions() == ("default",)
+        assert (await executor.session()).kernel_epoch == 1
+
+    served(test)
+
+
+def test_the_place_in_the_queue_is_told(served: Served) -> None:
+    async def test(client: Client[Any], _: AsyncExecutor) -> None:
+        await client.call_tool("execute_code", {"code": "import time; time.sleep(60)", "wait": 0})
+        waiting = await client.call_tool("execute_code", {"code": "1", "wait": 0})
+        assert record_of(waiting)["place"] == 1
+        assert "it waits behind 1 other(s)" in text_of(waiting)
+        await client.call_tool("interrupt_kernel")
+        ended = await client.call_tool("wait_execution", {"execution_id": record_of(waiting)["execution_id"]})
+        assert record_of(ended)["status"] == "ok"
+
+    served(test)
+
+
+def test_the_newest_line_says_something_and_is_bounded() -> None:
+    assert newest_line([]) == ""
+    assert newest_line([Stream("stdout", "a\nb\n\n  \n")]) == "b"
+    assert newest_line([Stream("stdout", "10 %\r20 %\r")]) == "20 %"
+    assert newest_line([Stream("stdout", "a\n"), DisplayData({"text/plain": "shown"})]) == "shown"
+    assert newest_line([Stream("stdout", "a\n"), Stream("stderr", "\n")]) == "a"
+    assert len(newest_line([Stream("stdout", "x" * 10**6)])) == 200

@@ -1,0 +1,190 @@
+"""What a cell asks by input(), over MCP: the client of a call is asked, in its era's way, where the operator lets cells ask."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp.client.elicitation import ElicitResult
+
+from tests.end_to_end.mcp.test_http import Server, serving
+from tests.support.mcp_clients import ENVELOPE, ERAS, Agent, connected, record_of, text_of, transport
+from tests.support.mcp_task_clients import META, TASKS, Knowing, answer_of, begin, request, until
+from tests.support.takeovers import wait_until
+
+ASKS = "name = input('Name? ')\nprint('Hello', name)"
+#: A cell that has asked only once the call that sent it has let go of it.
+ASKS_LATER = f"open('begun', 'w').close()\nimport time\ntime.sleep(1)\n{ASKS}"
+
+
+TASKING: dict[str, Any] = {"extensions": [Knowing()]}
+
+
+class Person:
+    """Who is asked by a client: answers with one after the other, None for a refusal, and keeps what was asked."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.questions: list[str] = []
+        self._answers = list(answers)
+
+    async def __call__(self, message: str, _response_type: Any, params: Any, _context: Any) -> Any:
+        self.questions.append(message)
+        answer = self._answers.pop(0)
+        if answer is None:
+            return ElicitResult(action="decline")
+        name = next(iter(params.requested_schema["properties"]))
+        return ElicitResult(action="accept", content={name: answer})
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
+    person = Person("Ada", "Grace", "Joan")
+    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
+        assert text_of(agent.call("execute_code", code=ASKS)).splitlines()[1:] == ["Name? Ada", "Hello Ada"]
+        said = agent.call("execute_code", code="a, b = input('1? '), input('2? ')\nopen('ran', 'a').write('x')")
+        assert record_of(said)["status"] == "ok"
+        assert "Grace Joan" in agent.text("execute_code", code="print(a, b)")
+        assert (tmp_path / "workspaces/default/ran").read_text() == "x"
+    assert person.questions == [f"The cell that runs in session default asks: {prompt}" for prompt in ("Name? ", "1? ", "2? ")]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Path) -> None:
+    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=Person(None)) as agent:
+        said = agent.call("execute_code", code=ASKS)
+    assert (record_of(said)["status"], record_of(said)["state"]) == ("error", "kept")
+    assert "EOFError: the client's answer was decline" in text_of(said)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: Path) -> None:
+    person = Person("Ada")
+    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
+        running = record_of(agent.call("execute_code", code=ASKS_LATER, wait=0.1))
+        assert running["status"] == "running"
+        said = agent.call("wait_execution", execution_id=running["execution_id"], wait=30)
+    assert record_of(said)["status"] == "ok"
+    assert "Hello Ada" in text_of(said)
+    assert len(person.questions) == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_cells_that_nobody_can_answer_hear_so_at_once(era: str, tmp_path: Path) -> None:
+    def refused(agent: Agent) -> None:
+        said = agent.call("execute_code", code=ASKS)
+        assert (record_of(said)["status"], record_of(said)["state"]) == ("error", "kept")
+        assert "StdinNotImplementedError" in text_of(said)
+
+    person = Person()
+    with connected(transport(tmp_path), era, elicitation_handler=person) as agent:  # the operator does not let them
+        refused(agent)
+    with connected(transport(tmp_path, "--allow-input"), era) as agent:  # the client has no elicitation
+        refused(agent)
+    assert person.questions == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
+    person = Person()
+    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
+        said = agent.text("execute_code", code="import getpass; getpass.getpass()")
+    assert "EOFError: passwords are not asked for over MCP" in said
+    assert person.questions == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
+    class Approving(Person):
+        async def __call__(self, message: str, _response_type: Any, params: Any, _context: Any) -> Any:
+            if "approve" in params.requested_schema["properties"] or message.startswith("Run this"):
+                name = next(iter(params.requested_schema["properties"]))
+                return ElicitResult(action="accept", content={name: True})
+            return await super().__call__(message, _response_type, params, _context)
+
+    with connected(transport(tmp_path, "--allow-input", "--ask", "always"), era, elicitation_handler=Approving("Ada")) as agent:
+        assert "Hello Ada" in agent.text("execute_code", code=ASKS)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [({"action": "accept", "content": {"text": "Ada"}}, "Hello Ada"), ({"action": "decline"}, "EOFError")]
+)
+def test_a_task_asks_what_its_cell_asks(said: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--allow-input") as server,
+        server.client(x_kernelexec_agent="one", options={"extensions": [Knowing()], "elicitation_handler": Person()}) as agent,
+    ):
+        task = begin(agent, "execute_code", code=f"import time; time.sleep(1)\n{ASKS}")
+        asking = until(agent, task.task_id, "input_required", "completed")
+        assert asking.input_requests is not None
+        [(key, question)] = asking.input_requests.items()
+        assert question["params"]["message"] == "The cell that runs in session default asks: Name? "
+        request(agent, "tasks/update", task.task_id, input_responses={key: said})
+        assert told in text_of(answer_of(until(agent, task.task_id, "completed")))
+
+
+def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
+    with serving(tmp_path, "--allow-input") as server:
+        asked = sent(server, "a", code=ASKS)
+        assert asked["resultType"] == "input_required"
+        eve, ada = (answer(asked["requestState"], name) for name in ("Eve", "Ada"))
+        sent(server, "b", code="1 + 1")
+        foreign = sent(server, "b", eve, code=ASKS)
+        assert foreign["isError"]
+        assert "No open session of yours knows an execution" in foreign["content"][0]["text"]
+        told = sent(server, "a", ada, code=ASKS)
+        assert told["content"][0]["text"].splitlines()[1:] == ["Name? Ada", "Hello Ada"]
+        again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
+        assert again["content"] == told["content"]
+
+
+def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path: Path) -> None:
+    capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}}
+    code = "a = input('1? ')\nimport time; time.sleep(1)\nprint(a, input('2? '))"
+    with serving(tmp_path, "--allow-input") as server, server.client(x_kernelexec_agent="a", options=TASKING) as agent:
+        asked = sent(server, "a", {"_meta": capable}, code=code)
+        assert asked["resultType"] == "input_required"
+        task = sent(server, "a", {"_meta": capable} | answer(asked["requestState"], "Ada"), code=code)
+        assert task["resultType"] == "task"
+        asking = until(agent, task["taskId"], "input_required", "completed")
+        assert asking.input_requests is not None
+        [(key, question)] = asking.input_requests.items()
+        assert question["params"]["message"] == "The cell that runs in session default asks: 2? "
+        request(agent, "tasks/update", task["taskId"], input_responses={key: {"action": "accept", "content": {"text": "Joan"}}})
+        assert "Ada Joan" in text_of(answer_of(until(agent, task["taskId"], "completed")))
+
+
+def test_cancelling_a_call_that_has_answered_interrupts_its_cell(tmp_path: Path) -> None:
+    code = "input('Name? ')\nopen('answered', 'w').close()\nimport time\ntime.sleep(600)"
+    with connected(transport(tmp_path, "--allow-input"), "auto", elicitation_handler=Person("Ada")) as agent:
+        call = agent.start("execute_code", code=code, wait=600)
+        wait_until((tmp_path / "workspaces/default/answered").exists)
+        call.cancel()
+        assert "no output" in agent.text("execute_code", code="pass")
+        assert agent.rows("list_sessions", "sessions")[0]["executions"] == []
+
+
+def answer(state: str, name: str) -> dict[str, Any]:
+    """What a client of the newest protocol sends with a call that it repeats."""
+    return {"requestState": state, "inputResponses": {"input": {"action": "accept", "content": {"text": name}}}}
+
+
+def sent(server: Server, agent: str, more: dict[str, Any] | None = None, /, **arguments: Any) -> dict[str, Any]:
+    """The result of a call of execute_code, as it goes over the wire."""
+    capable: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    params = {"name": "execute_code", "arguments": arguments, "_meta": ENVELOPE | capable} | (more or {})
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "execute_code",
+        "X-Kernelexec-Agent": agent,
+    }
+    _, said = server.ask("POST", "/mcp", json.dumps(request).encode(), **headers)
+    lines = said.decode().splitlines() if isinstance(said, bytes) else [f"data: {json.dumps(said)}"]
+    messages = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    found: dict[str, Any] = next(one["result"] for one in messages if "result" in one)
+    return found

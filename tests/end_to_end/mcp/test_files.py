@@ -1,0 +1,139 @@
+"""The tools of files, as a model calls them: what comes back, and what is refused and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from fastmcp import Client
+
+from kernelexec import AsyncExecutor
+from kernelexec.mcp.server import make_server
+from tests.support.mcp_clients import ERAS, Agent, text_of
+
+
+@pytest.fixture(scope="module", params=ERAS)
+def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """A client of a server in the process of the test."""
+    config = {"files": {"write_bytes": 150_000}}
+    with start_blocking_portal() as portal, ExitStack() as stack:
+        executor = AsyncExecutor("local", workspace=tmp_path_factory.mktemp("served"), config=config)
+        stack.enter_context(portal.wrap_async_context_manager(executor))
+        server = portal.call(lambda: _served(executor))
+        client = stack.enter_context(portal.wrap_async_context_manager(Client(server, mode=request.param)))
+        yield Agent(portal, client)
+
+
+async def _served(executor: AsyncExecutor) -> Any:
+    return make_server(executor, interval=1.0)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A session of the test's own."""
+    return re.sub(r"\W", "", request.node.originalname)[:60]
+
+
+def found(agent: Agent, tool: str, /, **arguments: Any) -> dict[str, Any]:
+    result = agent.call(tool, **arguments)
+    assert not result.is_error, text_of(result)
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+def test_a_file_is_written_read_listed_and_deleted(agent: Agent, name: str) -> None:
+    text = agent.text("write_file", path="src/a.py", content="n = 41\n", session=name)
+    assert text == "src/a.py was made: 7 bytes."
+    assert "was added to: 14 bytes" in agent.text("write_file", path="src/a.py", content="n += 1\n", append=True, session=name)
+    ran = agent.text("execute_code", code="exec(open('src/a.py').read())\nprint(n)", session=name)
+    assert "42" in ran.splitlines()
+    read = agent.call("read_file", path="src/a.py", session=name)
+    assert text_of(read) == "n = 41\nn += 1\n\n[src/a.py, from byte 0 of 14; this is the end]"
+    assert read.meta is not None
+    assert read.meta["kernelexec/file"]["total_bytes"] == 14
+    listed = found(agent, "list_files", recursive=True, pattern="*.py", session=name)
+    assert listed == {"entries": [{"path": "src/a.py", "kind": "file", "size_bytes": 14}], "total": 1, "complete": True}
+    assert "was replaced: 0 bytes" in agent.text("write_file", path="src/a.py", content="", session=name)
+    deleted = found(agent, "delete_files", path="src", recursive=True, session=name)
+    assert deleted == {"deleted": ["src"], "deleted_total": 1, "refused": [], "refused_total": 0, "complete": True}
+
+
+def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
+    whole = "".join(f"line {number}\n" for number in range(8000))
+    agent.call("write_file", path="long.txt", content=whole, session=name)
+    first = agent.text("read_file", path="long.txt", session=name)
+    assert first.endswith(f"\n[long.txt, from byte 0 of {len(whole)}; read on with offset=20000]")
+    rest = agent.text("read_file", path="long.txt", offset=20000, limit=10**9, session=name)
+    assert first.rpartition("\n[")[0] + rest.rpartition("\n[")[0] == whole
+    assert "(nothing)" in agent.text("read_file", path="long.txt", offset=10**6, session=name)
+
+
+def test_a_file_that_is_no_text_says_so(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="open('raw', 'wb').write(bytes(range(256)))", session=name)
+    assert "this is the end; bytes that are no UTF-8 are shown as \N{REPLACEMENT CHARACTER}]" in agent.text(
+        "read_file", path="raw", session=name
+    )
+
+
+def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="for n in 'abc': open(n + '.tmp', 'w').write(n)\nopen('x.log', 'w')", session=name)
+    agent.call("read_file", path="a.tmp", session=name)
+    done = found(agent, "delete_files", include=["*.tmp", "*.log"], exclude=["c.*"], session=name)
+    assert done["deleted"] == ["a.tmp", "x.log"]
+    why = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
+    assert done["refused"] == [{"path": "b.tmp", "why": why}]
+
+
+def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="for n in range(600): open(f'f{n}', 'w').close()", session=name)
+    listed = found(agent, "list_files", pattern="f*", session=name)
+    assert (len(listed["entries"]), listed["total"], listed["complete"]) == (500, 600, True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "why"),
+    [
+        ("read_file", {"path": "nothing"}, "nothing does not exist: list the directory"),
+        ("read_file", {"path": "../x"}, "name it without '..'"),
+        ("read_file", {"path": "/etc/passwd"}, "'/etc/passwd' is outside of what may be named: "),
+        ("read_file", {"path": "~/.ssh/id_rsa"}, "'~' is no home here"),
+        ("read_file", {"path": "link"}, "link is left alone: a symbolic link is there"),
+        ("read_file", {"path": "pipe"}, "pipe is left alone: it is no plain file"),
+        ("read_file", {"path": "a\0b"}, "without NUL characters"),
+        ("read_file", {"path": "here", "limit": 1}, "limit=1: it is a number of bytes, from 4"),
+        ("read_file", {"path": "here", "offest": 1}, "'offest' is no argument (did you mean 'offset'?)"),
+        ("write_file", {"path": "link", "content": "x"}, "link is left alone: a symbolic link is there"),
+        (
+            "write_file",
+            {"path": "x", "content": "x" * 150_001},
+            "one call writes 150000 at most: write the rest",
+        ),
+        ("write_file", {"path": "."}, "content is missing"),
+        ("list_files", {"path": "here/x"}, "is no directory"),
+        ("list_files", {"pattern": "/x"}, "a pattern is relative to the directory"),
+        ("list_files", {"session": "a b"}, "session name 'a b'"),
+        ("delete_files", {}, "Give either path, or include"),
+        ("delete_files", {"path": "here", "include": ["*"]}, "Give either path, or include"),
+        ("delete_files", {"include": ["*"], "recursive": True}, "recursive goes with path"),
+        ("delete_files", {"path": "here", "exclude": ["*"]}, "nothing was deleted"),
+        ("delete_files", {"include": []}, "include names no pattern"),
+        ("delete_files", {"path": "here"}, "here has not been read: read it first"),
+        ("delete_files", {"path": "."}, "is not deleted"),
+    ],
+)
+def test_what_makes_no_sense_or_is_refused_is_an_error_with_the_reason(
+    agent: Agent, tool: str, arguments: dict[str, Any], why: str
+) -> None:
+    made = "import os\nfor name in ('link', 'pipe', 'here'):\n    if os.path.lexists(name): os.remove(name)\n"
+    made += "os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe'); open('here', 'w').close()"
+    agent.call("execute_code", code=made, session="refusals")
+    refused = agent.call(tool, **({"session": "refusals"} | arguments))
+    assert refused.is_error
+    assert why in text_of(refused)
+    assert "root:" not in text_of(refused)
+    listed = found(agent, "list_files", session="refusals")
+    assert {"here", "link", "pipe"} == {row["path"] for row in listed["entries"] if ".ipynb" not in row["path"]}

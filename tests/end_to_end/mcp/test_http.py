@@ -1,0 +1,293 @@
+"""The server over HTTP: each agent its own kernels, whoever else is served, and nothing left when it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.exceptions import McpError
+from httpx2 import TransportError
+from mcp.types import INVALID_PARAMS
+
+from kernelexec.mcp.callers import Caller
+from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, environment, kernelexec, names, refused
+from tests.end_to_end.cli.test_running import appears
+from tests.end_to_end.mcp.test_stdio import STUBBORN
+from tests.support.mcp_clients import ERAS, Agent, connected, text_of
+
+
+class Server:
+    """A running server, and how it is reached."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self.process = process
+        self.url = url
+
+    @contextmanager
+    def client(self, era: str = "auto", /, options: dict[str, Any] | None = None, **headers: str) -> Iterator[Agent]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        with connected(StreamableHttpTransport(self.url, headers=named), era, **(options or {})) as agent:
+            yield agent
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.url.split("/")[2].split(":")
+        return host, int(port)
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+        connection = HTTPConnection(*self.address, timeout=BOUND)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            said = answer.read()
+            return answer.status, json.loads(said) if said.startswith(b"{") else said
+        finally:
+            connection.close()
+
+
+@contextmanager
+def serving(cwd: Path, *args: str, **env: str) -> Iterator[Server]:
+    words = [COMMAND, "mcp", "--http", *LOCAL, *(args if "--socket" in args else ("--port", "0", *args))]
+    with (
+        (cwd / "stderr.txt").open("wb") as stderr,
+        subprocess.Popen(words, cwd=cwd, env=environment(**env), stdin=subprocess.DEVNULL, stderr=stderr) as process,
+    ):
+        try:
+            end = time.monotonic() + BOUND
+            while not (said := [line for line in (cwd / "stderr.txt").read_text().splitlines() if "serving MCP at" in line]):
+                assert process.poll() is None, (cwd / "stderr.txt").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.05)  # another process says it in a file
+            yield Server(process, said[0].rpartition(" ")[2])
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("http")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_each_agent_has_a_kernel_of_its_own_under_the_same_name(server: Server, era: str) -> None:
+    with server.client(era, x_kernelexec_agent=f"a-{era}") as one, server.client(era, x_kernelexec_agent=f"b-{era}") as other:
+        assert "state kept" in one.text("execute_code", code="x = 'one'")
+        assert "NameError" in other.text("execute_code", code="x")
+        assert [row["name"] for row in one.rows("list_sessions", "sessions")] == ["default"]
+        spaces = {agent.rows("list_sessions", "sessions")[0]["workspace"] for agent in (one, other)}
+        assert len(spaces) == 2
+    with server.client("legacy" if era == "auto" else "auto", x_kernelexec_agent=f"a-{era}") as again:
+        assert "'one'" in again.text("execute_code", code="x")  # whatever connection, and whatever protocol
+
+
+def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
+    with server.client() as agent:
+        for name, value in (("m1", "1"), ("m2", "2")):
+            meta = {"kernelexec/agent": name}
+            call = {"code": f"mine = {value}"}
+            agent.do("call_tool", "execute_code", call, meta=meta)
+        told = agent.do("call_tool", "execute_code", {"code": "mine"}, meta={"kernelexec/agent": "m1"})
+        assert text_of(told).splitlines()[1] == "1"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: str) -> None:
+    with (
+        pytest.raises(McpError, match=r"x-kernelexec-agent: 'nnn.* names no agent") as caught,
+        server.client(era, x_kernelexec_agent="n" * 201) as agent,
+    ):
+        agent.do("list_prompts")
+    assert caught.value.code == INVALID_PARAMS
+
+
+def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -> None:
+    with server.client(x_kernelexec_agent="many-1") as one, server.client(x_kernelexec_agent="many-2") as other:
+        asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(50) for agent in (one, other)]
+        pids = [text_of(call.result(BOUND)).splitlines()[1] for call in asked]
+        assert len(set(pids[::2])) == len(set(pids[1::2])) == 1
+        assert set(pids[::2]) != set(pids[1::2])
+
+
+def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
+    with server.client("legacy") as one, server.client("legacy") as other:
+        one.text("execute_code", code="x = 1")
+        assert "1" in one.text("execute_code", code="x").splitlines()[1]
+        assert "NameError" in other.text("execute_code", code="x")
+
+
+def test_who_cannot_be_known_is_told_to_make_a_handle(server: Server) -> None:
+    with server.client() as agent:
+        assert "call create_session" in agent.text("execute_code", code="1")
+        assert agent.call("execute_command", command="true").structured_content["exit_code"] == -1  # type: ignore[index]
+        assert agent.rows("list_sessions", "sessions") == []
+        made = agent.call("create_session").structured_content
+    assert made is not None
+    with server.client() as again:
+        handle = made["session"]
+        assert f"session {handle}" in again.text("execute_code", code="x = 41", session=handle)
+        begun = again.call("execute_code", code="import time; time.sleep(1); x + 1", session=handle, wait=0)
+        execution = begun.meta["kernelexec/result"]["execution_id"]  # type: ignore[index]
+        assert "No open session of yours knows" in again.text("wait_execution", execution_id=execution)
+        assert "42" in again.text("wait_execution", execution_id=execution, session=handle)
+        again.text("close_session", session=handle)
+        assert "No session" in again.text("execute_code", code="1", session=handle)
+
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "execute_code": {"code": "1"},
+    "execute_command": {"command": "true"},
+    "interrupt_kernel": {},
+    "restart_kernel": {},
+    "close_session": {},
+    "list_variables": {},
+    "start_background": {"command": "true"},
+    "background_output": {"command_id": "shell_00000000"},
+    "kill_background": {"command_id": "shell_00000000"},
+    "list_background": {},
+    "run_tests": {"cases": ["True"]},
+    "install_packages": {"packages": ["six"]},
+    "list_files": {},
+    "read_file": {"path": "a"},
+    "write_file": {"path": "a", "content": "b"},
+    "delete_files": {"path": "a"},
+    "wait_execution": {"execution_id": "0" * 32},
+    "read_output": {"execution_id": "0" * 32},
+}
+
+
+def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    alice, bob = (made(tmp_path, tokens, name) for name in ("alice", "bob"))
+    with serving(tmp_path, "--tokens", str(tokens)) as server:
+        with server.client(authorization=f"Bearer {alice}") as agent:
+            handle = agent.call("create_session").structured_content["session"]  # type: ignore[index]
+            agent.text("execute_code", code="secret = 1", session=handle)
+            known = {tool["name"] for tool in [found.model_dump() for found in agent.do("list_tools")]}
+            assert known == {*TOOLS, "create_session", "list_sessions"}
+        invented = "ks-" + "0" * 32
+        with server.client(authorization=f"Bearer {bob}") as agent:
+            for tool, arguments in TOOLS.items():
+                asked = [agent.call(tool, **arguments, session=session) for session in (handle, invented)]
+                told = [(call.is_error, text_of(call).replace(handle, invented)) for call in asked]
+                assert told[0] == told[1], tool
+                assert "is open" in told[0][1], tool
+        with server.client(authorization=f"Bearer {alice}") as agent:
+            assert agent.text("execute_code", code="secret", session=handle).splitlines()[1] == "1"
+
+
+def made(cwd: Path, tokens: Path, name: str, *args: str) -> str:
+    done = kernelexec(cwd, "mcp-token", name, "--tokens", str(tokens), *args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_tokens_say_who_is_who_and_what_they_may(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    alice, reader = made(tmp_path, tokens, "alice"), made(tmp_path, tokens, "alice", "--scope", "read")
+    bob = made(tmp_path, tokens, "bob")
+    with serving(tmp_path, "--tokens", str(tokens)) as server:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {alice}"}):
+            status, _ = server.ask("POST", "/mcp", b"{}", **headers)
+            assert status == 401
+        assert server.ask("GET", "/healthz")[0] == 200
+        with server.client(authorization=f"Bearer {alice}") as agent:
+            agent.text("execute_code", code="x = 1")
+        with server.client(authorization=f"Bearer {reader}") as agent:
+            assert [row["name"] for row in agent.rows("list_variables", "variables")] == ["x"]
+            for tool in ("execute_code", "write_file", "close_session", "create_session"):
+                assert "needs a token with the scope execute" in agent.text(tool, **TOOLS.get(tool, {}))
+        with server.client(authorization=f"Bearer {bob}") as agent:
+            assert agent.rows("list_sessions", "sessions") == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_everything_ends_in_time_also_while_a_cell_runs(
+    tmp_path: Path, short_path: Path, end: signal.Signals, era: str
+) -> None:
+    private = short_path / "private"
+    private.mkdir(mode=0o700)
+    with serving(tmp_path, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as server:
+        family: list[psutil.Process] = []
+        with (
+            suppress(TransportError),
+            server.client(era, x_kernelexec_agent="a") as agent,
+        ):  # it hears of the end in its own way
+            agent.start("execute_code", code=STUBBORN)
+            workspace = tmp_path / "workspaces" / Caller(agent="name a").session("default")
+            appears(server.process, workspace / "begun")  # type: ignore[arg-type]
+            family = psutil.Process(server.process.pid).children(recursive=True)
+            began = time.monotonic()
+            server.process.send_signal(end)
+            status, took = server.process.wait(BOUND), time.monotonic() - began
+        assert (status, took < 5) == (128 + end, True)
+        gone, left = psutil.wait_procs(family, timeout=5)
+        assert (left, len(gone)) == ([], len(family))
+        assert len(family) >= 2
+    assert "Traceback" not in (tmp_path / "stderr.txt").read_text()
+    assert names(private) == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_goes_away_or_gives_up_leaves_the_kernel_in_step(server: Server, era: str) -> None:
+    name = f"leaver-{era}"
+    with server.client(era, x_kernelexec_agent=name) as agent:
+        agent.text("execute_code", code="x = 1")
+        call = agent.start("execute_code", code="import time\nopen('begun', 'w').close()\ntime.sleep(60)")
+        place = Path(agent.rows("list_sessions", "sessions")[0]["workspace"]) / "begun"
+        appears(server.process, place)  # type: ignore[arg-type]
+        call.cancel()
+        began = time.monotonic()
+        assert agent.text("execute_code", code="x").splitlines()[1] == "1"
+        assert time.monotonic() - began < 20  # the cell was interrupted: it would run for a minute
+
+
+def test_a_unix_socket_is_this_users_alone(tmp_path: Path, short_path: Path) -> None:
+    path = short_path / "s"
+    for _ in range(2):  # what a killed server has left is no obstacle
+        with serving(tmp_path, "--socket", str(path)):
+            assert path.stat().st_mode & 0o777 == 0o600
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+                asking.connect(str(path))
+                asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert asking.recv(100).startswith(b"HTTP/1.1 200")
+    assert path.exists()
+
+
+def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path, short_path: Path) -> None:
+    path = short_path / "s"
+    with serving(tmp_path, "--socket", str(path)) as first:
+        path.unlink()
+        second = tmp_path / "second"
+        second.mkdir()
+        with serving(second, "--socket", str(path)) as successor:
+            first.process.send_signal(signal.SIGTERM)
+            first.process.wait(BOUND)
+            assert path.is_socket()
+            successor.process.send_signal(signal.SIGTERM)
+            successor.process.wait(BOUND)
+    assert not path.exists()
+
+
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:
+    taken = server.url.split(":")[2].split("/")[0]
+    for args, why in (
+        (("--http", "--host", "0.0.0.0"), "--tokens"),  # noqa: S104 - that is refused
+        (("--port", "9000"), "give --http too"),
+        (("--http", "--port", "99999"), "port=99999"),
+        (("--http", "--port", taken), "cannot listen there"),
+        (("--http", "--tokens", "none"), "cannot be read"),
+    ):
+        assert why in refused(kernelexec(tmp_path, "mcp", "--isolation", "local", *args)), args

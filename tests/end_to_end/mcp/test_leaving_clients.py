@@ -1,0 +1,141 @@
+"""Clients that leave amid a cell, over HTTP: what becomes of it is what the README says, and the next cell is in step."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.cli.test_command import BOUND
+from tests.end_to_end.mcp.test_http import Server, serving
+from tests.support.engine import MINIMAL, needs_engine
+from tests.support.mcp_clients import ERAS, Agent, record_of, text_of
+
+CLIENT = """
+import asyncio, sys
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
+
+async def main():
+    url, era, agent, timeout = sys.argv[1:]
+    transport = StreamableHttpTransport(url, headers={"x-kernelexec-agent": agent})
+    async with Client(transport, mode=era, timeout=float(timeout)) as client:
+        code = "open('begun', 'w').close()\\nimport time\\nfor n in range(600): time.sleep(0.1)"
+        await client.call_tool("execute_code", {"code": code, "timeout": 70, "wait": 60})
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("leaving")) as found:
+        yield found
+
+
+def left(server: Server, agent: Agent, era: str, name: str, *, how: str) -> float:
+    """Have a client begin a cell and leave; when it left."""
+    agent.text("execute_code", code="x = 41")
+    place = Path(agent.rows("list_sessions", "sessions")[0]["workspace"], "begun")
+    words = [sys.executable, "-c", CLIENT, server.url, era, name, "2" if how == "times out" else "60"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as client:
+        end = time.monotonic() + BOUND
+        while not place.exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)  # a cell says that it runs by a file
+        if how == "killed":
+            client.kill()
+        client.wait(BOUND)
+        return time.monotonic()
+
+
+@pytest.mark.parametrize("how", ["killed", "times out"])
+def test_a_client_of_today_that_leaves_takes_its_cell_along(server: Server, how: str) -> None:
+    name = f"today {how}"
+    with server.client("auto", x_kernelexec_agent=name) as agent:
+        gone = left(server, agent, "auto", name, how=how)
+        said = agent.text("execute_code", code="x + 1")
+        assert said.splitlines()[1] == "42"
+        assert time.monotonic() - gone < 1 + 1  # in step within a second, and the machine may be busy
+
+
+def test_an_old_client_that_is_killed_leaves_its_cell_running(server: Server) -> None:
+    with server.client("legacy", x_kernelexec_agent="old killed") as agent:
+        left(server, agent, "legacy", "old killed", how="killed")
+        [row] = agent.rows("list_sessions", "sessions")
+        [running] = row["executions"]
+        assert row["busy"]
+        ended = agent.call("interrupt_kernel")
+        assert record_of(ended)["execution_id"] == running["execution_id"]
+        assert agent.text("execute_code", code="x + 1").splitlines()[1] == "42"
+
+
+def test_an_old_client_that_times_out_takes_its_cell_along(server: Server) -> None:
+    with server.client("legacy", x_kernelexec_agent="old times out") as agent:
+        left(server, agent, "legacy", "old times out", how="times out")
+        assert agent.text("execute_code", code="x + 1").splitlines()[1] == "42"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_cancelled_call_interrupts_its_cell(server: Server, era: str) -> None:
+    with server.client(era, x_kernelexec_agent=f"cancels {era}") as agent:
+        agent.text("execute_code", code="x = 41")
+        place = Path(agent.rows("list_sessions", "sessions")[0]["workspace"], "begun")
+        call = agent.start("execute_code", code="open('begun', 'w').close(); import time; time.sleep(60)", timeout=70)
+        end = time.monotonic() + BOUND
+        while not place.exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)  # as above
+        call.cancel()
+        began = time.monotonic()
+        assert agent.text("execute_code", code="x + 1").splitlines()[1] == "42"
+        assert time.monotonic() - began < 1 + 1
+
+
+def collected(agent: Agent, execution_id: str, **more: Any) -> tuple[str, list[int]]:
+    """Wait for an execution bit by bit: the last answer, and the numbers that all of them printed."""
+    cursor, numbers = 0, list[int]()
+    end = time.monotonic() + BOUND
+    while time.monotonic() < end:
+        answer = agent.call("wait_execution", execution_id=execution_id, wait=0.5, cursor=cursor, **more)
+        said = text_of(answer)
+        assert not answer.is_error, said
+        numbers += map(int, re.findall(r"^n=(\d+)$", said, re.MULTILINE))
+        record = record_of(answer)
+        if record["status"] != "running":
+            return said, numbers
+        cursor = record["cursor"]
+    raise TimeoutError
+
+
+@needs_engine
+@pytest.mark.parametrize("era", ERAS)
+def test_a_long_cell_outlives_its_client_and_its_server(era: str, tmp_path: Path) -> None:
+    options = ("--isolation", "container", "--image", MINIMAL)
+    code = "import time\nfor n in range(60):\n    print(f'n={n}', flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+    with serving(tmp_path, *options) as server:
+        with server.client(era) as agent:
+            handle = agent.call("create_session").structured_content["session"]  # type: ignore[index]
+            agent.text("execute_code", code="x = 41", session=handle)
+            begun = agent.call("execute_code", code=code, session=handle, wait=0.5, timeout=60)
+            execution_id = record_of(begun)["execution_id"]
+            assert record_of(begun)["status"] == "running"
+        with server.client(era) as agent:  # a second connection
+            seen = agent.text("wait_execution", execution_id=execution_id, session=handle, wait=0.5)
+            assert "n=0\nn=1\n" in seen
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(BOUND)
+    with serving(tmp_path, *options) as server, server.client(era) as agent:
+        last, numbers = collected(agent, execution_id, session=handle)
+        assert numbers == list(range(60))
+        assert "42" in last.splitlines()
+        assert "state kept" in last
+        assert agent.text("execute_code", code="x", session=handle).splitlines()[1] == "42"
+        agent.text("close_session", session=handle)

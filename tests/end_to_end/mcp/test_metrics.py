@@ -1,0 +1,75 @@
+"""The figures of a server over HTTP: what they count is what happened, and who may see them."""
+
+from __future__ import annotations
+
+from http.client import HTTPConnection
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.end_to_end.cli.test_command import BOUND
+from tests.end_to_end.mcp.test_http import Server, made, serving
+from tests.support.mcp_clients import record_of
+
+
+def figures(server: Server, **headers: str) -> dict[str, float]:
+    """All samples, each by its name and the values of its labels, in the order of those."""
+    status, said = server.ask("GET", "/metrics", b"", **headers)
+    assert status == 200
+    families = text_string_to_metric_families(said.decode())
+    found = (one for family in families for one in family.samples)
+    return {" ".join([one.name, *(value for _, value in sorted(one.labels.items()))]): one.value for one in found}
+
+
+def test_the_figures_are_what_happened(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        before = figures(server)
+        assert before["kernelexec_sessions"] == before["kernelexec_cells_running"] == 0
+        assert before["process_resident_memory_bytes"] > 10_000_000
+        with server.client(x_kernelexec_agent="a") as agent:
+            agent.call("execute_code", code="print('x' * 100)")
+            agent.call("execute_code", code="1 / 0")
+            agent.call("execute_command", command="sleep 0.2", session="other")
+            agent.call("execute_code", code="import os; os._exit(1)", session="other")
+            agent.call("execute_code", code="1", language="klingon")
+            agent.call("read_output", execution_id="0" * 32)
+            agent.call("no_tool_at_all")
+            begun = agent.call("execute_code", code="import time; time.sleep(600)", wait=0.2)
+            amid = figures(server)
+            agent.call("interrupt_kernel")
+            agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
+            agent.call("close_session", session="other")
+        after = figures(server)
+    assert (amid["kernelexec_sessions"], amid["kernelexec_cells_running"]) == (2, 1)
+    assert (after["kernelexec_sessions"], after["kernelexec_cells_running"]) == (1, 0)
+    assert after["kernelexec_cells_total code kept ok"] == 1
+    assert after["kernelexec_cells_total code kept error"] == 2  # one that failed, one that was interrupted
+    assert after["kernelexec_cells_total code lost error"] == 1
+    assert after["kernelexec_cells_total command kept ok"] == 1
+    assert 0.2 < after["kernelexec_cell_seconds_sum command"] < 60
+    assert after["kernelexec_output_bytes_total"] >= 101
+    assert after["kernelexec_kernels_total  started"] >= 2
+    assert after["kernelexec_kernels_total exited died"] == 1
+    assert after["kernelexec_calls_total error read_output"] == 1
+    assert after["kernelexec_calls_total error unknown"] == 1
+    assert after["kernelexec_calls_total ok execute_code"] == 4
+    assert after["kernelexec_call_seconds_count execute_code"] == 5
+    assert not any("no_tool_at_all" in name or " a" in name for name in after)
+
+
+def test_who_may_see_them(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    runner, looker = made(tmp_path, tokens, "runner"), made(tmp_path, tokens, "prometheus", "--scope", "admin")
+    with serving(tmp_path, "--tokens", str(tokens)) as server:
+        assert server.ask("GET", "/metrics")[0] == 401
+        assert server.ask("GET", "/metrics", authorization="Bearer nonsense")[0] == 401
+        assert server.ask("GET", "/metrics", authorization=f"Bearer {runner}")[0] == 403
+        assert figures(server, authorization=f"Bearer {looker}")["kernelexec_sessions"] == 0
+        with server.client(authorization=f"Bearer {looker}") as agent:
+            assert "needs a token with the scope execute" in agent.text("execute_code", code="1")
+            assert "needs a token with the scope" in agent.text("list_sessions")
+        host, port = server.url.split("/")[2].split(":")
+        connection = HTTPConnection(host, int(port), timeout=BOUND)
+        connection.request("GET", "/metrics", headers={"Host": "evil.example", "Authorization": f"Bearer {looker}"})
+        assert connection.getresponse().status == 403
+        connection.close()

@@ -1,0 +1,64 @@
+"""A provider out of a module of the operator's: who its users are, what they may, and what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.cli.test_command import kernelexec
+
+BROKEN = """
+import os
+def needs(): os.environ["MISSING_SECRET"]
+def leaves(): raise SystemExit("no configuration")
+number = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--auth", "auth.py"], "MODULE:NAME or FILE.py:NAME of a provider is expected"),
+        (["--auth", "nowhere.py:provider"], "--auth nowhere.py: there is no such file"),
+        (["--auth", "no.such.module:provider"], "--auth no.such.module: there is no such module for"),
+        (["--auth", "wrong.py:provider"], "--auth wrong.py: it cannot be imported: SyntaxError"),
+        (["--auth", "lacking.py:provider"], "it cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        (["--auth", "broken.py:provider"], "--auth broken.py:provider: there is no 'provider' in it"),
+        (["--auth", "broken.py:needs"], "it failed: KeyError: 'MISSING_SECRET'"),
+        (["--auth", "broken.py:leaves"], "it failed: SystemExit: no configuration"),
+        (["--auth", "broken.py:number"], "it is of the class int: an AuthProvider of fastmcp is expected"),
+        (["--auth", "kernelexec.mcp.scopes:SCOPES"], "it is of the class tuple"),
+        (["--auth", "auth.py:provider", "--auth-scopes", "execute,all"], "'all' is no scope: there are read, execute, admin"),
+        (["--auth-scopes", "execute"], "give --auth too"),
+        (["--auth", "broken.py:number", "--jwt-keys", "https://x", "--jwt-issuer", "i", "--jwt-audience", "a"], "one of them"),
+        (["--host", "192.0.2.1"], "give --tokens FILE (`kernelexec mcp-token` makes one), --jwt-keys or --auth"),
+    ],
+    ids=str,
+)
+def test_what_is_no_provider_is_refused_before_anything_is_served(options: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "wrong.py").write_text("def")
+    (tmp_path / "lacking.py").write_text("import no_such_module")
+    done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", *options)
+    assert done.returncode == 125
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--tokens", "--auth", "--jwt-keys"])
+def test_what_cells_could_change_does_not_say_who_may_call(option: str, tmp_path: Path) -> None:
+    own = tmp_path / "work" / "one"
+    own.mkdir(parents=True)
+    (own / "auth.py").write_text("raise SystemExit('it was run')")
+    given = {"--tokens": "work/one/auth.py", "--auth": "work/one/auth.py:provider", "--jwt-keys": "work/one/auth.py"}[option]
+    more = ["--jwt-issuer", "i", "--jwt-audience", "a"] if option == "--jwt-keys" else []
+    (tmp_path / "link").symlink_to(own)
+    for place in (given, given.replace("work/one", "link")):
+        done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", "--workspace", "work", option, place, *more)
+        assert done.returncode == 125
+        assert "it lies where a session works, whose cells could change it" in " ".join(done.stderr.split())
+
+
+def test_a_provider_is_of_a_server_over_http(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--auth", "auth.py:provider")
+    assert (done.returncode, "auth: these are of a server over HTTP" in done.stderr) == (125, True)

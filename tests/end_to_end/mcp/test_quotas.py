@@ -1,0 +1,64 @@
+"""What each client may have at once, and how often it may call; others never pay for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.cli.test_command import BOUND, kernelexec
+from tests.end_to_end.mcp.test_http import Server, made, serving
+from tests.support.mcp_clients import ERAS, text_of
+
+
+def test_the_command_refuses_a_bound_that_is_none(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--max-sessions", "0")
+    assert done.returncode == 125
+    assert "--max-sessions 0: it is a whole number" in done.stderr
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> None:
+    with (
+        server.client(era, x_kernelexec_agent=f"few-{era}") as one,
+        server.client(era, x_kernelexec_agent=f"other-{era}") as other,
+    ):
+        asked = [one.start("execute_code", code="1", session=f"s{number}") for number in range(6)]
+        said = [text_of(call.result(BOUND)) for call in asked]
+        assert sum("You have 2 open sessions, your limit is 2: close_session ends one." in text for text in said) == 4
+        assert "your limit is 2" in one.text("create_session")
+        assert "[ok:" in other.text("execute_code", code="1")
+        opened = [row["name"] for row in one.rows("list_sessions", "sessions")]
+        assert len(opened) == 2
+        assert "[ok:" in one.text("execute_code", code="1", session=opened[0])
+        one.text("close_session", session=opened[0])
+        handle = one.call("create_session").structured_content["session"]  # type: ignore[index]
+        assert "[ok:" in one.text("execute_code", code="1", session=handle)
+        assert "your limit is 2" in one.text("execute_code", code="1", session="another")
+
+
+def test_names_of_agents_are_no_way_around_the_quota_of_who_is_authenticated(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    token = made(tmp_path, tokens, "alice")
+    with serving(tmp_path, "--tokens", str(tokens), "--max-sessions", "1") as server:
+        with server.client(authorization=f"Bearer {token}", x_kernelexec_agent="one") as agent:
+            assert "[ok:" in agent.text("execute_code", code="1")
+        with server.client(authorization=f"Bearer {token}", x_kernelexec_agent="two") as agent:
+            assert "your limit is 1" in agent.text("execute_code", code="1")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    place = tmp_path_factory.mktemp("quotas")
+    with serving(place, "--max-sessions", "2", "--calls-per-minute", "30") as found:
+        yield found
+
+
+def test_a_client_that_calls_too_often_is_told_when_to_call_again(server: Server) -> None:
+    with server.client(x_kernelexec_agent="often") as often, server.client(x_kernelexec_agent="seldom") as seldom:
+        for _ in range(40):
+            often.do("list_tools")
+        said = [often.text("list_sessions") for _ in range(40)]
+        assert sum("Too many calls: 30 a minute are allowed here." in text for text in said) >= 5
+        assert not seldom.call("list_sessions").is_error

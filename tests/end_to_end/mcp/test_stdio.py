@@ -1,0 +1,218 @@
+"""The server as a process: what goes over its streams, and that nothing is left when it ends, however that comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kernelexec.mcp.stdio_transport import Lines, refusal
+from tests.end_to_end.cli.test_command import AWAY, BOUND, COMMAND, environment, kernelexec, names, refused
+from tests.end_to_end.cli.test_running import appears
+from tests.support.mcp_clients import ERAS, raw
+
+#: A cell that starts a process in a session of its own, says that it runs, and obeys no interrupt.
+STUBBORN = (
+    "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\nopen('begun', 'w').close()\n"
+    "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
+)
+ENDS = [signal.SIGTERM, signal.SIGINT, None]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("end", ENDS, ids=["SIGTERM", "SIGINT", "EOF"])
+def test_everything_ends_in_time_also_while_a_cell_runs(
+    end: signal.Signals | None, era: str, tmp_path: Path, short_path: Path
+) -> None:
+    private = short_path / "private"
+    private.mkdir(mode=0o700)
+    with raw(tmp_path, era, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as client:
+        client.call("execute_code", code=STUBBORN)
+        appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
+        family = psutil.Process(client.process.pid).children(recursive=True)
+        assert len(family) >= 2
+        began = time.monotonic()
+        if end is None:
+            assert client.process.stdin is not None
+            client.process.stdin.close()
+            client.process.stdin = None
+        else:
+            client.process.send_signal(end)
+        status = client.process.wait(BOUND)
+        assert time.monotonic() - began < 5
+        gone, left = psutil.wait_procs(family, timeout=5)
+        assert left == []
+        assert len(gone) == len(family)
+        messages, stderr = client.end()
+    assert status == (0 if end is None else 128 + end)
+    assert all(message["jsonrpc"] == "2.0" for message in messages)
+    assert "Traceback" not in stderr
+    assert names(private) == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_cancelled_request_interrupts_its_cell_and_the_kernel_is_in_step(era: str, tmp_path: Path) -> None:
+    with raw(tmp_path, era) as client:
+        client.answer(client.call("execute_code", code="x = 5"))
+        number = client.call("execute_code", code="open('begun', 'w').close()\nimport time\ntime.sleep(60)")
+        appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
+        client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        began = time.monotonic()
+        text = client.answer(client.call("execute_code", code="print(x)"))["result"]["content"][0]["text"]
+        assert text.splitlines()[1] == "5"
+        assert time.monotonic() - began < 20
+        client.process.terminate()
+        messages, _ = client.end()
+    assert not [message for message in messages if message.get("id") == number and "result" in message]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_progress_comes_while_a_call_blocks(era: str, tmp_path: Path) -> None:
+    with raw(tmp_path, era) as client:
+        client.progress = "mine"
+        client.answer(client.call("execute_code", code="print('at work', flush=True)\nimport time\ntime.sleep(6)"))
+        told = [json.loads(line)["params"] for line in client.lines if b"notifications/progress" in line]
+    [progress] = told
+    assert (progress["progressToken"], progress["message"]) == ("mine", "5 s: at work")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_nothing_but_the_protocol_is_on_stdout(era: str, tmp_path: Path) -> None:
+    code = "import os, sys\nprint('printed')\nos.write(1, b'raw\\n')\nos.system('echo shell')\nprint('err', file=sys.stderr)"
+    with raw(tmp_path, era) as client:
+        answer = client.answer(client.call("execute_code", code=code))
+        text = answer["result"]["content"][0]["text"]
+        assert all(word in text for word in ("printed", "raw", "shell", "err"))
+        client.process.terminate()
+        messages, stderr = client.end()
+    assert [message["jsonrpc"] for message in messages] == ["2.0"] * len(messages)
+    [line] = stderr.splitlines()
+    assert "isolation=local" in line
+
+
+def test_a_line_that_is_no_message_is_answered_and_harms_nobody(tmp_path: Path) -> None:
+    call = {"name": "execute_code", "arguments": {"code": "print('\ud800')"}}
+    with raw(tmp_path, "legacy") as client:
+        for line, number in (
+            (b"{", None),
+            (b"[]", None),
+            (b"\xff\xfe", None),
+            (json.dumps({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": call}).encode(), 77),
+            (b'{"jsonrpc": "2.0", "id": 78, "method": "tools/call", "params": ' + b"[" * 100_000 + b"}", None),
+        ):
+            client.write(line)
+            answer = client.answer()
+            assert (answer["id"], answer["error"]["code"]) == (number, -32700)
+            assert "could not be read" in answer["error"]["message"]
+        client.write(b"")
+        assert "2" in client.answer(client.call("execute_code", code="1 + 1"))["result"]["content"][0]["text"]
+
+
+def test_a_client_that_stops_reading_does_not_keep_the_server(tmp_path: Path) -> None:
+    with raw(tmp_path, "legacy") as client:
+        for _ in range(50):  # more than a pipe holds
+            client.ask("tools/list")
+        begun = client.call("execute_code", code="open('begun', 'w').close()")
+        assert begun
+        client.process.terminate()
+        assert client.process.wait(5) == 128 + signal.SIGTERM
+
+
+def test_a_client_whose_pipes_break_ends_the_server(tmp_path: Path) -> None:
+    with raw(tmp_path, "legacy") as client:
+        assert client.process.stdout is not None
+        client.process.stdout.close()
+        client.ask("tools/list")
+        assert client.process.wait(BOUND) == 0
+        client.process.stdout = None
+
+
+def test_a_file_can_be_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("{\n")
+    with (tmp_path / "given").open() as given:
+        words = [COMMAND, "mcp", "--isolation", "local"]
+        done = subprocess.run(
+            words, cwd=tmp_path, env=environment(), stdin=given, capture_output=True, check=False, timeout=BOUND
+        )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["error"]["code"] == -32700
+
+
+def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "mcp", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY)
+    assert "containers unless told otherwise" in refused(done)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [(("--timeout", "0"), "timeout=0"), (("--workspace", " "), "is empty"), (("--isolation", "locl"), "did you mean 'local'")],
+)
+def test_an_option_that_makes_no_sense_is_refused(option: tuple[str, str], why: str, tmp_path: Path) -> None:
+    chosen = () if option[0] == "--isolation" else ("--isolation", "local")
+    assert why in refused(kernelexec(tmp_path, "mcp", *chosen, *option))
+
+
+def test_without_fastmcp_the_way_to_install_it_is_said(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
+        "PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name == 'fastmcp' else find(name, *rest))\n"
+        "sys.argv = ['kernelexec', 'mcp', '--isolation', 'local']\nfrom kernelexec.cli import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert "pip install 'kernelexec[mcp]'" in refused(done)
+
+
+def test_the_command_line_does_not_import_it_for_other_commands() -> None:
+    code = (
+        "import sys\nsys.argv = ['kernelexec', '--help']\nfrom kernelexec.cli import main\n"
+        "try:\n    main()\nfinally:\n    assert 'fastmcp' not in sys.modules and 'mcp' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_options_reach_the_sessions(tmp_path: Path) -> None:
+    with raw(tmp_path, "legacy", "--workspace", str(tmp_path / "there"), "--timeout", "0.5") as client:
+        answer = client.answer(client.call("execute_code", code="import os, time\nprint(os.getcwd())\ntime.sleep(60)"))
+        [block] = answer["result"]["content"]
+        assert "ended by timeout" in block["text"]
+        assert str(tmp_path / "there" / "default") in block["text"]
+
+
+def lines_of(content: bytes, limit: int) -> list[bytes]:
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    try:
+        lines = Lines(reading, limit)
+        return list(iter(lines.next, None))
+    finally:
+        os.close(reading)
+
+
+def test_lines_are_taken_apart_and_bounded() -> None:
+    assert lines_of(b"a\n\nbc\nunfinished", 100) == [b"a", b"", b"bc"]
+    [line, after] = lines_of(b"x" * 60_000 + b"\nafter\n", 100)
+    assert after == b"after"
+    assert len(line) <= 60_000
+
+
+def test_a_refusal_names_the_id_only_where_it_is_one() -> None:
+    def number(line: bytes) -> Any:
+        return json.loads(refusal(line))["id"]
+
+    assert number(b'{"id": 5}') == 5
+    assert number(b'{"id": "five"}') == "five"
+    assert number(b'{"id": {}}') is None
+    assert number(b"5") is None

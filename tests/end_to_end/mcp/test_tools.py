@@ -1,0 +1,342 @@
+"""MCP as an agent meets it: a real server process behind fastmcp's stdio client, in both protocol eras."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import kernelexec
+from tests.fuzz.test_mcp_calls import TOOLS
+from tests.support.mcp_clients import ERAS, Agent, connected, record_of, text_of, transport
+
+SEVEN = ["success", "exit_code", "stdout", "stderr", "execution_time", "command", "work_dir"]
+FRAME = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2, 3]})"
+
+
+@pytest.fixture(scope="module", params=ERAS)
+def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    with connected(transport(tmp_path_factory.mktemp("served")), request.param) as found:
+        yield found
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A session of the test's own."""
+    return re.sub(r"\W", "", request.node.originalname)[:60]
+
+
+def structure(result: Any) -> dict[str, Any]:
+    found: dict[str, Any] = result.structured_content
+    assert list(found)[:7] == SEVEN
+    assert not result.is_error
+    return found
+
+
+def test_a_frame_of_one_call_is_plotted_in_the_next(agent: Agent, name: str) -> None:
+    first = agent.call("execute_code", code=FRAME, session=name)
+    assert text_of(first).startswith(f"[ok: session {name}, state kept")
+    assert "(no output)" in text_of(first)
+    plotted = agent.call("execute_code", code="frame.plot();", session=name)
+    assert [block.type for block in plotted.content] == ["text", "image"]
+    assert [block.mime_type for block in plotted.content if block.type == "image"] == ["image/png"]
+    assert plotted.structured_content is None
+    record = record_of(plotted)
+    assert (record["status"], record["state"], record["files"]) == ("ok", "kept", ["outputs/cell-0002-1.png"])
+    assert "outputs" not in record
+
+
+def test_a_long_cell_is_collected_later(agent: Agent, name: str) -> None:
+    code = "import time\nprint('begun')\ntime.sleep(3)\nprint('ended')\n'value'"
+    running = agent.call("execute_code", code=code, session=name, wait=1)
+    record = record_of(running)
+    assert record["status"] == "running"
+    assert "begun" in text_of(running)
+    assert f"wait_execution(execution_id='{record['execution_id']}', cursor={record['cursor']})" in text_of(running)
+    [row] = [row for row in agent.rows("list_sessions", "sessions") if row["name"] == name]
+    assert row["busy"]
+    assert row["executions"] == [{"execution_id": record["execution_id"], "code": "import time"}]
+    ended = agent.call("wait_execution", execution_id=record["execution_id"], cursor=record["cursor"])
+    assert record_of(ended)["status"] == "ok"
+    assert "ended\n'value'" in text_of(ended)
+    assert "begun" not in text_of(ended)
+    whole = agent.text("wait_execution", execution_id=record["execution_id"])
+    assert "begun\nended\n'value'" in whole
+
+
+def test_pictures_of_a_detached_cell_come_with_its_end(agent: Agent, name: str) -> None:
+    code = "import matplotlib.pyplot as plt, time\ntime.sleep(0.5)\nplt.plot([1, 2]);"
+    running = agent.call("execute_code", code=code, session=name, wait=0)
+    ended = agent.call("wait_execution", execution_id=record_of(running)["execution_id"])
+    assert [block.type for block in ended.content] == ["text", "image"]
+
+
+def test_a_failed_cell_is_an_answer_with_its_traceback_and_state(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="x = 5", session=name)
+    failed = agent.call("execute_code", code="print('before')\nx / 0", session=name)
+    assert not failed.is_error
+    assert record_of(failed)["status"] == "error"
+    text = text_of(failed)
+    assert text.startswith(f"[error: session {name}, exit code 1, state kept")
+    assert text.index("before") < text.index("ZeroDivisionError") < text.index("[hint: ")
+    assert "\n5\n" in agent.text("execute_code", code="x", session=name) + "\n"
+
+
+def test_a_lost_state_is_said_with_its_names(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="precious = 1", session=name)
+    text = agent.text("execute_code", code="import os; os._exit(3)", session=name)
+    assert "exit code 3" in text
+    assert "state lost (exited): precious are gone. Import and define again" in text
+
+
+def test_long_output_is_shown_at_both_ends_and_read_on(agent: Agent, name: str) -> None:
+    result = agent.call("execute_code", code="for i in range(20000): print(f'line {i}')", session=name)
+    text, execution_id = text_of(result), record_of(result)["execution_id"]
+    assert len(text) < 20_500
+    assert "line 0\n" in text
+    assert text.endswith("line 19999")
+    found = re.search(rf"read_output\(execution_id='{execution_id}', offset=(\d+)\)", text)
+    assert found is not None
+    page = agent.text("read_output", execution_id=execution_id, offset=int(found[1]), limit=100)
+    shown = text[: text.index("\n[... ")].split("\n", 1)[1]
+    everything = "".join(f"line {i}\n" for i in range(20000))
+    assert shown + page[:50] == everything[: len(shown) + 50]
+    assert "read on with offset=" in page
+    matching = agent.text("read_output", execution_id=execution_id, grep="^line 1999[89]$")
+    assert matching.splitlines()[:2] == ["line 19998", "line 19999"]
+
+
+def test_at_most_four_pictures_are_inline_and_the_others_are_named(agent: Agent, name: str) -> None:
+    code = "import matplotlib.pyplot as plt\nfor n in range(6):\n    plt.plot([n])\n    plt.show()"
+    result = agent.call("execute_code", code=code, session=name)
+    assert [block.type for block in result.content] == ["text"] + ["image"] * 4
+    assert "2 picture(s) not shown here" in text_of(result)
+    assert "see outputs/cell-0001-5.png, outputs/cell-0001-6.png in the workspace" in text_of(result)
+
+
+def test_what_is_too_large_or_no_picture_is_not_sent_as_one(agent: Agent, name: str) -> None:
+    code = (
+        "import os, zlib, struct\nfrom IPython.display import display, Image\n"
+        "part = lambda kind, body: struct.pack('>I', len(body)) + kind + body + struct.pack('>I', zlib.crc32(kind + body))\n"
+        "def picture(side):\n    head = part(b'IHDR', struct.pack('>IIBBBBB', side, side, 8, 2, 0, 0, 0))\n"
+        "    rows = b''.join(b'\\0' + os.urandom(3 * side) for _ in range(side))\n"
+        "    return b'\\x89PNG\\r\\n\\x1a\\n' + head + part(b'IDAT', zlib.compress(rows, 0)) + part(b'IEND', b'')\n"
+        "display(Image(picture(100)))\ndisplay(Image(picture(500)))\n"
+        "display({'image/png': 'bm8gcGljdHVyZQ=='}, raw=True)"
+    )
+    result = agent.call("execute_code", code=code, session=name)
+    assert [block.type for block in result.content] == ["text", "image", "image"]
+    assert all(len(block.data) < 700_000 for block in result.content if block.type == "image")
+    assert "1 picture(s) not shown here" in text_of(result)
+
+
+def test_pictures_together_fit_into_one_answer(agent: Agent, name: str) -> None:
+    code = (
+        "import os, io, base64, PIL.Image\nfrom IPython.display import display\nfile = io.BytesIO()\n"
+        "PIL.Image.frombytes('RGB', (500, 500), os.urandom(750_000)).save(file, 'JPEG', quality=90)\n"
+        "content = base64.b64encode(file.getvalue()).decode()\n"
+        "for _ in range(3): display({'image/jpeg': content}, raw=True)\nlen(content)"
+    )
+    result = agent.call("execute_code", code=code, session=name)
+    assert [block.type for block in result.content] == ["text", "image", "image"]
+    assert sum(len(block.data) for block in result.content if block.type == "image") < 900_000
+    assert "see outputs/cell-0001-3.jpg in the workspace" in text_of(result)
+
+
+def test_a_command_that_works_has_the_seven_fields(agent: Agent, name: str) -> None:
+    agent.call("execute_command", command="mkdir -p sub && cd sub && export MODE=fast", session=name)
+    found = structure(agent.call("execute_command", command="pwd; echo $MODE >&2", session=name))
+    assert (found["success"], found["exit_code"], found["stderr"]) == (True, 0, "fast\n")
+    assert found["stdout"].endswith(f"/workspaces/{name}/sub\n")
+    assert (found["status"], found["state"], found["timed_out"], found["truncated"]) == ("ok", "kept", False, False)
+    assert found["execution_time"] > 0
+    assert found["command"] == "pwd; echo $MODE >&2"
+    assert found["work_dir"] == found["stdout"].strip()
+
+
+def test_a_command_that_fails_has_the_seven_fields(agent: Agent, name: str) -> None:
+    found = structure(agent.call("execute_command", command="echo out; echo err >&2; exit 7", session=name))
+    assert [found[field] for field in SEVEN[:4]] == [False, 7, "out\n", "err\n"]
+    assert found["status"] == "error"
+
+
+def test_a_command_over_its_timeout_keeps_its_output(agent: Agent, name: str) -> None:
+    found = structure(agent.call("execute_command", command="echo first; sleep 60", timeout=0.5, session=name))
+    assert [found[field] for field in SEVEN[:3]] == [False, 124, "first\n"]
+    assert (found["timed_out"], found["state"]) == (True, "kept")
+    assert any("larger timeout" in note for note in found["notes"])
+
+
+def test_a_command_that_still_runs_says_so(agent: Agent, name: str) -> None:
+    found = structure(agent.call("execute_command", command="echo first; sleep 2; echo last", wait=0.8, session=name))
+    assert (found["success"], found["exit_code"], found["status"], found["stdout"]) == (False, None, "running", "first\n")
+    assert "last" in agent.text("wait_execution", execution_id=found["execution_id"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"command": " "}, "command is empty"),
+        ({"command": "ls", "timeout": 0}, "timeout=0"),
+        ({"command": "ls", "work_dir": "missing"}, "does not exist"),
+        ({"command": "ls", "work_dir": "/"}, "outside of the workspace"),
+        ({"command": "a\0b"}, "NUL character"),
+        ({"command": "ls", "session": "../up"}, "session name '../up'"),
+        ({"command": "ls", "wait": -1}, "wait=-1"),
+    ],
+)
+def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments: dict[str, Any], why: str) -> None:
+    found = structure(agent.call("execute_command", **({"session": "refusals"} | arguments)))
+    assert [found[field] for field in (*SEVEN[:3], "execution_time")] == [False, -1, "", 0.0]
+    assert why in found["stderr"]
+    assert found["command"] == arguments["command"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "why"),
+    [
+        ("execute_code", {"code": ""}, "code is empty"),
+        ("execute_code", {"code": "1", "session": "a b"}, "session name 'a b'"),
+        ("execute_code", {"code": "1", "timeout": -1}, "timeout=-1"),
+        ("execute_code", {"code": "1", "tiemout": 1}, "'tiemout' is no argument (did you mean 'timeout'?)"),
+        ("execute_code", {"code": "1", "timeout": "5"}, "timeout: Input should be a valid number (given: '5')"),
+        ("execute_code", {}, "code is missing"),
+        ("wait_execution", {"execution_id": "nobody"}, "No open session of yours knows an execution 'nobody'"),
+        ("read_output", {"execution_id": "nobody"}, "No open session of yours knows an execution 'nobody'"),
+        ("interrupt_kernel", {"session": "defautl"}, "No session 'defautl' is open (did you mean 'default'?)"),
+        ("restart_kernel", {"session": "nobody"}, "execute_code and execute_command make one"),
+        ("list_variables", {"session": "nobody"}, "No session 'nobody' is open"),
+        ("no_tool", {}, "Unknown tool: 'no_tool'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(agent: Agent, tool: str, arguments: dict[str, Any], why: str) -> None:
+    agent.call("execute_code", code="1")
+    refused = agent.call(tool, **arguments)
+    assert refused.is_error
+    assert why in text_of(refused)
+    assert "pydantic" not in text_of(refused)
+
+
+def test_an_interrupt_keeps_the_state_and_gives_the_result(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="x = 5", session=name)
+    running = agent.call("execute_code", code="print('begun')\nimport time; time.sleep(60)", session=name, wait=0.5)
+    interrupted = agent.call("interrupt_kernel", session=name)
+    assert record_of(interrupted)["execution_id"] == record_of(running)["execution_id"]
+    assert "ended by request, state kept" in text_of(interrupted)
+    assert "begun" in text_of(interrupted)
+    assert "Nothing runs" in agent.text("interrupt_kernel", session=name)
+    assert "5" in agent.text("execute_code", code="print(x)", session=name).splitlines()
+
+
+def test_a_restart_is_a_new_kernel_in_the_same_workspace(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="x = 5\nopen('kept', 'w').close()", session=name)
+    assert "kernel_epoch 2" in agent.text("restart_kernel", session=name)
+    text = agent.text("execute_code", code="import os\nprint('x' in globals(), os.path.exists('kept'))", session=name)
+    assert "False True" in text
+
+
+def test_ten_calls_at_once_on_two_sessions_each_get_their_own_answer(agent: Agent) -> None:
+    calls = [agent.start("execute_code", code=f"print('n', {n})", session=f"many{n % 2}") for n in range(10)]
+    assert ["n " + str(n) in text_of(call.result(60)) for n, call in enumerate(calls)] == [True] * 10
+    rows = agent.rows("list_sessions", "sessions")
+    epochs = {row["name"]: row["kernel_epoch"] for row in rows if row["name"].startswith("many")}
+    assert epochs == {"many0": 1, "many1": 1}
+
+
+def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> None:
+    tools = agent.do("list_tools")
+    assert [tool.name for tool in tools] == list(TOOLS)
+    for tool in tools:
+        assert "persist" in tool.description
+        assert tool.input_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        for argument in tool.input_schema["properties"].values():
+            assert argument["description"]
+            assert "type" in argument or [option["type"] for option in argument["anyOf"]][1:] == ["null"]
+    described = {tool.name: tool.description for tool in tools}
+    assert "wait_execution(execution_id)" in described["execute_code"]
+    assert "Example" in described["execute_code"]
+    structured = [tool.name for tool in tools if tool.output_schema is not None]
+    background = ["start_background", "background_output", "kill_background", "list_background"]
+    assert structured == [
+        "execute_command",
+        "create_session",
+        "list_sessions",
+        "list_variables",
+        *background,
+        "run_tests",
+        "install_packages",
+        "list_files",
+        "delete_files",
+    ]
+    assert agent.do("list_tools") == tools
+
+
+def test_the_server_says_who_it_is_and_how_it_works(agent: Agent) -> None:
+    instructions, who = agent.client.instructions or "", agent.client.server_info
+    assert who is not None
+    assert (who.name, who.version) == ("kernelexec", kernelexec.__version__)
+    for word in ("persist", "workspace", "wait_execution", "state lost", "60 s"):
+        assert word in instructions
+
+
+def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code=FRAME, session=name)
+    agent.call("execute_code", code="import time; time.sleep(60)", session=name, wait=0.3)
+    [frame] = [row for row in agent.rows("list_variables", "variables", session=name) if row["name"] == "frame"]
+    assert frame["type"].endswith("DataFrame")
+    assert frame["shape"] == [3, 1]
+    agent.call("interrupt_kernel", session=name)
+
+
+def test_code_is_tested_apart_from_the_session(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="x = 1", session=name)
+    cases = ["half(4) == 2", "half(x) == 2", "x.none", "import os; os._exit(0)"]
+    found = agent.call("run_tests", code="def half(n): return n / 2", cases=cases, session=name).structured_content
+    assert found is not None
+    assert (found["ok"], found["summary"], found["error"]) == (False, "1 PASS, 1 FAIL, 2 ERROR", None)
+    assert [case["verdict"] for case in found["cases"]] == ["PASS", "FAIL", "ERROR", "ERROR"]
+    assert found["cases"][1]["message"] == "half(x) == 2 does not hold; half(x) is 0.5"
+    refused = agent.call("run_tests", code="!sudo ls", cases=["True"], session=name)
+    assert refused.is_error
+    assert "rule 'sudo'" in text_of(refused)
+    assert agent.call("run_tests", cases=[], session=name).is_error
+
+
+def test_commands_run_beside_cells(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="import time; time.sleep(60)", session=name, wait=0.3)
+    started = agent.call("start_background", command="echo begun; sleep 300", session=name).structured_content
+    assert started is not None
+    assert started["status"] == "running"
+    command = {"command_id": started["command_id"], "session": name}
+    while not (seen := agent.call("background_output", **command).structured_content or {})["stdout"]:
+        time.sleep(0.05)
+    assert (seen["status"], seen["stdout"], seen["lines_left_out"]) == ("running", "begun\n", 0)
+    killed = agent.call("kill_background", **command).structured_content
+    assert killed is not None
+    assert (killed["status"], killed["exit_code"]) == ("killed", 143)
+    assert [row["status"] for row in agent.rows("list_background", "commands", session=name)] == ["killed"]
+    refused = agent.call("start_background", command="sudo ls", session=name)
+    assert refused.is_error
+    assert "rule 'sudo'" in text_of(refused)
+    assert agent.call("background_output", command_id="shell_none", session=name).is_error
+    agent.call("interrupt_kernel", session=name)
+
+
+def test_code_may_be_of_another_language(agent: Agent, name: str) -> None:
+    assert "3\n" in agent.text("execute_code", code="echo $((1 + 2))", language="bash", session=name) + "\n"
+    refused = agent.call("execute_code", code="1", language="klingon", session=name)
+    assert refused.is_error
+    assert "klingon" in text_of(refused)
+
+
+def test_a_request_that_is_sent_again_runs_once(agent: Agent, name: str) -> None:
+    code = "n = globals().get('n', 0) + 1\nprint('n is', n)"
+    first = agent.call("execute_code", code=code, session=name, request_id="mine")
+    again = agent.call("execute_code", code=code, session=name, request_id="mine")
+    assert record_of(first)["execution_id"] == record_of(again)["execution_id"]
+    assert "n is 1" in text_of(again)
+    assert "n is 1" not in agent.text("execute_code", code=code, session=name)

@@ -1,0 +1,126 @@
+"""Which tools a server has is its operator's to say; packages come from where the operator says, under the same rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.config.clients import server_entry
+from kernelexec.mcp.toolsets import EVERYTHING, GROUPS
+from tests.end_to_end.cli.test_command import kernelexec
+from tests.end_to_end.mcp.test_http import TOOLS
+from tests.support.mcp_clients import ERAS, Agent, connected, text_of, transport
+from tests.support.virtual_environments import made_wheel
+
+
+def names(agent: Agent) -> list[str]:
+    return [tool.name for tool in agent.do("list_tools")]
+
+
+def test_every_tool_is_in_one_group() -> None:
+    tools = [tool for group in GROUPS.values() for tool in group]
+    assert sorted(tools) == sorted({*TOOLS, "create_session", "list_sessions"})
+    assert EVERYTHING.tools == set(tools)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("given", "groups"), [("core", ["core"]), ("files, tests", ["core", "tests", "files"])])
+def test_only_what_is_named_is_served(given: str, groups: list[str], era: str, tmp_path: Path) -> None:
+    with connected(transport(tmp_path, "--tools", given), era) as agent:
+        assert names(agent) == [tool for group in groups for tool in GROUPS[group]]
+        assert ("list_files" in str(agent.client.instructions)) == ("files" in groups)
+        assert "list_background" not in names(agent)
+        assert agent.call("list_background").is_error
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--tools", "core,file", "tools='file' is no group of tools (did you mean 'files'?)"),
+        ("--tools", "core,,files", "tools='' is no group of tools"),
+        ("--packages-from", "nowhere", "it is no directory of wheels"),
+    ],
+)
+def test_what_is_no_group_or_directory_is_refused(option: str, value: str, said: str, tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "mcp", "--isolation", "local", option, value)
+    assert done.returncode == 125
+    assert said in done.stderr
+
+
+def test_a_clients_entry_has_the_directory_of_wheels_by_its_path_and_the_network_by_its_word() -> None:
+    for given, found in (("wheels", "/base/wheels"), ("network", "network"), ("/w", "/w")):
+        assert server_entry(["--packages-from", given], cwd="/base")["args"][-1] == found
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheels")
+    made_wheel(place, "lower", "2.0")
+    made_wheel(place, "upper", "3.1", requires="lower>=1", code="import lower")
+    return place
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Agent]:
+    place = tmp_path_factory.mktemp("packages")
+    options = ("--packages-from", str(wheels), "--network", "none", "--blocked-commands", "pip install lower.*")
+    with connected(transport(place, *options), "auto") as found:
+        yield found
+
+
+def install(agent: Agent, *packages: str, **more: Any) -> dict[str, Any]:
+    result = agent.call("install_packages", packages=list(packages), **more)
+    assert result.structured_content is not None, text_of(result)
+    return result.structured_content
+
+
+def test_packages_are_installed_and_the_state_is_kept(agent: Agent) -> None:
+    agent.text("execute_code", code="x = 1", session="a")
+    done = install(agent, "upper", session="a")
+    assert (done["status"], sorted(done["installed"])) == ("ok", ["lower 2.0", "upper 3.1"])
+    assert "state kept" in agent.text("execute_code", code="import upper; x", session="a")
+
+
+def test_a_long_installation_goes_on_and_is_collected(agent: Agent) -> None:
+    first = install(agent, "upper", session="long", wait=0)
+    assert first["status"] == "running"
+    assert "call install_packages again" in first["notes"][0]
+    end = time.monotonic() + 60
+    while (again := install(agent, "upper", session="long", wait=5))["status"] == "running":
+        assert time.monotonic() < end
+    assert sorted(again["installed"]) == ["lower 2.0", "upper 3.1"]
+    assert install(agent, "upper", session="long")["installed"] == []  # a new one, which has nothing to do
+
+
+def test_what_cannot_be_installed_is_told_and_what_makes_no_sense_is_refused(agent: Agent) -> None:
+    missing = install(agent, "nowhere-to-be-found", session="b")
+    assert missing["status"] == "error"
+    assert "nowhere-to-be-found" in missing["output"]
+    for packages in (["--index-url=x"], [], ["a b c"]):
+        assert agent.call("install_packages", packages=packages, session="b").is_error
+
+
+def test_the_rules_for_commands_hold_for_installations(agent: Agent) -> None:
+    refused = agent.call("install_packages", packages=["lower"], session="c")
+    assert refused.is_error
+    assert "pip install lower" in text_of(refused)
+    assert "ModuleNotFoundError" in agent.text("execute_code", code="import lower", session="c")
+
+
+def test_wheels_are_those_of_the_sessions_own_workspace(agent: Agent, wheels: Path, tmp_path: Path) -> None:
+    for session in ("hers", "d"):
+        agent.text("execute_code", code="1", session=session)
+    spaces = {row["name"]: Path(row["workspace"]) for row in agent.rows("list_sessions", "sessions")}
+    name = made_wheel(spaces["hers"], "secret", "1.0").name
+    elsewhere = made_wheel(tmp_path, "secret", "1.0")
+    for wheel in (f"../hers/{name}", f" ../hers/{name} ", str(spaces["hers"] / name), str(elsewhere), f"~/{name}"):
+        refused = agent.call("install_packages", packages=["upper", wheel], session="d")
+        assert refused.is_error, wheel
+        assert "ModuleNotFoundError" in agent.text("execute_code", code="import secret", session="d")
+    assert install(agent, name, session="hers")["installed"] == ["secret 1.0"]
+    made_wheel(spaces["d"], "secret", "1.0")
+    assert install(agent, str(spaces["d"] / name), session="d")["installed"] == ["secret 1.0"]

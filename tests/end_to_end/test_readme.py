@@ -1,0 +1,214 @@
+"""What the README shows is what happens: its code, its commands, its options, its figures."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+import kernelexec
+from kernelexec import Config
+from kernelexec.cli.app import app
+from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment
+from tests.fuzz.test_mcp_calls import TOOLS
+from tests.support.engine import needs_engine
+from tests.support.kernelspecs import write_all
+from tests.support.paths import ROOT
+
+#: The front page, and the pages of the guide, which are the docstrings of modules.
+PAGES = [
+    importlib.import_module(f"kernelexec.guide.{path.stem}") for path in sorted((ROOT / "kernelexec/guide").glob("[a-z]*.py"))
+]
+FRONT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = "\n".join([FRONT, *(page.__doc__ or "" for page in PAGES)])
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+PYTHON = blocks("python")
+#: The words of every command, one list each, without what only makes the virtual environment.
+COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
+OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
+#: Commands that have commands of their own.
+_TYPERS = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+GROUPS = {part.info.name for part in _TYPERS if isinstance(part.info.name, str)}  # the commands of others stand beside ours
+HELP: dict[tuple[str, ...], str] = {}
+
+
+def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = environment(COLUMNS="200", NO_COLOR="1", TERM="dumb", **more)
+    return subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=BOUND)
+
+
+def printed(code: str, directory: Path) -> list[str]:
+    """The lines that a block prints as a program of its own, without empty ones; with deno's kernel installed."""
+    write_all(directory / "jupyter")
+    done = run(directory, sys.executable, "-W", "error", "-c", code, JUPYTER_PATH=str(directory / "jupyter"))
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line]
+
+
+def claims(code: str) -> list[str]:
+    """What the comments beside prints say, up to a semicolon."""
+    return [found.split(";")[0].strip() for found in re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)]
+
+
+def help_of(*command: str) -> str:
+    if command not in HELP:
+        HELP[command] = run(ROOT, COMMAND, *command, "--help").stdout
+    return HELP[command]
+
+
+def test_the_first_example_prints_42(tmp_path: Path) -> None:
+    assert printed(PYTHON[0], tmp_path) == ["42"]
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, marks=needs_engine if "container" in code else ()) for code in PYTHON[1:]])
+def test_a_block_prints_what_its_comments_say(code: str, tmp_path: Path) -> None:
+    assert claims(code) != []
+    assert printed(code, tmp_path) == claims(code)
+
+
+def test_cd_and_export_last_as_the_comment_says(tmp_path: Path) -> None:
+    [code] = [block for block in PYTHON if "cd and export last" in block]
+    directory, mode, _ = printed(code.replace(".exit_code)", ".stdout)"), tmp_path)
+    assert directory == str(tmp_path / "workspaces" / "build" / "sub")
+    assert mode == "fast"
+
+
+def test_the_docstring_of_the_package_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testmod(kernelexec)
+    assert found.attempted >= 2
+    assert found.failed == 0
+
+
+def test_the_analysis_runs_from_a_fresh_checkout_as_the_first_command_says(tmp_path: Path) -> None:
+    *_, (program, *words) = [shlex.split(part) for part in blocks("console")[0].split("&&")]
+    assert program == ".venv/bin/kernelexec"
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns("*.executed.ipynb"))
+    done = run(tmp_path, COMMAND, *words)
+    assert done.returncode == 0, done.stderr
+    [place] = re.findall(r"The executed notebook,[^`]* is `([^`]+)`", README)
+    text = (tmp_path / place).read_text(encoding="utf-8")
+    nbformat.validate(json.loads(text))
+    cells: list[Any] = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = list(chain.from_iterable(cell["outputs"] for cell in cells))
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    tables = [output for output in outputs if "<table" in "".join(output.get("data", {}).get("text/html", ""))]
+    images = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(tables) >= 3
+    assert len(images) >= 3
+
+
+def test_the_command_for_the_tests_runs_them() -> None:
+    *_, (program, *words) = [words for words in COMMANDS if "pytest" in words]
+    assert program == ".venv/bin/python"
+    assert words[:2] == ["-m", "pytest"]
+    done = run(ROOT, sys.executable, *words, "--collect-only", str(Path(__file__).relative_to(ROOT)))
+    assert done.returncode == 0, done.stdout
+    assert "test_the_command_for_the_tests_runs_them" in done.stdout
+
+
+@pytest.mark.parametrize("words", OURS, ids=" ".join)
+def test_a_command_has_the_options_that_are_shown(words: list[str]) -> None:
+    assert words[0] in re.findall(r"^\W*([\w-]+) ", run(ROOT, COMMAND, "--help").stdout, re.MULTILINE)
+    command = words[: 2 if words[0] in GROUPS else 1] if words[0] != "mcp-config" else ["mcp"]  # whose options it takes
+    for option in (word for word in words if word.startswith("-") and word != "-"):
+        assert option in help_of(*command).replace(",", " ").split()
+
+
+def test_every_command_is_shown() -> None:
+    parts = [app, *(part for part in _TYPERS if not isinstance(part.info.name, str))]
+    commands = {
+        command.name or getattr(command.callback, "__name__", "") for part in parts for command in part.registered_commands
+    }
+    assert {words[0] for words in OURS} == commands | GROUPS
+
+
+def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options() -> None:
+    [server] = [json.loads(block)["mcpServers"]["kernelexec"] for block in blocks("json")]
+    command, *options = server["args"]
+    assert (server["command"], command) == ("kernelexec", "mcp")
+    shown = help_of(command).replace(",", " ").split()
+    assert [option for option in options if option.startswith("--") and option not in shown] == []
+
+
+def test_every_tool_of_the_server_is_shown() -> None:
+    [part] = re.findall(r"^## MCP\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in part.splitlines() if line.startswith("|")))
+    assert named == list(TOOLS)
+
+
+def test_the_commands_of_the_command_line_do_what_is_said_beside_them(tmp_path: Path) -> None:
+    words = next(words for words in OURS if words[0] == "exec" and "local" in words)
+    done = run(tmp_path, COMMAND, *words)
+    assert kernelexec.ExecutionResult.from_json(done.stdout).text == "2\n"
+
+
+def test_every_extra_that_is_installed_exists() -> None:
+    named = {extra for found in re.findall(r"'\.\[([\w,]+)\]'", README) for extra in found.split(",")}
+    assert {"notebooks"} <= named <= set(PROJECT["optional-dependencies"])
+
+
+def test_every_dependency_group_that_is_installed_exists() -> None:
+    groups = set(re.findall(r"--group (\w+)", README))
+    assert {"test", "docs", "benchmark"} <= groups <= set(PYPROJECT["dependency-groups"])
+
+
+def test_every_module_that_is_run_exists() -> None:
+    for module in re.findall(r"python -m ([\w.]+)", README):
+        assert importlib.util.find_spec(module) is not None, module
+
+
+def test_every_page_of_the_guide_is_linked_and_listed() -> None:
+    names = {page.__name__.rpartition(".")[2] for page in PAGES}
+    assert set(re.findall(r"\]\(kernelexec/guide/(\w+)\.py\)", FRONT)) == names
+    listed = re.findall(
+        r"^- `kernelexec\.guide\.(\w+)`: (.*)$", importlib.import_module("kernelexec.guide").__doc__ or "", re.MULTILINE
+    )
+    assert dict(listed) == {page.__name__.rpartition(".")[2]: (page.__doc__ or "").partition("\n")[0] for page in PAGES}
+
+
+def test_the_front_page_is_one() -> None:
+    assert len(FRONT.splitlines()) <= 350
+
+
+def test_every_file_that_is_linked_exists() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", FRONT) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_figures_are_the_defaults() -> None:
+    budgets = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d+) s \|$", README, re.MULTILINE))
+    assert {name: float(value) for name, value in budgets.items()} == {
+        name: getattr(Config().budgets, name) for name in ("timeout", "grace")
+    }
+    kept = re.search(r"stdout and stderr keeps (\d+) MiB.*?up to (\d+) MiB a cell", " ".join(README.split()))
+    assert kept is not None
+    output = Config().output
+    assert [int(size) * 2**20 for size in kept.groups()] == [output.stream_bytes, output.spill_bytes]
+
+
+def test_every_name_that_is_configured_is_an_option() -> None:
+    named = set(re.findall(r"`Config\((\w+)=", README))
+    assert named
+    assert named <= set(Config.model_fields)

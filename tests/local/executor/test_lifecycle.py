@@ -1,0 +1,243 @@
+"""An executor's block may be entered, left and cancelled by any task, and whatever happens it ends whole and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kernelexec import AsyncExecutor, AsyncSession, Closed, InvalidRequest
+from kernelexec.kernel import Kernel
+from kernelexec.provisioning import KernelProvisionerBase
+from tests.support.remains import descriptors, marked_processes, runtime_directories
+
+SLEEPS = "import time\nprint('begun\\n', end='', flush=True)\ntime.sleep(600)"  # one write: heard whole
+BOUND = 30
+
+
+def traces() -> tuple[object, ...]:
+    return descriptors(), marked_processes(), runtime_directories()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run it in a loop of its own; nothing is left behind."""
+    before = traces()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(BOUND):
+            await main()
+
+    asyncio.run(bounded())
+    assert traces() == before
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> AsyncExecutor:
+    return AsyncExecutor("local", workspace=tmp_path, config={"notebook": False})
+
+
+def test_a_block_may_be_entered_in_one_task_and_left_in_another(executor: AsyncExecutor) -> None:
+    async def main() -> None:
+        await asyncio.create_task(executor.__aenter__())
+        session = await asyncio.create_task(executor.session())
+        assert (await session.execute("1 + 1")).text == "2\n"
+        await asyncio.create_task(executor.__aexit__(None, None, None))
+        with pytest.raises(Closed, match="Session 'default' is closed"):
+            await session.execute("1")
+
+    run(main)
+
+
+def test_an_exit_stack_may_be_closed_by_another_task_in_any_order(executor: AsyncExecutor, tmp_path: Path) -> None:
+    async def main() -> None:
+        other = AsyncExecutor("local", workspace=tmp_path / "other", config={"notebook": False})
+        first, second = AsyncExitStack(), AsyncExitStack()
+        await first.enter_async_context(executor)
+        await second.enter_async_context(other)
+        await first.aclose()
+        assert (await (await other.session()).execute("1 + 1")).text == "2\n"
+        await asyncio.create_task(second.aclose())
+
+    run(main)
+
+
+def test_a_generator_that_another_task_finishes_leaves_the_block(executor: AsyncExecutor) -> None:
+    async def main() -> None:
+        async def fixture() -> AsyncIterator[AsyncSession]:
+            async with executor:
+                yield await executor.session()
+
+        generator = fixture()
+        session = await asyncio.create_task(step(generator))
+        assert (await session.execute("1 + 1")).text == "2\n"
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.create_task(step(generator))
+
+    run(main)
+
+
+async def step(generator: AsyncIterator[AsyncSession]) -> AsyncSession:
+    return await anext(generator)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), Closed("mine"), KeyError(), SystemExit(3)], ids=repr)
+def test_what_the_block_raises_comes_out_as_itself(executor: AsyncExecutor, error: BaseException) -> None:
+    async def main() -> None:
+        with pytest.raises(type(error)) as caught:
+            await block()
+        assert caught.value is error
+
+    async def block() -> None:
+        async with executor:
+            await executor.session()
+            raise error
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["task", "scope", "timeout"])
+def test_a_block_that_is_cancelled_ends_whole_and_the_cancellation_comes_out(executor: AsyncExecutor, how: str) -> None:
+    before = runtime_directories()
+    begun = asyncio.Event()
+
+    async def block() -> None:
+        async with executor:
+            session = await executor.session()
+            await session.execute(SLEEPS, on_output=lambda _: begun.set())
+
+    async def main() -> None:
+        if how == "task":
+            task = asyncio.create_task(block())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        elif how == "scope":
+            with anyio.move_on_after(1.0) as scope:
+                await block()
+            assert scope.cancelled_caught
+        else:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await block()
+        assert runtime_directories() == before
+        assert executor.sessions() == ()
+
+    run(main)
+
+
+def test_a_block_that_is_cancelled_while_it_ends_ends_first(executor: AsyncExecutor) -> None:
+    before = runtime_directories()
+
+    async def main() -> None:
+        left = asyncio.Event()
+
+        async def block() -> None:
+            async with executor:
+                await executor.session()
+                left.set()
+
+        task = asyncio.create_task(block())
+        await left.wait()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert runtime_directories() == before
+
+    run(main)
+
+
+def test_an_executor_is_entered_once_at_a_time(executor: AsyncExecutor) -> None:
+    async def main() -> None:
+        async with executor:
+            with pytest.raises(InvalidRequest, match="open already"):
+                await executor.__aenter__()
+            assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
+        with pytest.raises(Closed, match="async with"):
+            await executor.session()
+        async with executor:
+            assert (await (await executor.session()).execute("1 + 2")).text == "3\n"
+        await executor.__aexit__(None, None, None)
+
+    run(main)
+
+
+def test_an_executor_may_be_opened_in_one_loop_after_the_other(executor: AsyncExecutor) -> None:
+    for _ in range(2):
+        run(lambda: entered(executor))
+
+
+async def entered(executor: AsyncExecutor) -> None:
+    async with executor:
+        assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
+
+
+def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
+    executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, failing = Kernel._watch, asyncio.Event()
+
+    async def watch(kernel: Kernel, provisioner: KernelProvisionerBase) -> None:
+        if "bad" in str(kernel._runtime.path):
+            await failing.wait()
+            message = "inside"
+            raise ZeroDivisionError(message)
+        await whole(kernel, provisioner)
+
+    async def main() -> None:
+        async with executor:
+            bad, good = await executor.session("bad"), await executor.session("good")
+            begun = asyncio.Event()
+            running = asyncio.create_task(bad.execute(SLEEPS, on_output=lambda _: begun.set()))
+            waiting = asyncio.create_task(bad.execute("1"))
+            await begun.wait()
+            failing.set()
+            result = await running
+            assert (result.status, result.state, result.stdout) == ("error", "unknown", "begun\n")
+            assert ((await waiting).status, (await waiting).exit_code) == ("aborted", -1)
+            await bad.close()
+            with pytest.raises(Closed, match=r"'bad' is closed\. A part of it failed: ZeroDivisionError\('inside'\)") as caught:
+                await bad.execute("1")
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+            assert (await good.execute("1 + 1")).text == "2\n"
+            assert executor.sessions() == ("good",)
+
+    monkeypatch.setattr(Kernel, "_watch", watch)
+    with caplog.at_level(logging.ERROR, logger="kernelexec"):
+        run(main)
+    [record] = caplog.records
+    assert record.message == "kernelexec.life_failed"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ZeroDivisionError)
+
+
+def test_a_failure_of_the_executors_own_is_raised_as_itself_unless_the_block_raises(
+    executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        message = "inside"
+        raise ZeroDivisionError(message)
+
+    async def main() -> None:
+        with pytest.raises(ZeroDivisionError, match="inside"):
+            await block(None)
+        with pytest.raises(KeyError):
+            await block(KeyError())
+
+    async def block(error: Exception | None) -> None:
+        async with executor:
+            await asyncio.sleep(0.01)
+            with pytest.raises(Closed, match="The executor is closed"):
+                await executor.session()
+            if error is not None:
+                raise error
+
+    monkeypatch.setattr(executor._estates, "sweep", fail)
+    run(main)

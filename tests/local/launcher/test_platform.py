@@ -1,0 +1,107 @@
+"""What differs between systems in the kernel's process: each choice for each system, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelexec.launcher import platform
+from kernelexec.launcher.features.virtualenv import Programs
+from kernelexec.launcher.platform import System
+from kernelexec.launcher.processes import tree
+from kernelexec.launcher.processes.background import Jobs
+from kernelexec.launcher.processes.command import Command
+from kernelexec.launcher.processes.shell_session import Lasting
+from tests.support.takeovers import wait_until
+from tests.unit.launcher.test_platform import GROUP, become, system
+
+__all__ = ["system"]
+
+
+class Runs:
+    """Stands where the interactive shell runs a command, and keeps what it was told."""
+
+    programs = Programs({})
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = str(scratch)
+        self.told: list[tuple[list[str], str | None]] = []
+
+    def run_argv(self, argv: list[str], *, said: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
+        assert said in argv[-2 if platform.HERE.lasting else -1]
+        self.told.append((argv, cwd))
+        if platform.HERE.lasting:
+            subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
+
+
+def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
+    system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell, lasting = Runs(tmp_path), Lasting()
+    lasting.run(shell, f"cd {tmp_path}; export KX_LASTS=1", None, None)
+    lasting.run(shell, "true", None, None)
+    directory, env = lasting.place(shell)
+    (_, first), (argv, second) = shell.told
+    assert first is None
+    if system.lasting:
+        assert (directory, second, env["KX_LASTS"]) == (str(tmp_path), str(tmp_path), "1")
+    else:
+        assert argv == ["cmd", "/c", "true"]
+        assert (directory, second, "KX_LASTS" in env) == (None, None, False)
+    assert capsys.readouterr().err.count("does not last on this system") == (not system.lasting)
+
+
+@pytest.mark.parametrize("name", ["linux", "darwin"])
+def test_a_command_runs_with_and_without_descriptors_of_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(name, monkeypatch)
+    out: list[str] = []
+    err: list[str] = []
+    code = Command(["sh", "-c", "cat; printf err >&2; exit 7"], out=out.append, err=err.append, stdin="in").run()
+    assert (code, "".join(out), "".join(err)) == (7, "in", "err")
+
+
+@pytest.mark.parametrize("name", ["linux", "darwin"])
+def test_an_interrupted_command_ends_with_its_group(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(name, monkeypatch)
+    pids: list[int] = []
+
+    def interrupt(text: str) -> None:
+        pids.extend(map(int, text.split()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Command(["sh", "-c", "trap '' INT; sleep 600 & echo $$ $!; wait"], out=interrupt, err=None).run()
+    assert len(pids) == 2
+    wait_until(lambda: all(tree._status(pid)[2] for pid in pids))
+
+
+LIMITED = "from kernelexec.launcher import owner, platform; {gone}owner.apply_limits({{'nofile': 99, 'odd': 1}}); {told}"
+
+
+TOLD = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])"
+
+
+def test_limits_are_lowered_where_the_system_has_any() -> None:
+    def told(code: str) -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert told(LIMITED.format(gone="", told=TOLD)) == "99 0\n"
+    assert told(LIMITED.format(gone="platform.resource = None; ", told=TOLD)) == told(TOLD)
+
+
+def test_a_command_beside_the_cells_is_ended_by_its_group(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "HERE", replace(system, apart=GROUP))  # it runs on this machine all the same
+    jobs = Jobs()
+
+    def start(*_: object) -> tuple[list[str], None, dict[str, str]]:
+        return ["sleep", "600"], None, dict(os.environ)
+
+    assert jobs.answer({"action": "start", "name": "a", "command": "sleep 600"}, start)["job"]["status"] == "running"
+    jobs.answer({"action": "kill", "name": "a"}, start)
+    jobs._jobs["a"]._process.wait()
+    assert jobs.answer({"action": "list"}, start)["jobs"][0]["status"] == "killed"

@@ -1,0 +1,301 @@
+"""What a cell leaves for the next start does not run outside of its confinement: programs, modules, links."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor, KernelStartFailed, Session
+from tests.support.engine import needs_bubblewrap
+from tests.support.virtual_environments import made_venv
+
+#: Python that shows, if it can, that it ran with all rights of the user.
+ESCAPE = "import os\ntry: open({!r}, 'w').write('out')\nexcept OSError: pass\n"
+WAYS = [
+    pytest.param("local", True, id="forked"),
+    pytest.param("local", False, id="started"),
+    pytest.param("bubblewrap", False, id="bubblewrap", marks=needs_bubblewrap),
+]
+
+
+@pytest.fixture
+def escaped(tmp_path: Path) -> Iterator[Path]:
+    """A file that nobody makes who is confined; at the end it must not be there."""
+    place = tmp_path / "escaped"
+    yield place
+    assert not place.exists()
+
+
+def executor(place: Path, isolation: Any = "local", fork: bool = True, **more: Any) -> Executor:  # noqa: FBT001, FBT002
+    return Executor(isolation, workspace=place / "workspaces", config={"fork_server": fork, **more})
+
+
+def ends(session: Session) -> None:
+    """Have a new kernel, which may not come to serve."""
+    with suppress(KernelStartFailed):
+        session.restart()
+        session.execute("1 + 1")
+
+
+@pytest.mark.parametrize(("isolation", "fork"), WAYS)
+@pytest.mark.parametrize("path", [".", "", "{workspace}"])
+def test_modules_in_a_workspace_that_is_on_the_import_path(
+    path: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace := tmp_path / "w").mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{path.format(workspace=workspace)}{os.pathsep}/nowhere")
+    monkeypatch.chdir(workspace)
+    with executor(tmp_path, isolation, fork) as made:
+        session = made.session("a", work_dir=workspace)
+        assert session.execute("1").ok
+        for name in ("sitecustomize", "json", "socket", "pandas"):
+            (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
+        ends(session)
+    with executor(tmp_path, isolation, fork) as made, suppress(KernelStartFailed):
+        made.session("b", work_dir=workspace).execute("1 + 1")
+
+
+@pytest.mark.parametrize(("isolation", "fork"), WAYS)
+@pytest.mark.parametrize("named", ["python", "venv in a context path"])
+def test_an_interpreter_that_cells_can_replace(named: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path) -> None:
+    venv = made_venv(tmp_path / "w" / "venv")
+    place = next(venv.glob("lib/python*/site-packages"))
+    (place / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    python = venv / "bin" / "python"
+    if named == "python":
+        options: dict[str, Any] = {"python": str(python)}
+        workspace = tmp_path / "w"
+    else:
+        options = {"programs": {"venv": venv}, "context_paths": [{"path": tmp_path / "w", "permission": "write"}]}
+        (workspace := tmp_path / "own").mkdir()
+    with executor(tmp_path, isolation, fork, **options) as made:
+        session = made.session("a", work_dir=workspace)
+        assert session.execute("1").ok
+        real = python.resolve()
+        code = f"import os\nos.unlink({str(python)!r})\n"
+        code += f"open({str(python)!r}, 'w').write('#!/bin/sh\\n(echo out > {escaped}) 2>&-\\nexec {real} \"$@\"\\n')\n"
+        code += f"os.chmod({str(python)!r}, 0o755)\nopen({str(place / 'zz.pth')!r}, 'w').write({ESCAPE.format(str(escaped))!r})"
+        assert session.execute(code).ok
+        ends(session)
+    with executor(tmp_path, isolation, fork, **options) as made, suppress(KernelStartFailed):
+        made.session("b", work_dir=workspace).execute("1 + 1")
+
+
+@needs_bubblewrap
+def test_what_an_interpreter_reads_is_asked_of_nothing_that_lies_here(
+    tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text(ESCAPE.format(str(escaped)))
+    monkeypatch.chdir(tmp_path)
+    code = "from kernelexec import Executor\nwith Executor('bubblewrap', config={'work_dir': '.'}) as made:\n "
+    code += "print(made.session().execute('1').text)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n\n", done.stderr
+
+
+@pytest.mark.parametrize("isolation", ["local", pytest.param("bubblewrap", marks=needs_bubblewrap)])
+def test_an_environment_of_our_own_in_the_workspace_is_said_or_kept(
+    isolation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own := tmp_path / "w" / "own").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(own)])
+    monkeypatch.setattr("kernelexec.provisioning.host.bubblewrap_backend.own_code", lambda: [own])
+    with executor(tmp_path, isolation, fork=False) as made:
+        result = made.session("a", work_dir=tmp_path / "w").execute("open('own/new.py', 'w')")
+    if isolation == "bubblewrap":
+        assert "Read-only file system" in result.text
+        return
+    assert f"kernelexec itself is loaded from {own}, which cells can write" in " ".join(result.notes)
+    with (
+        executor(tmp_path, isolation, confinement={"level": "required"}) as made,
+        pytest.raises(KernelStartFailed, match="cannot be confined as is required: kernelexec itself is loaded from"),
+    ):
+        made.session("a", work_dir=tmp_path / "w").execute("1")
+
+
+@pytest.fixture
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A key in a home."""
+    (place := tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (place / "key").write_text("KEY")
+    monkeypatch.setenv("HOME", str(place.parent))
+    return place / "key"
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+@pytest.mark.parametrize("what", ["venv", "TMPDIR", "writable"])
+def test_a_link_in_the_place_of_what_is_given_opens_nothing(what: str, fork: Any, tmp_path: Path, secret: Path) -> None:
+    workspace = tmp_path / "w"
+    place = workspace / "place"
+    made_venv(place)
+    given: dict[str, dict[str, Any]] = {
+        "venv": {"programs": {"venv": place}},
+        "TMPDIR": {"environment": {"set": {"TMPDIR": str(place)}}},
+        "writable": {"confinement": {"writable": [workspace, place]}},
+    }
+    options = given[what]
+    options.setdefault("confinement", {})["level"] = "required"
+    with executor(tmp_path, "local", fork, **options) as made:
+        session = made.session("a", work_dir=workspace)
+        session.execute(f"import os; os.rename('place', 'old'); os.symlink({str(secret.parent)!r}, 'place')")
+        read = f"open({str(secret)!r}).read(), open({str(secret.parent / 'made')!r}, 'w')"
+        assert not session.execute(read).ok
+        try:
+            session.restart()
+            assert not session.execute(read).ok
+        except KernelStartFailed:  # a directory without programs is no environment
+            pass
+    assert [path.name for path in secret.parent.iterdir()] == ["key"]
+
+
+def test_a_workspace_that_another_sessions_cell_replaces_is_refused(tmp_path: Path, secret: Path) -> None:
+    (inner := tmp_path / "w" / "inner").mkdir(parents=True)
+    with executor(tmp_path) as made:
+        outside, inside = made.session("a", work_dir=tmp_path / "w"), made.session("b", work_dir=inner)
+        assert inside.execute("1").ok
+        assert outside.execute(f"import os; os.rename('inner', 'old'); os.symlink({str(secret.parent)!r}, 'inner')").ok
+        with pytest.raises(KernelStartFailed, match="by a link that was not there before"):
+            inside.restart()
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+def test_a_link_in_the_place_of_what_an_earlier_kernel_made_is_not_followed(fork: Any, tmp_path: Path) -> None:
+    (victim := tmp_path / "victim").mkdir()
+    with executor(tmp_path, "local", fork) as made:
+        session = made.session("a")
+        code = f"import os, shutil\nplace = os.environ['IPYTHONDIR']\nshutil.rmtree(place); os.symlink({str(victim)!r}, place)"
+        assert session.execute(code).ok
+        session.restart()
+        assert session.execute("1 + 1").text == "2\n"
+    assert list(victim.iterdir()) == []
+
+
+def test_the_limits_of_the_owner_cannot_be_set(tmp_path: Path) -> None:
+    with executor(tmp_path) as made:
+        session = made.session("a")
+        code = f"import os, resource\nresource.prlimit({os.getpid()}, resource.RLIMIT_NOFILE, (100, 100))"
+        assert "PermissionError" in session.execute(code).text
+        assert session.execute("resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)").ok
+        own = "resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))"
+        assert session.execute(f"{own}\nresource.getrlimit(resource.RLIMIT_NOFILE)").text == "(99, 99)\n"
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 100
+
+
+def test_our_command_imports_nothing_from_where_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise SystemExit('imported')")
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelexec", "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("relative", [True, False], ids=["relative", "absolute"])
+def test_a_program_of_bubblewraps_name_on_the_path(
+    relative: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (programs := tmp_path / "w" / "bin").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{'./bin' if relative else programs}{os.pathsep}{os.environ['PATH']}")
+    with executor(tmp_path, "bubblewrap") as made:
+        session = made.session("a", work_dir=tmp_path / "w")
+        assert session.execute("1").ok
+        (programs / "bwrap").write_text(f'#!/bin/sh\necho out > {escaped}\nexec /usr/bin/bwrap "$@"\n')
+        (programs / "bwrap").chmod(0o755)
+        session.restart()
+        assert session.execute("1").ok
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("what", ["PYTHONPATH", "venv"])
+def test_a_link_in_the_place_of_what_bubblewrap_is_to_show(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace, home = tmp_path / "w", tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "diary").write_text("DIARY")
+    made_venv(workspace / "envs" / "venv")
+    monkeypatch.setenv("HOME", str(home))
+    if what == "PYTHONPATH":
+        monkeypatch.setenv("PYTHONPATH", str(workspace / "envs" / "venv"))
+    options: dict[str, Any] = {"programs": {"venv": workspace / "envs" / "venv"}} if what == "venv" else {}
+    with executor(tmp_path, "bubblewrap", **options) as made:
+        session = made.session("a", work_dir=workspace)
+        assert session.execute("open('envs/venv/new.py', 'w').close()").ok
+        assert session.execute(
+            "import os; os.rename('envs', 'old'); os.mkdir('envs'); os.symlink('../../home', 'envs/venv')"
+        ).ok
+        with suppress(KernelStartFailed):  # that is no environment
+            session.restart()
+            assert not session.execute(f"open({str(home / 'diary')!r}).read()").ok
+
+
+@pytest.mark.parametrize(("isolation", "fork"), WAYS)
+@pytest.mark.parametrize("line", ["{}", "import sys; sys.path.insert(0, {!r})"])
+@pytest.mark.parametrize("named", ["python", "venv"])
+def test_an_environment_that_names_the_workspace_in_its_path_files(
+    named: str, line: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path
+) -> None:
+    workspace, venv = tmp_path / "w", made_venv(tmp_path / "venv")
+    workspace.mkdir()
+    place = next(venv.glob("lib/python*/site-packages"))
+    (place / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (place / "project.pth").write_text(line.format(str(workspace)))
+    options: dict[str, Any] = {"programs": {"venv": venv}} if named == "venv" else {"python": str(venv / "bin" / "python")}
+    for name in ("sitecustomize", "pandas"):
+        (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
+    with executor(tmp_path, isolation, fork, **options) as made:
+        session = made.session("a", work_dir=workspace)
+        result = session.execute("import sys; sys.executable")
+        assert str(venv) in result.text
+
+
+#: Built for the next start: a library that every interpreter loads, as far as the loader looks there.
+LIBRARY = """
+#include <stdio.h>
+__attribute__((constructor)) static void begin(void) { FILE *file = fopen("ESCAPED", "w"); if (file) fclose(file); }
+"""
+
+
+@pytest.mark.parametrize(("isolation", "fork"), WAYS)
+@pytest.mark.parametrize("where", ["", ".", "{workspace}"])
+def test_libraries_in_a_workspace_where_the_loader_looks(
+    where: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace := tmp_path / "w").mkdir()
+    (workspace / "it.c").write_text(LIBRARY.replace("ESCAPED", str(escaped)))
+    build = ["gcc", "-shared", "-fPIC", "-o", "libpreloaded.so", "it.c"]
+    subprocess.run(build, cwd=workspace, check=True)
+    named = where.format(workspace=workspace)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{named}{os.pathsep}/nowhere")
+    monkeypatch.setenv("LD_PRELOAD", str(workspace / "libpreloaded.so"))
+    with executor(tmp_path, isolation, fork) as made:
+        session = made.session("a", work_dir=workspace)
+        for _ in range(2):
+            result = session.execute("import os; print(os.environ['LD_LIBRARY_PATH'], os.environ['LD_PRELOAD'], os.getcwd())")
+            assert result.text == f"{named}:/nowhere {workspace}/libpreloaded.so {workspace}\n"
+            session.restart()
+
+
+def test_bytecode_and_a_users_modules_where_cells_can_write(
+    tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace := tmp_path / "w").mkdir()
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(workspace / "cache"))
+    monkeypatch.setenv("PYTHONUSERBASE", str(workspace / "base"))
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (packages := workspace / "base" / "lib" / version / "site-packages").mkdir(parents=True)
+    (packages / "usercustomize.py").write_text(ESCAPE.format(str(escaped)))
+    with executor(tmp_path, python=os.path.realpath(sys.executable), environment={"set": {"PYTHONPATH": _packages()}}) as made:
+        result = made.session("a", work_dir=workspace).execute("1 + 1")
+    assert result.text == "2\n"
+    assert "a fork server would import from" in " ".join(result.notes)
+
+
+def _packages() -> str:
+    return os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))

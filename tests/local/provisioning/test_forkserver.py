@@ -1,0 +1,268 @@
+"""Kernels that are forked: as quick as a fork, as separate as processes, and as surely ended as any."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kernelexec import Executor, Session
+from kernelexec.provisioning.host.fork_client import ForkedProcess, ForkServer, NoForkServer
+from kernelexec.provisioning.runtime.processes import Mark
+from tests.support.remains import marked_processes
+
+BOUND = 30
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Iterator[Executor]:
+    with Executor("local", workspace=tmp_path) as opened:
+        yield opened
+
+
+def server_of(session: Session) -> psutil.Process:
+    """The parent of a session's kernel."""
+    return psutil.Process(int(session.execute("import os; os.getppid()").text))
+
+
+def is_server(process: psutil.Process) -> bool:
+    return "--forkserver" in process.cmdline() and process.ppid() == os.getpid()
+
+
+def test_kernels_are_children_of_one_server_and_lead_sessions_of_their_own(executor: Executor) -> None:
+    sessions = [executor.session(name) for name in "abc"]
+    servers = {server_of(session).pid for session in sessions}
+    assert [is_server(psutil.Process(pid)) for pid in servers] == [True]
+    for session in sessions:
+        assert session.execute("os.getpid() == os.getsid(0) == os.getpgid(0)").text == "True\n"
+
+
+def test_what_is_preloaded_is_there_and_is_no_variable(executor: Executor) -> None:
+    first = executor.session("first")
+    server = server_of(first)
+    end = time.monotonic() + BOUND
+    while True:  # the server imports while nobody asks, or after a while: who is born after that has all
+        session = executor.session("next")
+        loaded = session.execute("import sys; {'numpy', 'pandas', 'matplotlib.pyplot'} <= sys.modules.keys()").text
+        if loaded == "True\n" or time.monotonic() > end:
+            break
+        session.close()
+    assert loaded == "True\n"
+    assert server_of(session) == server
+    assert [variable.name for variable in session.variables()] == ["os", "sys"]
+    assert session.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]);").images
+
+
+DIFFERENT = {
+    "random": "import random; random.random()",
+    "numpy": "import numpy; numpy.random.random()",
+    "uuid": "import uuid; uuid.uuid4()",
+    "temporary names": "import tempfile; tempfile.mktemp()",
+    "process": "import os; os.getpid()",
+}
+
+
+@pytest.mark.parametrize("code", DIFFERENT.values(), ids=DIFFERENT)
+def test_two_kernels_draw_nothing_alike(executor: Executor, code: str) -> None:
+    one, other = (executor.session(name).execute(code).text for name in ("one", "other"))
+    assert one != other
+
+
+def test_two_kernels_share_no_state(executor: Executor) -> None:
+    one = executor.session("one")
+    one.execute("x = 1\nimport os, json, builtins\nos.environ['MINE'] = '1'\njson.mine = builtins.mine = 1\nos.chdir('/')")
+    other = executor.session("other")
+    code = (
+        "import os, json, builtins\n('x' in globals(), 'MINE' in os.environ, hasattr(json, 'mine'), hasattr(builtins, 'mine'))"
+    )
+    assert other.execute(code).text == "(False, False, False, False)\n"
+    assert other.execute("os.getcwd()").text == f"{str(other.workspace)!r}\n"
+    assert other.execute("%history").text == f"{code}\nos.getcwd()\n%history\n"
+
+
+LINKS = """
+def links(pid):
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:  # that of the directory itself
+            pass
+    return {link for link in found if not link.startswith("anon_inode:") and link != os.devnull}
+"""
+
+
+def test_a_kernel_holds_no_descriptor_of_its_server(executor: Executor) -> None:
+    session = executor.session()
+    server = server_of(session)
+    held = session.execute(f"{LINKS}\nlinks(os.getpid()) & links({server.pid})").text
+    assert held == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "cause"),
+    [("import os; os._exit(7)", 7, "exited"), ("import os; os.kill(os.getpid(), 9)", 137, "killed")],
+)
+def test_how_a_kernel_ended_is_known(executor: Executor, code: str, exit_code: int, cause: str) -> None:
+    session = executor.session()
+    result = session.execute(f"x = 1\n{code}")
+    assert (result.exit_code, result.cause, result.state) == (exit_code, cause, "lost")
+    assert session.execute("'x' in globals()").text == "False\n"
+
+
+def test_kernels_outlive_their_server_and_the_next_ones_have_another(executor: Executor) -> None:
+    one = executor.session("one")
+    server = server_of(one)
+    one.execute("x = 1")
+    server.kill()
+    server.wait(BOUND)
+    assert one.execute("x").text == "1\n"
+    other = executor.session("other")
+    assert is_server(server_of(other))
+    result = one.execute("import os; os._exit(3)")
+    assert (result.status, result.state) == ("error", "lost")
+    assert server_of(one) == server_of(other)
+
+
+def test_nothing_is_left_when_the_executor_is_left(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as opened:
+        server = server_of(opened.session())
+        born = set(marked_processes())
+        assert born
+    assert not server.is_running()
+    assert not born & set(marked_processes())
+
+
+OWNER = """
+import sys
+from kernelexec import Executor
+with Executor("local", workspace=sys.argv[1]) as executor:
+    print(executor.session().execute("import os; (os.getpid(), os.getppid())").text, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_an_owner_that_is_killed_leaves_neither_kernel_nor_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        found = [psutil.Process(pid) for pid in eval(owner.stdout.readline())]  # noqa: S307 - two numbers
+        owner.send_signal(signal.SIGKILL)
+    gone, alive = psutil.wait_procs(found, BOUND)
+    assert (len(gone), alive) == (2, [])
+
+
+def test_a_module_that_has_threads_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+    config = {"preload": ["threaded", "wave"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
+        first = server_of(opened.session("first"))
+        first.wait(BOUND)  # it is no longer one that could fork
+        session = opened.session("next")
+        assert is_server(server_of(session))
+        assert session.execute("import sys; 'threaded' in sys.modules").text == "False\n"
+
+
+def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "slowly.py").write_text(
+        "import pathlib, threading, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(1)\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+    config = {"preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
+        first = opened.session("first")
+        end = time.monotonic() + BOUND
+        while not (tmp_path / "begun").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        server = server_of(first)
+        before = set(marked_processes())
+        session = opened.session("next")
+        assert session.execute("import os; os.getppid()").text == f"{os.getpid()}\n"
+        server.wait(BOUND)
+        assert len(set(marked_processes()) - before) == 1
+
+
+def test_a_server_that_is_stopped_has_forked_nobody_that_it_did_not_tell_of(tmp_path: Path) -> None:
+    async def run() -> None:
+        mark = Mark()
+        server = ForkServer(sys.executable, dict(os.environ), (), tmp_path / "complaints")
+        await server.serves
+        with (tmp_path / "stderr").open("wb") as stderr:
+            arguments = [["-f", str(tmp_path / f"{number}.json")] for number in range(20)]
+            asked = [
+                asyncio.create_task(server.fork(each, {**os.environ, **mark.environ}, str(tmp_path), stderr))
+                for each in arguments
+            ]
+            await asked[0]
+            await server.stop()
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        born = {kernel.pid for kernel in found if isinstance(kernel, ForkedProcess)}
+        try:
+            assert {type(one) for one in found} == {ForkedProcess, NoForkServer}
+            assert {pid for pid in mark.holders() if psutil.Process(pid).ppid() not in born} == born
+        finally:
+            for kernel in found:
+                if isinstance(kernel, ForkedProcess):
+                    kernel.kill()
+                    kernel.wait()
+            assert mark.holders() == []
+
+    asyncio.run(run())
+
+
+ANSWERS_ONCE = """#!{python}
+import json, os, socket, sys
+channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--forkserver") + 1]))
+socket.send_fds(channel, [json.dumps({{"serves": True}}).encode()], [])
+channel.recv(65536)
+socket.send_fds(channel, [json.dumps({{"request": 1, "pid": os.getpid()}}).encode()], [os.pidfd_open(os.getpid())])
+"""
+
+
+def test_what_a_server_had_said_is_heard_though_it_left_requests_unread(tmp_path: Path) -> None:
+    async def run() -> None:
+        python = tmp_path / "python"
+        python.write_text(ANSWERS_ONCE.format(python=sys.executable))
+        python.chmod(0o755)
+        server = ForkServer(str(python), dict(os.environ), (), tmp_path / "complaints")
+        await server.serves
+        with (tmp_path / "stderr").open("wb") as stderr:
+            asked = [asyncio.create_task(server.fork([], {}, "/", stderr)) for _ in range(2)]
+            await asyncio.sleep(0)  # both are sent
+            server._process.wait()  # all that will be said has been, and nothing of it is read
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [ForkedProcess, NoForkServer]
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_without_a_server_kernels_are_started_and_that_is_said(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nfor word in "$@"; do [ "$word" = --forkserver ] && exit 3; done\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    with Executor("local", workspace=tmp_path, config={"python": str(python)}) as opened:
+        result = opened.session().execute("import os; os.getppid()")
+        assert result.text == f"{os.getpid()}\n"
+        assert result.notes == ("Kernels are started one by one, since none can be forked: it has ended.",)
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"fork_server": False}) as opened:
+        result = opened.session().execute("import os; os.getppid()")
+        assert (result.text, result.notes) == (f"{os.getpid()}\n", ())

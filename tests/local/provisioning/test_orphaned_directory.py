@@ -1,0 +1,133 @@
+"""A dead owner's directory is taken over by one process, and by none while its owner lives; sweeps spare what they are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, sweep
+from tests.local.provisioning.test_owned_directory import base, dead, left, line_of, owner, swept
+
+__all__ = ["base", "owner"]
+
+TAKE = """
+import sys
+from pathlib import Path
+from kernelexec.provisioning.runtime.owned_directory import Root
+sys.stdin.readline()
+root = Root.take_over(Path(sys.argv[1]))
+print(root is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+def owner_of(path: Path) -> Owner | None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return Owner.of(fd)
+    finally:
+        os.close(fd)
+
+
+def test_what_a_dead_owner_left_is_taken_over_with_all_that_is_in_it(base: Path, owner: subprocess.Popen[str]) -> None:
+    path = Path(line_of(owner))
+    assert Root.take_over(path) is None
+    owner.kill()
+    owner.wait()
+    root = Root.take_over(path)
+    assert root is not None
+    assert (path / "work" / "1" / "spill").read_text() == "kept"
+    assert owner_of(path) == Owner.this(locked=True)
+    assert swept(base) == [path.name]
+    assert Root.take_over(path) is None
+    root.remove()
+    assert list(base.iterdir()) == []
+
+
+def test_of_many_processes_one_takes_it_though_others_sweep_meanwhile(base: Path) -> None:
+    path = left(base, dead(), "work")
+    takers = [
+        subprocess.Popen([sys.executable, "-c", TAKE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    stop = threading.Event()
+
+    def sweeps() -> None:
+        while not stop.is_set():
+            sweep([base], threading.Event(), spare=lambda root: root == path)
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            pool.submit(sweeps)
+        for taker in takers:
+            assert taker.stdin is not None
+            taker.stdin.write("go\n")
+            taker.stdin.flush()
+        taken = [line_of(taker) for taker in takers]
+        stop.set()
+    assert sorted(taken) == ["False"] * 5 + ["True"]
+    assert swept(base) == [path.name]
+    for taker in takers:
+        taker.communicate()
+    assert swept(base) == []
+
+
+def test_a_sweep_spares_what_it_is_told_to(base: Path) -> None:
+    spared, other = left(base, dead(), "work", name="kx-spared00"), left(base, dead(), "work", name="kx-other000")
+    asked: list[Path] = []
+
+    def spare(root: Path) -> bool:
+        asked.append(root)
+        return root == spared
+
+    living = Root.claim(left(base, None, name="kx-living00"))
+    sweep([base], threading.Event(), spare=spare)
+    assert sorted(asked) == [other, spared]
+    assert sorted(base.iterdir()) == [living.path, spared]
+    living.remove()
+
+
+REFUSED = {
+    "no record": None,
+    "a record that says nothing": "{",
+    "an owner on another machine": dead(boot="another", machine="another"),
+    "an owner that lives": Owner.this(locked=True),
+}
+
+
+@pytest.mark.parametrize("record", REFUSED.values(), ids=REFUSED)
+def test_what_may_be_somebodys_is_not_taken_over(base: Path, record: Owner | str | None) -> None:
+    path = left(base, record, "work")
+    before = sorted(path.iterdir())
+    assert Root.take_over(path) is None
+    assert sorted(path.iterdir()) == before
+
+
+def test_what_is_no_private_directory_is_not_taken_over(base: Path) -> None:
+    path = left(base, dead())
+    (base / "kx-link0000").symlink_to(path)
+    assert Root.take_over(base / "kx-link0000") is None
+    assert Root.take_over(base / "kx-missing0") is None
+    path.chmod(0o755)
+    assert Root.take_over(path) is None
+
+
+def test_a_full_disk_leaves_it_to_the_next_one(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = left(base, dead(), "work")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert Root.take_over(path) is None
+    assert (path / RECORD).is_file()
+    root = Root.take_over(path)
+    assert root is not None
+    root.remove()

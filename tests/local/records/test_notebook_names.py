@@ -1,0 +1,133 @@
+"""Each session's notebook is its own: sessions of one name in one workspace, in other processes too, write apart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from kernelexec import AsyncExecutor, Executor, KernelStartFailed, session_resources
+from kernelexec.workspace import Workspace
+from kernelexec.workspace.safe_files import replace_file
+from tests.contract.records.test_recorder import cells_of
+
+OTHER = """
+import sys
+from kernelexec import Executor
+with Executor("local", workspace=sys.argv[1]) as executor:
+    session = executor.session("same")
+    print(session.execute("'other'").ok, session.notebook, flush=True)
+"""
+
+
+def sources(path: Path | None) -> list[str]:
+    assert path is not None
+    return [cell.source for cell in cells_of(path)]
+
+
+def test_two_executors_keep_two_records_of_one_name(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as one, AsyncExecutor("local", workspace=tmp_path) as two:
+            sessions = [await each.session("same") for each in (one, two)]
+
+            async def fill(number: int) -> None:
+                for _ in range(20):
+                    assert (await sessions[number].execute(f"{number}")).ok
+
+            await asyncio.gather(fill(0), fill(1))
+            await asyncio.gather(*(session.save_notebook() for session in sessions))
+            assert [session.notebook for session in sessions] == [tmp_path / "same" / f"same{end}.ipynb" for end in ("", "-2")]
+            assert [sources(session.notebook) for session in sessions] == [["0"] * 20, ["1"] * 20]
+
+    asyncio.run(main())
+
+
+def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as mine:
+        session = mine.session("same")
+        told = subprocess.run([sys.executable, "-c", OTHER, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+        assert told == f"True {tmp_path / 'same' / 'same-2.ipynb'}\n"
+        assert session.execute("'mine'").ok
+        session.save_notebook()
+        assert sources(session.notebook) == ["'mine'"]
+        assert sources(tmp_path / "same" / "same-2.ipynb") == ["'other'"]
+
+
+def test_many_who_ask_at_once_get_a_name_each(tmp_path: Path) -> None:
+    place, begin = Workspace.at(tmp_path), threading.Barrier(16)
+    (tmp_path / "s.ipynb").symlink_to("nowhere")
+    found: list[Path] = []
+
+    def ask() -> None:
+        begin.wait(10)
+        recorder = session_resources._recorder("s", place)
+        assert recorder is not None
+        found.append(recorder.path)
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(found) == sorted(tmp_path / f"s-{number}.ipynb" for number in range(2, 18))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_two_writers_of_one_file_are_not_in_each_others_way(tmp_path: Path) -> None:
+    path = tmp_path / "s.ipynb"
+
+    def content() -> Iterator[bytes]:
+        replace_file(path, [b"inner"])
+        yield b"outer"
+
+    replace_file(path, content())
+    assert path.read_bytes() == b"outer"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_notebook_is_valid_before_its_first_cell_and_gone_where_none_ran(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as mine:
+        for _ in range(2):
+            session = mine.session("s")
+            assert session.notebook == tmp_path / "s" / "s.ipynb"
+            assert cells_of(session.notebook) == []
+            nbformat.validate(nbformat.read(session.notebook, as_version=4))
+            session.close()
+            assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_file_that_took_the_notebooks_place_is_not_removed(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as mine:
+        path = mine.session("s").notebook
+        assert path is not None
+        path.write_text("precious")
+    assert path.read_text() == "precious"
+
+
+def test_a_session_whose_kernel_does_not_come_up_leaves_no_notebook(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"python": "/bin/false"}) as mine:
+        with pytest.raises(KernelStartFailed):
+            mine.session("s")
+        assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_where_no_notebook_can_be_made_a_session_goes_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(session_resources, "make_empty", fail)
+    with caplog.at_level(logging.ERROR, logger="kernelexec"), Executor("local", workspace=tmp_path) as mine:
+        session = mine.session("s")
+        assert session.notebook is None
+        assert session.execute("1 + 1").text == "2\n"
+    assert [record.message for record in caplog.records] == ["kernelexec.notebook_not_made"]

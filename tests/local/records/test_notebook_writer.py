@@ -1,0 +1,193 @@
+"""The notebook is written in a thread: soon after each cell, and never in the way of a result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import AsyncExecutor, AsyncSession
+from kernelexec.events import DisplayUpdated
+from kernelexec.records.notebook import recorder
+from kernelexec.session.observers import notebook_writer
+from tests.contract.records.test_recorder import cells_of
+from tests.support.slow_disk import BOUND, Disk
+
+SHOW = "from IPython.display import display\nhandle = display('old', display_id='d')"
+LATER = (
+    "import threading, time\ndef later():\n    time.sleep(0.1)\n    handle.update({!r})\nthreading.Thread(target=later).start()"
+)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def run(tmp_path: Path, main: Callable[[AsyncSession, AsyncSession], Awaitable[None]]) -> None:
+    """Run it with two sessions."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(BOUND), AsyncExecutor("local", workspace=tmp_path) as executor:
+            await main(await executor.session("one"), await executor.session("two"))
+
+    asyncio.run(bounded())
+
+
+def notebook_of(session: AsyncSession) -> Path:
+    assert session.notebook is not None
+    return session.notebook
+
+
+async def until(true: Callable[[], bool]) -> float:
+    """Wait until it is; how many seconds it took."""
+    begun = time.monotonic()
+    while not true():  # noqa: ASYNC110 - a file, or a word of another thread: no event says it
+        await asyncio.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def test_a_cell_is_in_the_notebook_soon_after_its_result_and_at_once_if_that_is_asked(tmp_path: Path) -> None:
+    async def main(one: AsyncSession, _: AsyncSession) -> None:
+        async def cell(number: int) -> None:
+            await one.execute(f"# {number}")
+            await one.save_notebook()
+            sources = [cell.source for cell in cells_of(notebook_of(one))]
+            assert sources[: number + 1] == [f"# {n}" for n in range(number + 1)]
+
+        await asyncio.gather(*(cell(n) for n in range(30)))
+        await one.execute("'soon'")
+        assert await until(lambda: len(cells_of(notebook_of(one))) == 31) < 10
+
+    run(tmp_path, main)
+
+
+def test_many_cells_cost_few_writes(tmp_path: Path, disk: Disk) -> None:
+    async def main(one: AsyncSession, _: AsyncSession) -> None:
+        disk.seconds = 0.05
+        await one.execute("1")
+        await one.save_notebook()
+        before, begun = disk.writes, time.monotonic()
+        while time.monotonic() < begun + 1.5:
+            await one.execute("1")
+        assert disk.writes - before <= 1 + (time.monotonic() - begun) / (0.05 * 20)
+
+    run(tmp_path, main)
+
+
+def test_a_slow_disk_delays_no_result(tmp_path: Path, disk: Disk) -> None:
+    async def main(one: AsyncSession, two: AsyncSession) -> None:
+        disk.hang()
+        assert (await one.execute("x = 1")).ok
+        await asyncio.to_thread(disk.begun.wait, BOUND)
+        assert (await one.execute("x")).text == "1\n"
+        assert (await two.execute("2")).text == "2\n"
+        saved = asyncio.create_task(one.save_notebook())
+        await asyncio.sleep(0.2)
+        assert not saved.done()
+        assert cells_of(notebook_of(one)) == []
+        disk.free.set()
+        await saved
+        assert [cell.source for cell in cells_of(notebook_of(one))] == ["x = 1", "x"]
+
+    run(tmp_path, main)
+
+
+def test_a_disk_that_hangs_holds_no_result_back_for_ever_and_no_close(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(one: AsyncSession, _: AsyncSession) -> None:
+        disk.hang()
+        for _number in range(2):
+            assert (await one.execute("1 + 1")).text == "2\n"
+        await one.close()
+        assert cells_of(notebook_of(one)) == []
+        assert [thread.name for thread in threading.enumerate()].count("AnyIO worker thread") < 8
+        disk.free.set()
+        await until(lambda: bool(cells_of(notebook_of(one))))
+
+    monkeypatch.setattr(notebook_writer, "PATIENCE", 0.2)
+    monkeypatch.setattr(recorder, "_PATIENCE", 0.1)
+    run(tmp_path, main)
+    assert "kernelexec.notebook_late" in [record.message for record in caplog.records]
+
+
+def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_close(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(one: AsyncSession, two: AsyncSession) -> None:
+        disk.failure = OSError(28, "No space left on device")
+        for session in (one, two):
+            assert (await session.execute("1")).ok
+            await session.save_notebook()
+            assert cells_of(notebook_of(session)) == []
+        disk.failure = None
+        assert (await one.execute("2")).ok
+        await one.save_notebook()
+        assert [cell.source for cell in cells_of(notebook_of(one))] == ["1", "2"]
+        await two.close()
+        assert [cell.source for cell in cells_of(notebook_of(two))] == ["1"]
+
+    with caplog.at_level(logging.ERROR, logger="kernelexec"):
+        run(tmp_path, main)
+    assert [record.message for record in caplog.records] == ["kernelexec.notebook_not_written"] * 2
+
+
+def text_of(session: AsyncSession) -> str:
+    return str(cells_of(notebook_of(session))[0].outputs[0].data["text/plain"])
+
+
+def test_a_display_that_changes_after_the_last_cell_reaches_the_notebook_soon(tmp_path: Path) -> None:
+    async def main(one: AsyncSession, _: AsyncSession) -> None:
+        await one.execute(SHOW)
+        await one.execute(LATER.format("new"))
+        await one.save_notebook()
+        assert await until(lambda: text_of(one) == "'new'") < 10
+
+    run(tmp_path, main)
+
+
+def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Disk) -> None:
+    async def main(one: AsyncSession, _: AsyncSession) -> None:
+        await one.execute(SHOW)
+        await one.save_notebook()
+        before, begun = disk.writes, time.monotonic()
+        await one.execute("import time\nfor n in range(200):\n    handle.update(n)\n    time.sleep(0.002)\n")
+        await one.save_notebook()
+        assert text_of(one) == "199"
+        assert disk.writes - before <= 2 + (time.monotonic() - begun) / notebook_writer.SOONEST
+
+    run(tmp_path, main)
+
+
+def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(one: AsyncSession, two: AsyncSession) -> None:
+        heard = asyncio.Event()
+        whole = one._scribe.__class__.__call__
+
+        def hear(self: Any, event: Any, /) -> None:
+            whole(self, event)
+            if isinstance(event, DisplayUpdated):
+                heard.set()
+
+        monkeypatch.setattr(notebook_writer.Scribe, "__call__", hear)
+        for session in (one, two):
+            await session.execute(SHOW)
+            heard.clear()
+            await session.execute(LATER.format("new"))
+            await session.save_notebook()
+            await heard.wait()
+            assert text_of(session) == "'old'"
+        await one.close()
+        assert text_of(one) == "'new'"
+
+    monkeypatch.setattr(notebook_writer, "SOONEST", 600.0)
+    monkeypatch.setattr(notebook_writer, "LATEST", 600.0)
+    run(tmp_path, main)
+    assert cells_of(tmp_path / "two" / "two.ipynb")[0].outputs[0].data["text/plain"] == "'new'"

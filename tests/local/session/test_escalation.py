@@ -1,0 +1,102 @@
+"""The ladder: what runs over its timeout is ended by the gentlest rung that can, and the state is kept wherever it can be."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kernelexec import Executor
+from tests.support.overrunning_cells import KEEPING, OVERRUNS, Overrun
+
+TIMEOUT, GRACE = 0.2, 1.0
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    config = {"budgets": {"grace": GRACE}}
+    with Executor(isolation="local", workspace=tmp_path_factory.mktemp("ladder"), config=config) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("overrun", OVERRUNS.values(), ids=OVERRUNS)
+def test_an_overrun_is_ended_by_its_rung(patient: Executor, overrun: Overrun) -> None:
+    session = patient.session()
+    magic = overrun.code.startswith(("%%", "!"))
+    assert session.execute(f"{overrun.prepared}\nx = 1").ok
+
+    result = session.execute(overrun.code if magic else f"print('before')\n{overrun.code}", timeout=TIMEOUT)
+
+    assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout")
+    assert result.rung in overrun.rungs
+    assert result.state == ("kept" if result.rung in KEEPING else "lost")
+    assert result.stdout == ("" if magic else "before\n")
+    assert result.timing.run < TIMEOUT + GRACE * 5 + 10
+    assert session.execute("'x' in globals()").text == f"{result.state == 'kept'}\n"
+    living = "c.status() != 'zombie'"  # one that was killed by force may wait for its parent
+    children = f"import psutil\n[c.cmdline() for c in psutil.Process().children(recursive=True) if {living}]"
+    assert session.execute(children).text == "[]\n"
+    session.close()
+
+
+def test_an_interrupt_on_request_climbs_the_same_ladder(patient: Executor) -> None:
+    session = patient.session()
+    running = session.execute("import time\nprint('before', flush=True)\ntime.sleep(600)", wait=0.3)
+    assert running.status == "running"
+    result = session.interrupt()
+    assert result is not None
+    assert (result.execution_id, result.stdout) == (running.execution_id, "before\n")
+    assert (result.status, result.interrupted, result.rung, result.state) == ("error", "request", "interrupt", "kept")
+    assert session.interrupt() is None
+    session.close()
+
+
+@pytest.mark.parametrize("code", ["x = 1", "await asyncio.sleep(0)", "await asyncio.sleep(0.001)\nprint(x)"])
+def test_interrupts_that_come_at_any_time_cost_no_state(patient: Executor, code: str) -> None:
+    session = patient.session()
+    pid = int(session.execute("import asyncio, os\nx = 1\nos.getpid()").text)
+    chosen, over = random.Random(1), threading.Event()  # noqa: S311 - for any time, not for secrets
+
+    def interrupt() -> None:
+        while not over.wait(chosen.uniform(0, 0.002)):
+            os.kill(pid, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    try:
+        results = [session.execute(code) for _ in range(150)]
+    finally:
+        over.set()
+        interrupting.join()
+    assert {result.state for result in results} == {"kept"}
+    assert any(result.error for result in results)
+    assert int(session.execute("os.getpid()").text) == pid
+    session.close()
+
+
+def test_an_interrupt_of_a_waiting_cell_lets_it_never_run(patient: Executor) -> None:
+    session = patient.session()
+    session.execute("x = 1")
+    running = session.execute("import time; time.sleep(600)", wait=0.1)
+    waiting = session.execute("x = 2", wait=0.1)
+    assert session.wait_for(waiting.execution_id, wait=0.1).place == 1
+    aborted = session.interrupt(waiting.execution_id)
+    assert aborted is not None
+    assert (aborted.status, aborted.exit_code, aborted.notes) == ("aborted", -1, ("Cancelled while it waited for its turn.",))
+    assert session.wait_for(running.execution_id, wait=0.1).status == "running"
+    session.interrupt(running.execution_id)
+    assert session.execute("x").text == "1\n"
+    session.close()
+
+
+def test_closing_aborts_what_waits_and_ends_what_runs(patient: Executor) -> None:
+    session = patient.session()
+    running = session.execute("import time; time.sleep(600)", wait=0.1)
+    waiting = session.execute("x = 2", wait=0.1)
+    assert (running.status, waiting.status) == ("running", "running")
+    session.close()
+    assert patient.sessions() == ()

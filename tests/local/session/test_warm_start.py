@@ -1,0 +1,74 @@
+"""How a session comes by a kernel where the first try fails by what passes, as a file system that goes away meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kernelexec import AsyncExecutor, Closed, Executor, KernelStartFailed
+from tests.support.engine import needs_bubblewrap
+
+#: What bubblewrap said, as a container's file system was unmounted: of one in three hundred starts while they came and went.
+_SAID = 'bwrap: Can\'t bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount "/newroot/x": Invalid argument'
+
+
+def failing(place: Path, times: int, said: str) -> Path:
+    """A directory of programs with a bubblewrap that fails so often, and then does what it should; the tries are counted."""
+    (programs := place / "programs").mkdir()
+    script = f"""#!/bin/sh
+echo >> {place}/tries
+[ "$(wc -l < {place}/tries)" -gt {times} ] && exec {shutil.which("bwrap")} "$@"
+cat {place}/said >&2
+exit 1
+"""
+    (place / "said").write_text(said + "\n")
+    (programs / "bwrap").write_text(script)
+    (programs / "bwrap").chmod(0o755)
+    return programs
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("times", "said", "tries"), [(2, _SAID, 3), (3, _SAID, None), (1, "bwrap: Unknown option --new", None)], ids=str
+)
+def test_what_passes_is_tried_again(
+    times: int, said: str, tries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{failing(tmp_path, times, said)}{os.pathsep}{os.environ['PATH']}")
+    with Executor("bubblewrap", workspace=tmp_path / "w") as executor:
+        if tries is None:
+            with pytest.raises(KernelStartFailed, match=said.split(":")[1].strip()):
+                executor.session("a")
+            assert executor.sessions() == ()
+        else:
+            assert executor.session("a").execute("6 * 7").text.strip() == "42"
+    assert len((tmp_path / "tries").read_text().splitlines()) == (tries or times)
+
+
+async def closed_after(executor: AsyncExecutor, delay: float) -> None:
+    await anyio.sleep(delay)
+    if (session := executor.open_session("a")) is not None:
+        await session.close()
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+def test_a_session_that_is_closed_while_it_opens_says_so(fork: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    async def opened() -> int:
+        refused = 0
+        async with AsyncExecutor("local", workspace=tmp_path / "w", config={"fork_server": fork}) as executor:
+            for number in range(40):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(closed_after, executor, number * (0.002 if fork else 0.005))
+                    try:
+                        await executor.session("a")
+                    except Closed:
+                        refused += 1
+                await closed_after(executor, 0.0)
+            assert executor.sessions() == ()
+        return refused
+
+    assert anyio.run(opened) > 0

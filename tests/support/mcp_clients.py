@@ -1,0 +1,138 @@
+"""Clients of the MCP server: fastmcp's own, called from plain tests, and a raw one that sees every byte."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from fastmcp import Client, FastMCP
+from fastmcp.client.client import CallToolResult
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+
+from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, environment
+
+#: How a client begins, as fastmcp names it: the newest protocol, or the handshake of all before it.
+ERAS = ["auto", "legacy"]
+#: What each request of the newest protocol says of its client.
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+class Agent:
+    """A connected client; every answer comes as it is, errors too."""
+
+    def __init__(self, portal: BlockingPortal, client: Client[Any]) -> None:
+        self.portal = portal
+        self.client = client
+
+    def call(self, tool: str, /, **arguments: Any) -> CallToolResult:
+        return self.start(tool, **arguments).result(BOUND)
+
+    def start(self, tool: str, /, **arguments: Any) -> Future[CallToolResult]:
+        call = partial(self.client.call_tool, tool, arguments, raise_on_error=False)
+        return self.portal.start_task_soon(call)
+
+    def do(self, method: str, /, *args: Any, **options: Any) -> Any:
+        return self.portal.call(partial(getattr(self.client, method), *args, **options))
+
+    def rows(self, tool: str, field: str, /, **arguments: Any) -> list[dict[str, Any]]:
+        found = self.call(tool, **arguments).structured_content
+        assert found is not None
+        rows: list[dict[str, Any]] = found[field]
+        return rows
+
+    def text(self, tool: str, /, **arguments: Any) -> str:
+        return text_of(self.call(tool, **arguments))
+
+
+def text_of(result: CallToolResult) -> str:
+    return "".join(block.text for block in result.content if block.type == "text")
+
+
+def record_of(result: CallToolResult) -> dict[str, Any]:
+    assert result.meta is not None
+    record: dict[str, Any] = result.meta["kernelexec/result"]
+    return record
+
+
+@contextmanager
+def connected(server: StdioTransport | StreamableHttpTransport | FastMCP, era: str, **options: Any) -> Iterator[Agent]:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, mode=era, **options)) as client:
+        yield Agent(portal, client)
+
+
+def transport(cwd: Path, *args: str, **env: str) -> StdioTransport:
+    """The installed command, started by the client."""
+    log = cwd / "stderr.txt"
+    words = ["mcp", *LOCAL, *args]
+    return StdioTransport(COMMAND, words, env=environment(**env), cwd=str(cwd), keep_alive=False, log_file=log)
+
+
+class Raw:
+    """A client that writes and reads lines itself, in either era's framing."""
+
+    def __init__(self, process: subprocess.Popen[bytes], era: str) -> None:
+        self.process = process
+        self.era = era
+        self.lines: list[bytes] = []
+        self.progress = ""
+        self._number = 0
+        if era == "legacy":
+            version, client = "2025-06-18", {"name": "raw", "version": "1"}
+            self.ask("initialize", protocolVersion=version, capabilities={}, clientInfo=client)
+            self.answer()
+            self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def send(self, message: object) -> None:
+        self.write(json.dumps(message).encode())
+
+    def write(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def ask(self, method: str, /, **params: Any) -> int:
+        self._number += 1
+        meta = (ENVELOPE if self.era == "auto" else {}) | ({"progressToken": self.progress} if self.progress else {})
+        more = {"_meta": meta} if meta else {}
+        self.send({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params | more})
+        return self._number
+
+    def call(self, tool: str, /, **arguments: Any) -> int:
+        return self.ask("tools/call", name=tool, arguments=arguments)
+
+    def answer(self, number: int | None = None) -> dict[str, Any]:
+        """The next answer to a request, or the one to that request."""
+        assert self.process.stdout is not None
+        for line in iter(self.process.stdout.readline, b""):
+            self.lines.append(line)
+            found: dict[str, Any] = json.loads(line)
+            if "method" not in found and number in (None, found["id"]):
+                return found
+        raise EOFError
+
+    def end(self) -> tuple[list[dict[str, Any]], str]:
+        """Every line of stdout that there was, read as JSON, and stderr, once the process has ended."""
+        stdout, stderr = self.process.communicate(timeout=BOUND)
+        return [json.loads(line) for line in [*self.lines, *stdout.splitlines()]], stderr.decode()
+
+
+@contextmanager
+def raw(cwd: Path, era: str, *args: str, **env: str) -> Iterator[Raw]:
+    pipe = subprocess.PIPE
+    words = [COMMAND, "mcp", *LOCAL, *args]
+    with subprocess.Popen(words, cwd=cwd, env=environment(**env), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield Raw(process, era)
+        finally:
+            process.kill()

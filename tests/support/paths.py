@@ -1,0 +1,8 @@
+"""Directories of the repository that tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: The root of the checkout.
+ROOT = Path(__file__).resolve().parents[2]

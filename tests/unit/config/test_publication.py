@@ -1,0 +1,104 @@
+"""What the registry of MCP servers is told: of the form that it takes, and true of this package."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+import kernelexec
+from kernelexec.config.publication import SERVER_NAME, server_json
+from tests.end_to_end.test_readme import PROJECT
+from tests.support.paths import ROOT
+
+_ARGUMENT = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"enum": ["named", "positional"]}, "value": {"type": "string"}, "name": {"type": "string"}},
+    "oneOf": [
+        {"required": ["name"], "properties": {"type": {"const": "named"}}},
+        {"required": ["value"], "properties": {"type": {"const": "positional"}}},
+    ],
+}
+#: As much of the schema of 2025-12-11 as is used.
+SHAPE = {
+    "type": "object",
+    "required": ["$schema", "name", "description", "version", "packages"],
+    "additionalProperties": False,
+    "properties": {
+        "$schema": {"type": "string", "pattern": "/schemas/2025-12-11/server\\.schema\\.json$"},
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$", "minLength": 3, "maxLength": 200},
+        "title": {"type": "string", "minLength": 1, "maxLength": 100},
+        "description": {"type": "string", "minLength": 1, "maxLength": 100},
+        "version": {"type": "string", "pattern": "^[0-9][^<>=^~*]*$", "maxLength": 255},
+        "packages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["registryType", "identifier", "version", "transport"],
+                "properties": {
+                    "registryType": {"enum": ["npm", "pypi", "oci", "nuget", "mcpb"]},
+                    "identifier": {"type": "string"},
+                    "version": {"type": "string", "not": {"const": "latest"}, "minLength": 1},
+                    "runtimeHint": {"type": "string"},
+                    "runtimeArguments": {"type": "array", "items": _ARGUMENT},
+                    "packageArguments": {"type": "array", "items": _ARGUMENT},
+                    "transport": {"type": "object", "required": ["type"], "properties": {"type": {"const": "stdio"}}},
+                    "environmentVariables": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["name"],
+                            "properties": {
+                                "name": {"type": "string", "pattern": "^[A-Z_]+$"},
+                                "format": {"enum": ["string", "number", "boolean", "filepath"]},
+                                "isRequired": {"type": "boolean"},
+                                "isSecret": {"type": "boolean"},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def package() -> dict[str, Any]:
+    [found] = server_json()["packages"]
+    return dict(found)
+
+
+def test_it_has_the_form_that_the_registry_takes() -> None:
+    jsonschema.validate(server_json(), SHAPE)
+
+
+def test_it_is_of_this_version_of_this_package() -> None:
+    assert server_json()["version"] == package()["version"] == kernelexec.__version__
+    assert package()["identifier"] == PROJECT["name"]
+
+
+def test_a_client_that_puts_the_words_together_starts_the_server_with_what_it_needs() -> None:
+    hint, found = package()["runtimeHint"], package()
+    before = [word for each in found["runtimeArguments"] for word in (each["name"], each["value"])]
+    words = [hint, *before, found["identifier"], *(each["value"] for each in found["packageArguments"])]
+    assert words == ["uvx", "--from", f"kernelexec[mcp]=={kernelexec.__version__}", "kernelexec", "mcp"]
+    assert "mcp" in PROJECT["optional-dependencies"]
+    assert found["identifier"] in PROJECT["scripts"]
+
+
+@pytest.mark.parametrize("name", [each["name"] for each in package()["environmentVariables"]])
+def test_every_variable_that_is_named_is_read_by_the_package(name: str) -> None:
+    sources = (
+        path.read_text(encoding="utf-8") for path in (ROOT / "kernelexec").rglob("*.py") if path.name != "publication.py"
+    )
+    assert any(f'"{name}"' in text for text in sources)
+
+
+def test_the_readme_has_the_line_by_which_the_registry_knows_the_package() -> None:
+    marks = re.findall(r"mcp-name:\s*(\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert marks == [SERVER_NAME] == [server_json()["name"]]

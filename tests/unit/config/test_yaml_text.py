@@ -1,0 +1,103 @@
+"""YAML in configuration files: what its readers disagree about is refused, and aliases stand for no more than a bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelexec.dialects.yaml_text import ALIASED_MAX, parse
+from kernelexec.errors import InvalidConfig
+from tests.unit.config.test_agents import read
+
+LISTS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], y{n}: 1}}\n" for n in range(1, 60))
+UNFIT = {
+    "no anchor": ("a: *b", "line 1: found undefined alias 'b'"),
+    "a list in itself": ("a: &a [*a]", "line 1: an alias stands for what it is in itself"),
+    "a mapping in itself": ("a:\n  &a {b: {c: *a}}", "line 2: an alias stands for what it is in itself"),
+    "merged with itself": ("a: &a {<<: *a}", "line 1: an alias stands for what it is in itself"),
+    "lists of lists": (LISTS, f"aliases stand for more than {ALIASED_MAX} values"),
+    "merged and merged": (MERGED, f"aliases stand for more than {ALIASED_MAX} values"),
+    "merged with a number": ("a: {<<: 5}", "expected a mapping"),
+    "two merge keys": ("a: {<<: {b: 1}, <<: {c: 1}}", "'<<' stands there twice"),
+    "twice, as text and plain": ("a: 1\nb: 2\n'a': 3", "line 3: 'a' stands there twice"),
+    "a list for a key": ("{? [a]: b}", "line 1: while constructing a mapping: found unhashable key"),
+    "digits": ("a: 0x" + "f" * 101, "has too many digits"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), UNFIT.values(), ids=UNFIT)
+def test_what_is_no_yaml_or_too_much_is_said_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        parse(text)
+    assert said in str(caught.value)
+
+
+def test_aliases_of_little_are_no_matter_of_length() -> None:
+    text = "a: &a 1\n" + "".join(f"b{n}: [1, 2]\n" for n in range(4 * ALIASED_MAX // 10)) + "c: *a\n"
+    assert parse(text)["c"] == 1
+
+
+def test_anchors_and_merge_keys_are_taken(tmp_path: Path) -> None:
+    text = """
+agents:
+  - &first
+    id: a
+    isolation: local
+    budgets: &deep {<<: &wide {timeout: 7, grace: 3}, grace: 2}
+    rules: {blocked_commands: &blocked [curl]}
+  - {<<: *first, id: b, budgets: {<<: [*wide, *deep], timeout: 5}}
+  - {id: c, isolation: local, rules: {blocked_commands: *blocked}}
+"""
+    found = read(tmp_path, text)
+    assert [(each.budgets.timeout, each.budgets.grace) for each in found.values()] == [(7, 2), (5, 3), (60, 1)]
+    assert [each.rules.blocked_commands[0].pattern for each in found.values()] == ["curl"] * 3
+    massgen = "agents:\n  - {id: a, backend: &x {cwd: w, enable_mcp_command_line: true}}\n  - {backend: {<<: *x, cwd: v}}\n"
+    assert [str(each.work_dir) for each in read(tmp_path, massgen).values()] == ["w", "v"]
+
+
+def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
+    text = "code_execution_config: {docker_run_args: [], timeout: 3}\nbudgets: {<<: &a {grace: 2}, <<: {grace: 3}}\n"
+    with pytest.raises(InvalidConfig, match="'<<' stands there twice"):
+        read(tmp_path, text)
+    text = (
+        "environment: {set: &one {<<: &two {A: x, B: x}, A: y}}\nisolation: local\ncontainer: {environment: {<<: *one, B: z}}\n"
+    )
+    found = read(tmp_path, text)["default"]
+    assert (dict(found.environment.set), dict(found.container.environment)) == ({"A": "y", "B": "x"}, {"A": "y", "B": "z"})
+
+
+@pytest.mark.parametrize("said", ["1:30", "010", "-010", "08", "1_000", "0b11", "1:30.5", "0x_f", "1_0.5"])
+def test_a_number_to_some_readers_only_is_refused(tmp_path: Path, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"agents\.yaml: line 2: timeout: {said} is one number to some readers of YAML"):
+        read(tmp_path, f"isolation: local\nbudgets: {{timeout: {said}}}\n")
+    with pytest.raises(InvalidConfig, match=r"budgets\.timeout: .*valid number"):
+        read(tmp_path, f"isolation: local\nbudgets: {{timeout: '{said}'}}\n")
+    assert read(tmp_path, f"environment: {{set: {{X: '{said}'}}}}\n")["default"].environment.set["X"] == said
+
+
+@pytest.mark.parametrize("said", ["yes", "No", "ON", "off"])
+def test_a_boolean_to_some_readers_only_is_refused(tmp_path: Path, said: str) -> None:
+    for line in (f"cache: {said}", f"rules: {{allowed_commands: [ls, {said}]}}", f"agents: [{{id: a, cache: {said}}}]"):
+        with pytest.raises(
+            InvalidConfig, match=f": {said} is a boolean to some readers.*: say true or false, or put it in quotes"
+        ):
+            read(tmp_path, line + "\n")
+    found = read(tmp_path, f"confinement: {{level: 'off'}}\nenvironment: {{set: {{{said}: !!str {said}}}}}\n")["default"]
+    assert (found.confinement.level, dict(found.environment.set)) == ("off", {said: said})
+
+
+def test_what_all_readers_know_is_read(tmp_path: Path) -> None:
+    for said, number in (("1e3", 1000), ("0x1F", 31), ("0o10", 8), (".5", 0.5), ("+7", 7), ("2.", 2), ("0.25", 0.25)):
+        assert read(tmp_path, f"isolation: local\nbudgets: {{timeout: {said}}}\n")["default"].budgets.timeout == number
+    texts = "{A: 2020-01-01, B: 1.2.3, C: 10.0.0.1, D: y, E: '=', F: 8080:80, G: =}"
+    found = read(tmp_path, f"container: {{user: 0:0}}\nenvironment: {{set: {texts}}}\n")["default"]
+    assert list(found.environment.set.values()) == ["2020-01-01", "1.2.3", "10.0.0.1", "y", "=", "8080:80", "="]
+    assert found.container.user == "0:0"
+
+
+def test_words_are_booleans_in_massgens_form(tmp_path: Path) -> None:
+    for word, meant in {"yes": True, "on": True, "No": False, "off": False}.items():
+        text = f"agents: [{{id: a, backend: {{enable_mcp_command_line: {word}}}}}]\nui: {{logging_enabled: {word}}}\n"
+        assert read(tmp_path, text)["a"].enabled is meant

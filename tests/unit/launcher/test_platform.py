@@ -1,0 +1,186 @@
+"""What differs between systems in the kernel's process: each choice for each system, and what comes of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.launcher import owner, platform
+from kernelexec.launcher.features.virtualenv import Programs
+from kernelexec.launcher.output import pipe_reader
+from kernelexec.launcher.platform import System
+from kernelexec.launcher.processes import tree
+from kernelexec.launcher.sandbox import confinement
+
+SYSTEMS = ("linux", "darwin", "win32")
+UNIX = (("bash", "-c"), ("sh", "-c"))
+GROUP: dict[str, object] = {"start_new_session": True}
+#: What each system is, field by field, in the order of ``SYSTEMS``.
+CHOICES: dict[str, tuple[object, object, object]] = {
+    "shells": (UNIX, UNIX, (("powershell", "-NoProfile", "-Command"), ("cmd", "/c"))),
+    "lasting": (True, True, False),
+    "apart": (GROUP, GROUP, {"creationflags": 0x200}),
+    "signals": (True, True, False),
+    "stacks": (signal.SIGRTMIN + 3, None, None),
+    "adopts": (True, False, False),
+    "process_handles": (True, False, False),
+    "confinement": (("no-new-privileges", "landlock", "capabilities", "no-network"), (), ()),
+    "peak_unit_bytes": (1024, 1, 1),
+    "programs": ("bin", "bin", "Scripts"),
+}
+
+
+@pytest.fixture(params=SYSTEMS)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
+    """A system in the place of this machine's."""
+    found = System.of(str(request.param))
+    monkeypatch.setattr(platform, "HERE", found)
+    return found
+
+
+def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "HERE", System.of(name))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_each_choice_is_made_for_each_system(name: str) -> None:
+    assert tuple(getattr(System.of(system), name) for system in SYSTEMS) == CHOICES[name]
+
+
+def test_every_choice_is_in_the_table() -> None:
+    assert {"name", *CHOICES} == set(System.__dataclass_fields__)
+
+
+def test_this_machine_is_the_one_that_python_names() -> None:
+    assert System.of(sys.platform) == platform.HERE
+
+
+#: Which shell runs commands, where these programs are there.
+SHELLS = [
+    ("linux", {"bash", "sh"}, ["bash", "-c"]),
+    ("linux", {"sh"}, ["sh", "-c"]),
+    ("darwin", {"bash", "sh"}, ["bash", "-c"]),
+    ("win32", {"powershell", "cmd"}, ["powershell", "-NoProfile", "-Command"]),
+    ("win32", {"cmd"}, ["cmd", "/c"]),
+    ("win32", set[str](), ["cmd", "/c"]),
+]
+
+
+@pytest.mark.parametrize(("name", "programs", "shell"), SHELLS)
+def test_the_first_shell_that_is_there_runs_commands(
+    name: str, programs: set[str], shell: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become(name, monkeypatch)
+    for program in programs:
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert platform.a_shell() == shell
+
+
+#: What a group gets of a signal, as calls of the module ``os``.
+SENT = [
+    ("linux", signal.SIGINT, ("killpg", 7, signal.SIGINT)),
+    ("darwin", signal.SIGKILL, ("killpg", 7, signal.SIGKILL)),
+    ("win32", signal.SIGINT, ("kill", 7, 1)),
+    ("win32", signal.SIGTERM, ("kill", 7, signal.SIGTERM)),
+    ("win32", signal.SIGKILL, ("kill", 7, signal.SIGTERM)),
+]
+
+
+@pytest.mark.parametrize(("name", "signum", "call"), SENT)
+def test_a_group_is_signalled_as_the_system_can(
+    name: str, signum: int, call: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become(name, monkeypatch)
+    sent: list[tuple[object, ...]] = []
+    for function in ("kill", "killpg"):
+        monkeypatch.setattr(os, function, lambda pid, number, function=function: sent.append((function, pid, number)))
+    platform.signal_group(7, signum)
+    assert sent == [call]
+
+
+def test_this_process_leads_no_group_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpgrp", os.getpid)
+    assert platform.leads_group()
+    become("win32", monkeypatch)
+    assert not platform.leads_group()
+
+
+def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    monkeypatch.setattr(faulthandler, "enable", lambda file: file.close())
+    monkeypatch.setattr(faulthandler, "register", lambda signum, **_: heard.append(signum))
+    owner.write_stacks_to(str(tmp_path / "stacks"))
+    assert heard == [system.stacks] * (system.name == "linux")
+
+
+def test_what_is_used_is_told_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak, used = platform.peak_memory_bytes(), platform.cpu_seconds()
+    assert peak is not None
+    assert peak > 2**20
+    assert used > 0
+    become("darwin", monkeypatch)
+    in_bytes = platform.peak_memory_bytes()
+    assert in_bytes is not None
+    assert in_bytes < peak
+    monkeypatch.setattr(platform, "resource", None)
+    assert platform.peak_memory_bytes() is None
+    assert platform.cpu_seconds() > 0
+
+
+def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    try:
+        os.write(into, b"12345")
+        assert pipe_reader.unread(out) == 5
+        monkeypatch.setattr(platform, "termios", None)
+        assert pipe_reader.unread(out) == 0
+    finally:
+        os.close(out)
+        os.close(into)
+
+
+def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system: System, tmp_path: Path) -> None:
+    said = {"venv": str(tmp_path)}
+    with pytest.raises(SystemExit, match=f"it has no directory {system.programs}\\."):
+        Programs(said).check()
+    (tmp_path / system.programs).mkdir()
+    Programs(said).check()
+    path = Programs(said).environment({})["PATH"]
+    assert path.startswith(str(tmp_path / system.programs) + os.pathsep)
+
+
+def test_orphans_are_waited_for_where_they_come_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(os, "waitid", lambda *_: looked.append("waitid"))
+    for name in SYSTEMS:
+        become(name, monkeypatch)
+        tree.reap_adopted()
+    assert looked == ["waitid"]
+
+
+ORDER: dict[str, Any] = {"writable": [], "hidden": [], "readable": []}
+
+
+@pytest.mark.parametrize("name", ["darwin", "win32"])
+def test_where_nothing_confines_each_layer_is_said_to_be_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    become(name, monkeypatch)
+    found = confinement.confine({**ORDER, "temporary": str(tmp_path)})
+    assert found["layers"] == []
+    assert [text.rpartition(" (")[2] for text in found["missing"]] == [f"nothing is known for that on {name})"] * 2
+    for more in ({"required": True}, {"network": False}):
+        with pytest.raises(SystemExit, match="cannot be confined as is required"):
+            confinement.confine({**ORDER, "temporary": str(tmp_path), **more})

@@ -1,0 +1,70 @@
+"""A provider out of a module of the operator's: who its users are, what they may, and what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelexec.mcp.http.oauth import Provided
+
+
+@pytest.mark.parametrize(
+    ("scopes", "named", "granted"),
+    [
+        (None, ["openid"], ["openid"]),
+        (None, ["openid", "read", "admin"], ["openid", "read", "admin"]),
+        (("execute",), ["openid"], ["openid", "execute"]),
+        (("execute",), ["read"], ["read"]),
+        (("read",), ["execute", "admin"], ["read"]),  # no more than everybody has
+        (("execute", "admin"), ["admin", "read"], ["read", "admin"]),
+    ],
+    ids=str,
+)
+@pytest.mark.anyio
+async def test_who_has_which_scopes(
+    scopes: tuple[str, ...] | None, named: list[str], granted: list[str], tmp_path: Path
+) -> None:
+    known = {"token": {"client_id": "app", "sub": "alice", "scopes": named}}
+    source = f"from fastmcp.server.auth.providers.jwt import StaticTokenVerifier\nprovider = StaticTokenVerifier({known})"
+    (tmp_path / "auth.py").write_text(source)
+    found = await Provided(f"{tmp_path / 'auth.py'}:provider", scopes).provider().verify_token("token")
+    assert found is not None
+    assert (found.scopes, found.subject) == (granted, "alice")
+
+
+NESTED = """
+from fastmcp.server.auth import MultiAuth
+from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+
+def knowing(token, **claims):
+    return StaticTokenVerifier({token: {"client_id": "app", "sub": "alice", "scopes": []} | claims})
+
+inner = MultiAuth(verifiers={"a": knowing("a"), "b": knowing("b")})
+outer = {"inner": inner, "c": knowing("c"), "b": knowing("d"), "program": knowing("e", client_id="other")}
+outer |= {"word": knowing("f", assertion_iss="https://one.example"), "other word": knowing("g", assertion_iss="https://two.example")}
+provider = MultiAuth(verifiers=outer)
+alone = MultiAuth(server=knowing("a"), server_source_id="x", verifiers={"y": knowing("h", client_id="other")})
+asserting = StaticTokenVerifier({
+    name: {"client_id": "app", "iss": "https://here.example", "sub": "alice", "scopes": [], "assertion_iss": f"https://{name}.example"}
+    for name in ("one", "two")
+})
+programs = StaticTokenVerifier({
+    name: {"client_id": name, "iss": "https://here.example", "sub": "alice", "scopes": []} for name in "pq"
+})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "users"),
+    [("provider", "abcdefg", 7), ("alone", "ah", 2), ("asserting", ["one", "two"], 2), ("programs", "pq", 1)],
+)
+@pytest.mark.anyio
+async def test_whoever_vouches_for_a_user_is_part_of_who_that_is(
+    name: str, tokens: list[str], users: int, tmp_path: Path
+) -> None:
+    (tmp_path / "auth.py").write_text(NESTED)
+    provider = Provided(f"{tmp_path / 'auth.py'}:{name}", ("read",)).provider()
+    found = [await provider.verify_token(token) for token in tokens]
+    assert all(found)
+    assert len({(one.client_id, one.claims.get("iss"), one.claims["sub"]) for one in found if one is not None}) == users

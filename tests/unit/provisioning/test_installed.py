@@ -1,0 +1,117 @@
+"""Installed kernelspecs: which one a language means, what starts its kernel, and how it is reached."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import InvalidRequest
+from kernelexec.provisioning.jupyter.installed import Installed
+from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_provisioner, guarded_spec
+from tests.support.kernelspecs import write
+
+
+@pytest.fixture
+def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "user"))
+    return tmp_path
+
+
+def found(wanted: str) -> tuple[str, str]:
+    spec = Installed.here().find(wanted)
+    assert spec is not None
+    return spec.name, spec.label
+
+
+def test_a_name_comes_before_a_language(specs: Path) -> None:
+    write(specs, "a", ["a"], "b")
+    write(specs, "b", ["b"], "c")
+    write(specs, "d", ["d"], "Q")
+    write(specs, "e", ["e"], "Q")
+    assert found("b") == ("b", "c")
+    assert found("c") == ("b", "c")
+    assert found("a") == ("a", "a")
+    assert found("q") == ("d", "q")
+    assert found("e") == ("e", "e")
+    assert Installed.here().find("x") is None
+
+
+def test_a_label_finds_its_kernelspec_again(specs: Path) -> None:
+    for number, language in enumerate(["b", "k0", "B", "", "python"]):
+        write(specs, f"k{number}", ["x"], language)
+    for number in range(5):
+        _, label = found(f"k{number}")
+        assert found(label)[0] == f"k{number}"
+
+
+UNUSABLE: tuple[tuple[list[str], dict[str, Any], str], ...] = (
+    ([], {}, "argv is empty"),
+    (["a\0"], {}, "argv holds a NUL"),
+    (["a"], {"A": 5}, "env holds"),
+    (["a"], {"A": "\0"}, "env holds"),
+)
+
+
+@pytest.mark.parametrize(("argv", "env", "told"), UNUSABLE)
+def test_a_kernelspec_that_starts_nothing_is_refused_with_the_reason(
+    specs: Path, argv: list[str], env: dict[str, Any], told: str
+) -> None:
+    write(specs, "broken", argv, "x", env=env)
+    with pytest.raises(InvalidRequest, match=f"kernelspec 'broken' in {specs}.*{told}"):
+        Installed.here().find("broken")
+
+
+def test_what_is_installed_is_listed_with_its_languages(specs: Path) -> None:
+    write(specs, "deno", ["deno"], "typescript")
+    write(specs, "bash", ["bash"], "bash")
+    assert Installed.here().told()[:2] == ("bash", "deno (typescript)")
+
+
+def test_a_kernelspec_that_is_broken_harms_no_other(specs: Path) -> None:
+    write(specs, "deno", ["deno"], "typescript")
+    (specs / "kernels" / "broken").mkdir()
+    (specs / "kernels" / "broken" / "kernel.json").write_text("{")
+    assert found("typescript") == ("deno", "typescript")
+
+
+def test_placeholders_are_filled_in(specs: Path) -> None:
+    write(specs, "k", ["python", "{connection_file}", "{resource_dir}/x", "{kernel_name}", "{prefix}", "{other}"], "l")
+    spec = Installed.here().find("k")
+    assert spec is not None
+    place = str(specs / "kernels" / "k")
+    assert spec.argv(Path("/c")) == [sys.executable, "/c", f"{place}/x", "k", sys.prefix, "{other}"]
+
+
+TRANSPORTS = {
+    "python": (["python3.12", "-m", "x"], {}, "ipc"),
+    "a path": (["/opt/bin/python", "x"], {}, "ipc"),
+    "a program": (["deno"], {}, "tcp"),
+    "said ipc": (["xcpp"], {"kernelexec": {"transport": "ipc"}}, "ipc"),
+    "said tcp": (["python"], {"kernelexec": {"transport": "tcp"}}, "tcp"),
+    "said nonsense": (["python"], {"kernelexec": "tcp"}, "ipc"),
+}
+
+
+@pytest.mark.parametrize("case", TRANSPORTS.values(), ids=TRANSPORTS)
+def test_the_transport_follows_from_the_kernelspec(specs: Path, case: tuple[list[str], dict[str, object], str]) -> None:
+    argv, metadata, transport = case
+    write(specs, "k", argv, "l", metadata=metadata)
+    spec = Installed.here().find("k")
+    assert spec is not None
+    assert spec.transport == transport
+
+
+def test_our_guard_and_provisioner_serve_every_kernelspec(specs: Path) -> None:
+    stanza = {"kernel_provisioner": {"provisioner_name": "local-provisioner"}}
+    write(specs, "k", ["k", "-f", "{connection_file}"], "l", env={"A": "1"}, interrupt_mode="message", metadata=stanza)
+    spec = Installed.here().find("k")
+    assert spec is not None
+    guarded = guarded_spec(spec, Path("/c"))
+    assert (guarded.argv[0], guarded.argv[-4:]) == (sys.executable, ["--guard", "k", "-f", "/c"])
+    assert (guarded.env, guarded.interrupt_mode) == ({"A": "1"}, "message")
+    assert type(create_provisioner("id", guarded)).__module__ == "kernelexec.provisioning.provisioners.local"
+    assert guarded.metadata["kernel_provisioner"]["provisioner_name"] == PROVISIONER

@@ -1,0 +1,164 @@
+"""What differs between systems on the driver's side: each choice for each system, and that nobody else makes one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Executor
+from kernelexec.config import Config
+from kernelexec.errors import KernelStartFailed
+from kernelexec.provisioning import Connection, KernelSpec, LocalPlace, place_of, platform
+from kernelexec.provisioning.jupyter.installed import InstalledSpec
+from kernelexec.provisioning.platform import System
+from kernelexec.provisioning.runtime.ports import free_ports
+from kernelexec.provisioning.runtime.processes import peer_of
+
+SYSTEMS = ("linux", "darwin", "win32")
+PYTHON = InstalledSpec("own", "own", "", KernelSpec(argv=["python", "-m", "ipykernel_launcher"], language="python"))
+#: What each system is, field by field, in the order of ``SYSTEMS``.
+CHOICES: dict[str, tuple[object, object, object]] = {
+    "transport": ("ipc", "curve", "curve"),
+    "loopbacks": (True, False, False),
+    "fork_server": (True, False, False),
+    "process_handles": (True, False, False),
+    "peers": (True, False, False),
+    "apart": ({"start_new_session": True}, {"start_new_session": True}, {"creationflags": 0x200}),
+    "signals": (True, True, False),
+    "programs": ("bin", "bin", "Scripts"),
+    "interpreter": ("python", "python", "python.exe"),
+    "confinement": (("no-new-privileges", "landlock", "capabilities", "no-network"), (), ()),
+    "own_containers": (True, False, False),
+    "locks": ("fcntl", "fcntl", "msvcrt"),
+    "users": (True, True, False),
+}
+
+
+@pytest.fixture(params=SYSTEMS)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
+    """A system in the place of this machine's."""
+    found = System.of(str(request.param))
+    monkeypatch.setattr(platform, "HERE", found)
+    return found
+
+
+def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "HERE", System.of(name))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_each_choice_is_made_for_each_system(name: str) -> None:
+    assert tuple(getattr(System.of(system), name) for system in SYSTEMS) == CHOICES[name]
+
+
+def test_every_choice_is_in_the_table() -> None:
+    assert {"name", *CHOICES} == set(System.__dataclass_fields__)
+
+
+def test_this_machine_is_the_one_that_python_names() -> None:
+    assert System.of(sys.platform) == platform.HERE
+
+
+def test_a_system_that_nobody_has_looked_at_is_taken_for_the_poorer_unix() -> None:
+    unknown, mac = System.of("freebsd14"), System.of("darwin")
+    assert {name: getattr(unknown, name) for name in CHOICES} == {name: getattr(mac, name) for name in CHOICES}
+
+
+def test_kernels_on_this_machine_are_reached_as_the_system_can(system: System, tmp_path: Path) -> None:
+    place = place_of(Config(isolation="local"), session="a", workspace=tmp_path, root=tmp_path)
+    assert place.reach(None) == system.transport
+
+
+def test_a_kernel_that_is_not_ours_takes_unix_sockets_only_where_they_are_pinned(system: System, tmp_path: Path) -> None:
+    place = LocalPlace(Config(isolation="local"), str(tmp_path), reached_by=system.transport)
+    assert place.reach(PYTHON) == ("ipc" if system.name == "linux" else "tcp")
+
+
+def test_where_kernels_need_ports_none_starts_without_a_network(system: System, tmp_path: Path) -> None:
+    config = Config.model_validate({"isolation": "local", "confinement": {"network": False}})
+    place = place_of(config, session="a", workspace=tmp_path, root=tmp_path)
+    if system.name == "linux":
+        assert place.reach(None) == "ipc"
+    else:
+        with pytest.raises(KernelStartFailed, match="'python' listens on ports"):
+            place.reach(None)
+
+
+def test_ports_are_of_an_address_that_the_system_has(system: System) -> None:
+    addresses = {free_ports(("shell",))[0] for _ in range(4)}
+    assert (addresses == {"127.0.0.1"}) == (system.name != "linux")
+
+
+def test_a_fork_server_is_had_where_kernels_can_be_forked(system: System, tmp_path: Path) -> None:
+    executor = Executor("local", workspace=tmp_path)
+    roster = executor._executor._roster
+    assert (roster._forks is not None) == (system.name == "linux")
+
+
+def test_who_is_at_the_other_end_is_told_where_the_system_tells(system: System) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        assert peer_of(ours) == ((os.getpid(), os.getuid()) if system.name == "linux" else None)
+
+
+def test_who_files_belong_to_is_no_question_on_windows(system: System) -> None:
+    numbered = system.name != "win32"
+    assert platform.user() == (os.getuid() if numbered else 0)
+    assert platform.is_root() == (numbered and os.geteuid() == 0)
+    assert Connection(Path("s"), b"").uid == platform.user()
+
+
+@pytest.mark.parametrize("name", ["linux", "darwin"])
+def test_a_lock_is_one_owners_or_many_readers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(name, monkeypatch)
+    path = tmp_path / "file"
+    with path.open("w") as first, path.open() as second, path.open() as third:
+        platform.lock(second.fileno(), shared=True)
+        platform.lock(third.fileno(), shared=True)
+        with pytest.raises(BlockingIOError):
+            platform.lock(first.fileno())
+
+
+class Msvcrt(types.ModuleType):
+    """What is known of the module that only Windows has: one lock of some bytes, from where the file is read."""
+
+    LK_NBLCK = 2
+
+    def __init__(self, *, taken: bool) -> None:
+        super().__init__("msvcrt")
+        self.taken = taken
+        self.locked: list[tuple[int, int]] = []
+
+    def locking(self, fd: int, mode: int, count: int) -> None:
+        assert mode == self.LK_NBLCK
+        if self.taken:
+            raise PermissionError(13, "Permission denied")
+        self.locked.append((os.lseek(fd, 0, os.SEEK_CUR), count))
+
+
+@pytest.fixture(params=[False, True], ids=["free", "taken"])
+def msvcrt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Msvcrt]:
+    become("win32", monkeypatch)
+    module = Msvcrt(taken=bool(request.param))
+    monkeypatch.setitem(sys.modules, "msvcrt", module)
+    return module
+
+
+def test_on_windows_a_byte_is_locked_that_nobody_reads(msvcrt: Msvcrt, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"some text")
+    with path.open("rb", buffering=0) as file:
+        file.seek(4)
+        if msvcrt.taken:
+            with pytest.raises(BlockingIOError):
+                platform.lock(file.fileno())
+        else:
+            platform.lock(file.fileno())
+            assert msvcrt.locked == [(2**31 - 2, 1)]
+        assert file.read() == b" text"

@@ -1,0 +1,183 @@
+"""The recorder takes note at once and writes when told to, by any thread: what it kept, no more, and nothing twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from kernelexec.events import DisplayUpdated
+from kernelexec.records.notebook import recorder
+from kernelexec.records.notebook.cell_format import notebook_output
+from kernelexec.records.notebook.recorder import Recorder
+from kernelexec.results import DisplayData, Stream
+from kernelexec.workspace import Watch
+from kernelexec.workspace.safe_files import replace_file
+from tests.contract.records.test_recorder import NOTE, ODD, cells_of, executed, shown, texts_of, update
+from tests.support.slow_disk import Disk
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.ipynb"
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def test_the_file_is_what_nbformat_makes_of_the_same_cells(path: Path) -> None:
+    kept = Recorder(path)
+    event = executed(*ODD.values(), shown("long \u65e5" * 100_000, "d"), source="a\nb", execution_count=3)
+    for each in (event, executed(source="")):
+        kept(each)
+    kept.write()
+    outputs: list[Any] = []
+    for output in event.result.outputs:
+        fields = json.loads(json.dumps(notebook_output(output)))
+        outputs.append(new_output(fields.pop("output_type"), **fields))
+    first, second = json.loads(path.read_text())["cells"]
+    cells = [
+        new_code_cell("a\nb", id=first["id"], metadata=first["metadata"], execution_count=3, outputs=outputs),
+        new_code_cell("", id=second["id"], metadata=second["metadata"], outputs=[]),
+    ]
+    metadata = json.loads(path.read_text())["metadata"]
+    expected = new_notebook(cells=cells, metadata=metadata)
+    nbformat.validate(expected)
+    found = nbformat.read(path, as_version=4)
+    assert found == nbformat.reads(nbformat.writes(expected), as_version=4)
+    assert (found.nbformat, found.nbformat_minor) == (expected.nbformat, expected.nbformat_minor)
+
+
+def test_what_did_not_change_is_not_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, made, whole = Recorder(path), [], recorder._dump
+
+    def make(output: Any) -> bytes:
+        made.append(output)
+        return whole(output)
+
+    monkeypatch.setattr(recorder, "_dump", make)
+    for number in range(10):
+        kept(executed(shown(f"{number}", f"d{number}"), Stream("stdout", "a")))
+        kept.write()
+    assert len(made) == 20
+    kept(update("d3", "new"))
+    kept.write()
+    assert len(made) == 21
+    assert texts_of(path) == ["0", "1", "2", "new", *"456789"]
+
+
+def test_nothing_is_written_where_nothing_changed(path: Path, disk: Disk) -> None:
+    kept = Recorder(path)
+    kept.write()
+    kept(executed(shown("old", "d")))
+    kept.write()
+    kept(update("unknown", "new"))
+    kept.write()
+    assert disk.writes == 1
+    kept(update("d", "new"))
+    kept.write()
+    assert disk.writes == 2
+
+
+def test_of_many_updates_the_newest_is_kept_and_they_take_no_more_than_the_limit(path: Path) -> None:
+    kept = Recorder(path, limit_bytes=100_000)
+    kept(executed(*(shown("old", f"d{n}") for n in range(20))))
+    for n in range(1000):
+        kept(update(f"d{n % 20}", f"{n:010}" * 1000))
+    kept(DisplayUpdated("s", "d0", {"application/json": [["x" * 1000] * 1000]}, {}))
+    assert sum(weight for _, weight in kept._noted.values()) == kept._noted_bytes <= 100_000
+    kept.write()
+    assert kept._noted_bytes == 0
+    assert path.stat().st_size < 110_000
+    [cell] = cells_of(path)
+    texts = {output.data["text/plain"] for output in cell.outputs}
+    assert texts - {"old"} <= {f"{n:010}" * 1000 for n in range(980, 1000)}
+    kept(update("d19", "end"))
+    kept.write()
+    assert cells_of(path)[0].outputs[19].data["text/plain"] == "end"
+
+
+def test_an_update_makes_room_at_the_expense_of_older_cells(path: Path) -> None:
+    kept = Recorder(path, limit_bytes=5000)
+    for text in ("a" * 1500, "b" * 1500):
+        kept(executed(Stream("stdout", text)))
+    kept(executed(shown("old", "d")))
+    kept(update("d", "c" * 2000))
+    kept.write()
+    assert texts_of(path) == [NOTE, "b" * 1500, "c" * 2000]
+    kept(update("d", "e" * 6000))
+    kept.write()
+    assert texts_of(path) == [NOTE, "b" * 1500, "c" * 2000]
+
+
+def test_events_and_writes_of_several_threads_do_not_disturb_each_other(path: Path) -> None:
+    kept, stop = Recorder(path), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            kept.write()
+
+    writers = [threading.Thread(target=write) for _ in range(3)]
+    for thread in writers:
+        thread.start()
+    for n in range(200):
+        kept(executed(shown(f"old {n}", f"d{n % 5}"), source=f"{n}"))
+        kept(update(f"d{n % 5}", f"new {n}"))
+    stop.set()
+    for thread in writers:
+        thread.join()
+    kept.write()
+    cells = cells_of(path)
+    assert [cell.source for cell in cells] == [f"{n}" for n in range(200)]
+    assert {cell.outputs[0].data["text/plain"] for cell in cells} == {f"new {n}" for n in range(195, 200)}
+
+
+def test_a_big_display_is_recorded_whole(path: Path) -> None:
+    kept, text = Recorder(path), '"\\\n\u65e5\U0001f389' * 200_000
+    kept(executed(DisplayData({"data": "short", "text/html": text, "application/json": {"a": text}}, {"m": text}), source=text))
+    kept(executed(Stream("stdout", text)))
+    kept.write()
+    first, second = json.loads(path.read_text())["cells"]
+    assert first["outputs"][0]["data"] == {"data": "short", "text/html": text, "application/json": {"a": text}}
+    assert (first["source"], first["outputs"][0]["metadata"], second["outputs"][0]["text"]) == (text, {"m": text}, text)
+
+
+def test_a_notebook_that_is_being_written_is_no_file_of_a_cell(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, ignore=frozenset({"own.ipynb"}))
+    seen: list[tuple[str, ...]] = []
+
+    def content() -> Iterator[bytes]:
+        yield b"{"
+        seen.append(watch.changes())
+        yield b"}"
+
+    replace_file(tmp_path / "own.ipynb", content())
+    replace_file(tmp_path / "other.ipynb", content())
+    assert seen[0] == ()
+    assert len(seen[1]) == 1
+    assert watch.changes() == ("other.ipynb",)
+
+
+@pytest.mark.parametrize("what", ["left out", "source"])
+def test_what_was_left_out_and_long_sources_take_no_memory(path: Path, what: str) -> None:
+    recorder = Recorder(path, limit_bytes=100_000)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            long = f"{number}" * 50_000
+            recorder(executed(shown(long, "d")) if what == "left out" else executed(source=long))
+            recorder.write()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
+    assert len(cells_of(path)) == 100

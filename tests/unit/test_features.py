@@ -1,0 +1,51 @@
+"""What users were promised has tests: each row names some, and each of them exists."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+
+import pytest
+
+from tests.support.paths import ROOT
+
+TESTS = ROOT / "tests"
+GROUPS: dict[str, dict[str, dict[str, object]]] = tomllib.loads((TESTS / "features.toml").read_text(encoding="utf-8"))
+ROWS = {row: said for group in GROUPS.values() for row, said in group.items()}
+#: The rows of each part; what is left out was only an idea, or is shown under another number.
+NUMBERS = {"A": range(1, 12), "T": range(1, 25), "D": range(1, 11), "C": range(1, 22), "X": range(1, 12)}
+NUMBERS_OF_G = [*range(1, 39), *range(45, 60)]
+
+
+def found_in(module: str) -> set[str]:
+    """The names of the tests in a module."""
+    path = TESTS / f"{module}.py"
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_no_row_is_missing_or_there_twice() -> None:
+    wanted = {f"{part}{number}" for part, numbers in NUMBERS.items() for number in numbers} | {f"G{n}" for n in NUMBERS_OF_G}
+    assert set(ROWS) == wanted
+    assert sum(map(len, GROUPS.values())) == len(ROWS)
+
+
+@pytest.mark.parametrize(("row", "said"), ROWS.items(), ids=ROWS)
+def test_a_row_is_shown_by_tests_that_exist(row: str, said: dict[str, object]) -> None:
+    assert set(said) <= {"what", "shown_by", "measured_by"}, row
+    named = said["shown_by"]
+    assert isinstance(named, list)
+    assert named
+    for one in named:
+        module, _, name = one.partition("::")
+        found = found_in(module)
+        assert found, f"{row}: no tests in {module}"
+        assert not name or name in found, f"{row}: no {name} in {module}"
+
+
+def test_nine_of_ten_branches_are_asked_for() -> None:
+    root = TESTS.parent
+    coverage = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["coverage"]
+    assert (coverage["run"]["branch"], coverage["report"]["fail_under"] >= 90) == (True, True)
+    assert "python -m pytest" in (root / ".ci/run").read_text()
+    assert "--cov " in (root / ".ci/run").read_text()

@@ -1,0 +1,60 @@
+"""Directories that a kernel wrote in can be removed, whatever it made of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from kernelexec.workspace import rmtree as trees
+from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
+
+
+def test_links_go_and_what_they_point_to_stays(tmp_path: Path) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    (tree / "inner").mkdir(parents=True)
+    (outside / "precious").mkdir(parents=True)
+    for place in (tree, tree / "inner"):
+        (place / "link").symlink_to(outside)
+        (place / "dangling").symlink_to("nowhere")
+    os.mkfifo(tree / "inner" / "fifo")
+    remove_tree(tree)
+    assert list(tmp_path.iterdir()) == [outside]
+    assert (outside / "precious").is_dir()
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/")], ids=["a file", "a link"])
+def test_what_is_no_directory_is_left(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "path"
+    assert callable(make)
+    make(path)
+    remove_tree(path)
+    remove_tree(tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_to_be_kept_is_kept_and_a_stop_is_heard(tmp_path: Path) -> None:
+    for name in ("keep", "a", "b"):
+        (tmp_path / name).touch()
+    fd = os.open(tmp_path, DIRECTORY)
+    stop = threading.Event()
+    stop.set()
+    try:
+        assert not clear(fd, keep="keep", stop=stop)
+        assert len(list(tmp_path.iterdir())) == 3
+        assert clear(fd, keep="keep")
+    finally:
+        os.close(fd)
+    assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
+
+
+def test_a_directory_without_rights_is_removed_also_where_none_is_held_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "NAMED", os.O_RDONLY)
+    (tmp_path / "top" / "inner" / "deep").mkdir(parents=True)
+    (tmp_path / "top" / "inner").chmod(0o400)
+    trees.remove_tree(tmp_path / "top")
+    assert not (tmp_path / "top").exists()
