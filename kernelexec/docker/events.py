@@ -32,7 +32,7 @@ class News:
         self.engine = engine
         self._out_of_memory: Counter[str] = Counter()
         self._holders = 0
-        self._told: dict[str, Callable[[], None]] = {}
+        self._watchers: dict[str, Callable[[], None]] = {}
         self._listens = threading.Event()
         self._over = threading.Event()
         self._hang_up: Callable[[], None] = lambda: None
@@ -72,17 +72,17 @@ class News:
     @contextmanager
     def of(self, container: str) -> Iterator[asyncio.Event]:
         """Yield an event of the running loop that is set whenever the container should be inspected."""
-        loop, look = asyncio.get_running_loop(), asyncio.Event()
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(look.set)
+                loop.call_soon_threadsafe(changed.set)
 
-        self._told[container] = tell
+        self._watchers[container] = wake
         try:
-            yield look
+            yield changed
         finally:
-            self._told.pop(container, None)
+            self._watchers.pop(container, None)
             self._out_of_memory.pop(container, None)
 
     def memory_kills(self, container: str) -> int:
@@ -93,27 +93,27 @@ class News:
         """Read events: the thread. When the stream breaks, and when the engine is back, all containers are inspected."""
         while not self._over.is_set():
             try:
-                with self.engine.events(OWNER) as (told, self._hang_up):
+                with self.engine.events(OWNER) as (events, self._hang_up):
                     self._listens.set()
-                    self._tell_all()
-                    for action, container in told:
-                        self._hear(action, container)
+                    self._wake_all()
+                    for action, container in events:
+                        self._on_event(action, container)
             except (EngineAway, EngineRefused):
                 pass
             except Exception:
                 logger.exception("kernelexec.engine_news_failed")
-            self._tell_all()
+            self._wake_all()
             self._over.wait(_AGAIN_SECONDS)
 
-    def _hear(self, action: str, container: str) -> None:
-        if container not in self._told:
+    def _on_event(self, action: str, container: str) -> None:
+        if container not in self._watchers:
             return
         if action == _OUT_OF_MEMORY:
             self._out_of_memory[container] += 1
         if action in _ENDS or action == _OUT_OF_MEMORY:
-            self._told.get(container, lambda: None)()
+            self._watchers.get(container, lambda: None)()
 
-    def _tell_all(self) -> None:
+    def _wake_all(self) -> None:
         if not self._over.is_set():
-            for tell in list(self._told.values()):
-                tell()
+            for wake in list(self._watchers.values()):
+                wake()

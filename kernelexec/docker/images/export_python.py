@@ -1,7 +1,7 @@
-"""Copies this image's Python, with all that it needs, to where any Linux image can run it. It goes there as text.
+"""Copy this image's Python with all that it needs into a directory from which any Linux image can run it. Sent as text.
 
-Its loader and its libraries come along, and find each other by new paths that are written over the old ones. So the programs
-of the image that it runs in see nothing of them, as they would of a variable, and that image needs no C library at all.
+Its loader and its libraries are copied too, and find each other by new paths that overwrite the old ones. So programs of the
+image that it runs in are not affected, as they would be by a variable, and that image needs no C library at all.
 """
 
 import fcntl
@@ -16,22 +16,22 @@ import sys
 import sysconfig
 from pathlib import Path
 
-#: Short, since it has to fit over the old paths.
+#: Short, because it overwrites the old paths.
 HOME = Path("/opt/kernelexec/rt")
 LOADER = HOME / "ld"
 WHOLE = HOME / "whole"
 VERSION = "python{}.{}".format(*sys.version_info)
-#: What nobody needs at run time, or what is of no use without the rest of its image.
+#: Files that are not needed at run time, or are useless without the rest of their image.
 STANDARD = ("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "dist-packages", "site-packages")
 PACKAGES = ("pip", "pip-*", "setuptools", "setuptools-*", "pkg_resources", "_distutils_hack", "distutils-precedence.pth")
-#: What the C library loads only when it needs it.
+#: Libraries that the C library loads only when it needs them.
 LATER = ("libgcc_s.so.1", "libnss_dns.so.2", "libnss_files.so.2", "libresolv.so.2")
 INTERPRETER = 3  # PT_INTERP of elf(5)
 TRIAL = "import ssl, sqlite3, ctypes, zmq, ipykernel, sys; assert sys.executable == sys.argv[1], sys.executable"
 
 
 def loader_of(program: bytes) -> bytes:
-    """What a 64-bit program names as its loader."""
+    """Return the loader of a 64-bit program."""
     (table,) = struct.unpack_from("<Q", program, 32)
     size, count = struct.unpack_from("<HH", program, 54)
     for number in range(count):
@@ -42,27 +42,27 @@ def loader_of(program: bytes) -> bytes:
 
 
 def written_over(program: bytes, old: bytes, new: bytes, fill: bytes) -> bytes:
-    """The program with a new path in the place of an old one, which takes as much room."""
+    """Return the program with a new path over an old one of the same length."""
     if len(new) > len(old) or old not in program:
         sys.exit(f"{new!r} cannot be written over {old!r}")
     return program.replace(old, new + fill * (len(old) - len(new)))
 
 
 def libraries(loader: str, files: list[Path]) -> dict[str, Path]:
-    """The libraries that these files need, by their names; those of a package lie beside it, and are copied with it."""
-    found = {}
+    """Return the libraries that these files need, by name; those of a package are beside it, and are copied with it."""
+    paths = {}
     for file in files:
-        said = subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout
-        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", said, re.MULTILINE):
+        output = subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout
+        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", output, re.MULTILINE):
             if "-packages/" not in path:
-                found[name] = Path(path)
-    for directory in {path.parent for path in found.values()}:
-        found |= {name: directory / name for name in LATER if (directory / name).exists()}
-    return found
+                paths[name] = Path(path)
+    for directory in {path.parent for path in paths.values()}:
+        paths |= {name: directory / name for name in LATER if (directory / name).exists()}
+    return paths
 
 
 def copy_tree(source: Path, target: Path, left_out: tuple[str, ...]) -> None:
-    """Copy a directory, with what was compiled of it."""
+    """Copy a directory with its compiled files."""
     ignored = shutil.ignore_patterns(*left_out)
     shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True, dirs_exist_ok=True)
 
@@ -79,16 +79,16 @@ def fill() -> None:
     loader = loader_of(program)
     standard = Path(sysconfig.get_path("stdlib"))
     packages = {Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))}
-    loaded = [path for place in (standard, *packages) for path in place.rglob("*.so*")]
-    found = libraries(loader.decode(), [Path(sys.executable).resolve(), *loaded])
+    loaded = [path for directory in (standard, *packages) for path in directory.rglob("*.so*")]
+    needed = libraries(loader.decode(), [Path(sys.executable).resolve(), *loaded])
     for directory in ("bin", "base/bin", "base/lib"):
         (HOME / directory).mkdir(parents=True)
     copy_tree(standard, HOME / "base/lib" / VERSION, STANDARD)
-    for place in packages:
-        copy_tree(place, HOME / "lib" / VERSION / "site-packages", PACKAGES)
-    for name, path in found.items():
+    for package in packages:
+        copy_tree(package, HOME / "lib" / VERSION / "site-packages", PACKAGES)
+    for name, path in needed.items():
         write(HOME / name, path.read_bytes())
-    searched = str(found["libc.so.6"].parent).removeprefix("/usr").encode() + b"/"
+    searched = str(needed["libc.so.6"].parent).removeprefix("/usr").encode() + b"/"
     linker = written_over(Path(os.fsdecode(loader)).read_bytes(), searched, bytes(HOME) + b"/", b"/")
     write(LOADER, written_over(linker, b"/etc/ld.so.", b"/-/./ld.so.", b""))
     write(HOME / "base/bin" / VERSION, written_over(program, loader + b"\0", bytes(LOADER) + b"\0", b"\0"))
@@ -99,7 +99,7 @@ def fill() -> None:
 
 
 def clear() -> None:
-    """Remove what was not finished."""
+    """Remove an unfinished copy."""
     for path in HOME.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""What an image's own Python says about itself, as a line of JSON. It goes there as text, so it is written for old ones too."""
+"""Print facts about an image's own Python as a line of JSON. It is sent there as text, and runs on old versions too."""
 
 import importlib
 import json
@@ -9,34 +9,34 @@ import sysconfig
 
 
 def version(package: str) -> "str | None":
-    """The version of an installed package."""
+    """Return the version of an installed package."""
     try:
         return str(importlib.import_module("importlib.metadata").version(package))
-    except Exception:  # noqa: BLE001 - none, or none that can be told
+    except Exception:  # noqa: BLE001 - not installed, or unknown
         return None
 
 
 def kernelspecs() -> "dict[str, dict[str, object]]":
-    """The kernelspecs that every user of the image sees."""
+    """Return the kernelspecs that every user of the image sees."""
     data = os.path.join(sysconfig.get_path("data"), "share")  # noqa: PTH118 - pathlib costs half of the start
-    found = {}  # type: dict[str, dict[str, object]]
+    specs = {}  # type: dict[str, dict[str, object]]
     for share in (data, "/usr/local/share", "/usr/share"):
         kernels = os.path.join(share, "jupyter", "kernels")  # noqa: PTH118 - see above
         for name in sorted(os.listdir(kernels))[:64] if os.path.isdir(kernels) else ():  # noqa: PTH112, PTH208 - see above
             directory = os.path.join(kernels, name)  # noqa: PTH118 - see above
             try:
                 with open(os.path.join(directory, "kernel.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
-                    found.setdefault(name.lower(), {"directory": directory, "spec": json.load(file)})
+                    specs.setdefault(name.lower(), {"directory": directory, "spec": json.load(file)})
             except (OSError, ValueError):
                 continue
-    return found
+    return specs
 
 
 def failure() -> "str | None":
-    """Why ipykernel cannot be imported."""
+    """Return why ipykernel cannot be imported."""
     try:
         importlib.import_module("ipykernel.kernelapp")
-    except BaseException as exc:  # noqa: BLE001 - whatever it is, it keeps kernels from starting
+    except BaseException as exc:  # noqa: BLE001 - any error keeps kernels from starting
         return type(exc).__name__ + ": " + str(exc)
     return None
 

@@ -36,7 +36,7 @@ class PythonVolume:
 
     volume: str
     version: str
-    why: str
+    missing: str
     """What the image lacks; empty if that is unknown."""
 
 

@@ -52,7 +52,7 @@ def notice(options: Container) -> tuple[str, ...]:
     mounted = stand_in(options)
     if mounted is None:
         return ()
-    lacks = f"The image {' or '.join(options.image)} has {mounted.why}: the" if mounted.why else "The"
+    lacks = f"The image {' or '.join(options.image)} has {mounted.missing}: the" if mounted.missing else "The"
     return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 import threading
 import time
 from collections import deque
@@ -18,7 +17,7 @@ from kernelexec.events import CellExecuted, DisplayUpdated, Event
 from kernelexec.records.notebook.cell_format import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import json_encoder
-from kernelexec.workspace.safe_files import create_file, has_content, replace_file
+from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
 from kernelexec.workspace.spool import Spool, SpooledBytes
 
 _METADATA = {
@@ -76,10 +75,10 @@ class Recorder:
         Displays that it contains stay unchanged.
         """
         try:
-            state = path.lstat()
-            if not stat.S_ISREG(state.st_mode) or state.st_size > 2 * NOTEBOOK_BYTES:
+            content = read_regular(path, 2 * NOTEBOOK_BYTES + 1)
+            if len(content) > 2 * NOTEBOOK_BYTES:
                 return None
-            notebook = json.loads(path.read_bytes())
+            notebook = json.loads(content)
             if notebook["metadata"] != _METADATA or not all("kernelexec" in cell["metadata"] for cell in notebook["cells"]):
                 return None
             recorder = cls(path)

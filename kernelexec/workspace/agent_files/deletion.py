@@ -68,7 +68,7 @@ class Deletions:
         top = self._access.spot(".")
         with self._access.directory(top) as fd:
             seen = walk(fd, self.bounds.entries, enters=lambda entry: not is_critical(entry.parts[-1]))
-        chosen = [entry for entry in seen.found if included.covers(entry.parts) and not excluded.covers(entry.parts)]
+        chosen = [entry for entry in seen.entries if included.covers(entry.parts) and not excluded.covers(entry.parts)]
         refused = [
             NotDeleted((top / "/".join(parts)).shown, f"It cannot be looked into: {exc.strerror}.")
             for parts, exc in seen.unreadable
@@ -130,7 +130,7 @@ class Deletions:
         fd = open_beneath(target.directory, target.name, LISTED)
         try:
             seen = walk(fd, self.bounds.entries, enters=lambda _: True)
-            if seen.found and not recursive:
+            if seen.entries and not recursive:
                 message = f"{spot.shown} is not empty: give recursive=True to delete it with all that is in it."
                 raise FileRefused(message)
             if reason := self._against(spot, seen):
@@ -145,13 +145,13 @@ class Deletions:
                 raise
             message = f"{spot.shown} was emptied but for what came to it meanwhile, or cannot be deleted: look, and try again."
             raise FileRefused(message) from exc
-        for entry in seen.found:
+        for entry in seen.entries:
             self.tracker.forget(self._access.spot_at(spot.path.joinpath(*entry.parts)))
 
     def _against(self, spot: WorkspacePath, seen: WalkResult) -> str | None:
         """Return the reasons against deleting the entries of a directory."""
         fixed = self._access.rights()
-        for entry in seen.found:
+        for entry in seen.entries:
             if is_critical(entry.parts[-1]) or (entry.seen.st_dev, entry.seen.st_ino) in fixed:
                 held = (spot / "/".join(entry.parts)).shown
                 return f"{spot.shown} is not deleted: it holds {held}, which stays. Delete what is beside that by itself."
@@ -159,7 +159,7 @@ class Deletions:
             return f"{spot.shown} holds more than {self.bounds.entries} entries: delete parts of it, or do it by a command."
         for parts, exc in seen.unreadable:
             return f"{spot.shown} is not deleted: {(spot / '/'.join(parts)).shown} cannot be looked into: {exc.strerror}."
-        return self.tracker.unread_among(spot, seen.found)
+        return self.tracker.unread_among(spot, seen.entries)
 
 
 def is_critical(name: str) -> bool:

@@ -47,7 +47,7 @@ class FileOperations(Deletions):
             return FileList(spot.shown, (_entry(spot, seen),))
         with self._access.directory(spot) as fd:
             walked = walk(fd, self.bounds.entries, enters=lambda entry: recursive and entry.parts[-1] not in IGNORED)
-        matching = (entry for entry in walked.found if globs is None or globs.matches(entry.parts))
+        matching = (entry for entry in walked.entries if globs is None or globs.matches(entry.parts))
         entries = tuple(_entry(spot / "/".join(entry.parts), entry.seen) for entry in matching)
         return FileList(spot.shown, entries, complete=walked.complete and not walked.unreadable)
 
@@ -145,14 +145,14 @@ def _is_text(raw: bytes) -> bool:
 
 def _number(value: object, name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        message = f"{name}={value!r:.100}: it is a number of bytes, from {least} to {most}."
+        message = f"{name}={value!r:.100}: must be a number of bytes, from {least} to {most}."
         raise InvalidRequest(message)
     return value
 
 
 def _encoded(content: object, most: int) -> bytes:
     if not isinstance(content, str | bytes):
-        message = f"content={content!r:.100}: it is text, or bytes."
+        message = f"content={content!r:.100}: must be text or bytes."
         raise InvalidRequest(message)
     try:
         raw = content.encode() if isinstance(content, str) else content

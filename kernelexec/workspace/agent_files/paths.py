@@ -77,7 +77,7 @@ def path_text(path: object) -> str:
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        message = f"path={path!r:.100}: it is text, not empty, without NUL characters."
+        message = f"path={path!r:.100}: must be text, not empty, without NUL characters."
         raise InvalidPath(message)
     try:
         size = len(os.fsencode(text))

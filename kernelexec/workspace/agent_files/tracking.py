@@ -76,7 +76,7 @@ class ReadTracker:
                 seen = walk(fd, self._entries, enters=lambda _: True)
         except InvalidPath:
             return True, None
-        reason = self.unread_among(spot, seen.found)
+        reason = self.unread_among(spot, seen.entries)
         if reason is None and not seen.complete:
             reason = f"{spot.shown} holds more than {self._entries} entries: delete parts of it first."
         return reason is None, reason

@@ -29,7 +29,7 @@ class WalkEntry:
 class WalkResult:
     """The entries, sorted by path."""
 
-    found: list[WalkEntry] = field(default_factory=list)
+    entries: list[WalkEntry] = field(default_factory=list)
     unreadable: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
     """Directories that could not be listed."""
     complete: bool = True
@@ -57,9 +57,9 @@ def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool]) -> WalkRe
             done.complete = False
             entries, pending = entries[:left], []
         left -= len(entries)
-        done.found.extend(entries)
+        done.entries.extend(entries)
         pending.extend(entry.parts for entry in entries if entry.kind == "directory" and done.complete and enters(entry))
-    done.found.sort(key=lambda entry: entry.parts)
+    done.entries.sort(key=lambda entry: entry.parts)
     done.unreadable.sort(key=lambda entry: entry[0])
     return done
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from kernelexec.config.agents import read_agents
 
 from kernelexec import Executor
+from kernelexec.dialects.agents import read_agents
 from tests.end_to_end.cli.test_command import kernelexec
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.paths import ROOT

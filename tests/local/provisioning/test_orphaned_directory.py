@@ -121,11 +121,11 @@ def test_what_is_no_private_directory_is_not_taken_over(base: Path) -> None:
 def test_a_full_disk_leaves_it_to_the_next_one(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = left(base, dead(), "work")
 
-    def full(*_: object) -> int:
+    def full(*_: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "rename", full)
         assert Root.take_over(path) is None
     assert (path / RECORD).is_file()
     root = Root.take_over(path)

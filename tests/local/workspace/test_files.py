@@ -25,12 +25,12 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import Root
+from kernelexec.workspace.agent_files.paths import FileRoot
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 work = Path(sys.argv[1])
 try:
-    FileOperations(Access([Root(work, str(work))]), FileBounds()).write("file", "x" * 5000)
+    FileOperations(Access([FileRoot(work, str(work))]), FileBounds()).write("file", "x" * 5000)
 except FileRefused as exc:
     print(exc)
 """
@@ -61,8 +61,8 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import Root
-files = FileOperations(Access([Root(Path("/tmp"), "/tmp"), Root(Path({str(work)!r}), {str(work)!r})]), FileBounds())
+from kernelexec.workspace.agent_files.paths import FileRoot
+files = FileOperations(Access([FileRoot(Path("/tmp"), "/tmp"), FileRoot(Path({str(work)!r}), {str(work)!r})]), FileBounds())
 os.setuid({NOBODY})
 print(files.list({str(work)!r}, recursive=True).complete)
 for call in (files.list, files.delete):

@@ -68,7 +68,7 @@ def branch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both ways to open what is beneath a directory, on a system that has both."""
     assert beneath.has_openat2(), "this system has no openat2: the first branch cannot be tested"
     if request.param == "part by part":
-        monkeypatch.setattr(beneath, "resolves", lambda: False)
+        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
     return str(request.param)
 
 

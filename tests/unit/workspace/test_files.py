@@ -103,7 +103,7 @@ def test_bytes_are_read_as_they_are(files: FileOperations, work: Path) -> None:
     assert files.read_bytes("file", offset=300) == FileBytes("file", b"", 300, None, 256)
     assert files.delete("file").deleted == ("file",)  # it counts as read
     for wrong in ({"offset": -1}, {"limit": 0}, {"limit": files.bounds.read_bytes + 1}):
-        with pytest.raises(InvalidRequest, match="it is a number of bytes"):
+        with pytest.raises(InvalidRequest, match="must be a number of bytes"):
             files.read_bytes("file", **wrong)
 
 
@@ -138,18 +138,18 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda files: files.read("file", offset=-1), r"offset=-1: it is a number of bytes, from 0"),
+        (lambda files: files.read("file", offset=-1), r"offset=-1: must be a number of bytes, from 0"),
         (lambda files: files.read("file", offset=True), r"offset=True"),
         (lambda files: files.read("file", offset=2**63), r"offset=9223372036854775808"),
-        (lambda files: files.read("file", limit=0), r"limit=0: it is a number of bytes, from 4 to 64"),
-        (lambda files: files.read("file", limit=65), r"limit=65: it is a number of bytes, from 4 to 64"),
+        (lambda files: files.read("file", limit=0), r"limit=0: must be a number of bytes, from 4 to 64"),
+        (lambda files: files.read("file", limit=65), r"limit=65: must be a number of bytes, from 4 to 64"),
         (lambda files: files.write("file", "x" * 33), r"content has 33 bytes, and one call writes 32 at most: .*append=True"),
         (lambda files: files.write("file", "\ud800"), r"content holds half a character at position 0"),
-        (lambda files: files.write("file", 5), r"content=5: it is text, or bytes"),
+        (lambda files: files.write("file", 5), r"content=5: must be text or bytes"),
         (lambda files: files.list(pattern="../x"), r"pattern='\.\./x': a pattern is relative"),
         (lambda files: files.list(pattern=""), r"pattern='': a pattern is text"),
-        (lambda files: files.read(5), r"path=5: it is text"),
-        (lambda files: files.read(b"file"), r"path=b'file': it is text"),
+        (lambda files: files.read(5), r"path=5: must be text"),
+        (lambda files: files.read(b"file"), r"path=b'file': must be text"),
         (lambda files: files.read("nothing"), r"nothing does not exist: list the directory"),
         (lambda files: files.read("."), r"\. is a directory, and no file"),
         (lambda files: files.write(".", ""), r"\. is a directory, and no file"),
@@ -300,7 +300,7 @@ def test_nothing_stays_open(files: FileOperations, work: Path, monkeypatch: pyte
 
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
     everything()
-    monkeypatch.setattr(beneath, "resolves", lambda: False)
+    monkeypatch.setattr(beneath, "has_openat2", lambda: False)
     everything()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - as above
 
