@@ -52,7 +52,7 @@ from kernelexec.events import (
     SessionClosing,
     SessionOpened,
 )
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor import AsyncExecutor, ExecutorOptions
 from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.results import (
     Attempt,
@@ -140,6 +140,7 @@ __all__ = [
     "ExecutionFailed",
     "ExecutionResult",
     "Executor",
+    "ExecutorOptions",
     "FileBounds",
     "FileBytes",
     "FileEntry",

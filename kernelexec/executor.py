@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 import anyio
@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from kernelexec import cache
 from kernelexec.config import Config, isolation_help
+from kernelexec.config.messages import check_known
 from kernelexec.dialects.autogen_config import load
 from kernelexec.errors import (
     Closed,
@@ -46,43 +47,46 @@ from kernelexec.workspace.directory import check_name
 logger = logging.getLogger("kernelexec")
 
 
+class ExecutorOptions(TypedDict, total=False):
+    """The keywords of ``AsyncExecutor``, ``Executor`` and the adapters of agent frameworks, besides ``isolation``."""
+
+    use_docker: bool | str | Sequence[str] | None
+    """The choice of ``isolation`` in the words of other frameworks: False is ``isolation="local"``; True, an image, or a list
+    of images of which the first that is there, or can be had, is taken, are containers."""
+    workspace: str | os.PathLike[str] | None
+    """The directory in which every session gets a directory of its own; ``./workspaces`` by default."""
+    config: Config | Mapping[str, Any] | None
+    """A ``Config``, or a mapping of its options."""
+    code_execution_config: Mapping[str, Any] | Literal[False] | None
+    """A dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``, ``last_n_messages``,
+    ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off."""
+    hooks: Iterable[Hook]
+    """Observers that receive the events of every session."""
+    validators: Sequence[Validator]
+    """Functions that decide about each cell before it runs, one after the other: see ``policy.decisions``."""
+    approver: Approver | None
+    """The function that is asked about cells as ``config.rules.ask`` says, and if a validator demands it."""
+
+
 class AsyncExecutor:
     """Named sessions, each with a persistent kernel. Use it as ``async with``; leaving the block ends everything.
 
     Args:
         isolation: where code runs. Unset means containers; ``"local"`` is this machine, by explicit choice.
-        use_docker: the same choice in the words of other frameworks: False is ``isolation="local"``; True, an image, or
-            a list of images of which the first that is there, or can be had, is taken, are containers.
-        workspace: the directory in which every session gets a directory of its own; ``./workspaces`` by default.
-        config: a ``Config``, or a mapping of its options.
-        code_execution_config: a dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``,
-            ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off.
-        hooks: observers that are told what happens in every session.
-        validators: functions that decide about each cell before it runs, one after the other: see ``policy.decisions``.
-        approver: who is asked about cells as ``config.rules.ask`` says, and where a validator wants that.
+        options: see ``ExecutorOptions``.
 
     Raises:
         IsolationUnavailable, InvalidConfig: before anything ran.
     """
 
-    def __init__(
-        self,
-        isolation: str | None = None,
-        *,
-        use_docker: bool | str | Sequence[str] | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        config: Config | Mapping[str, Any] | None = None,
-        code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
-        hooks: Iterable[Hook] = (),
-        validators: Sequence[Validator] = (),
-        approver: Approver | None = None,
-    ) -> None:
+    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
+        check_known(options, ("isolation", *ExecutorOptions.__annotations__))
         self.config = load(
             isolation,
-            use_docker=use_docker,
-            workspace=workspace,
-            config=config,
-            code_execution_config=code_execution_config,
+            use_docker=options.get("use_docker"),
+            workspace=options.get("workspace"),
+            config=options.get("config"),
+            code_execution_config=options.get("code_execution_config"),
         )
         if self.config.enabled and (cause := unavailable(self.config)) is not None:
             raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else isolation_help(cause))
@@ -98,7 +102,9 @@ class AsyncExecutor:
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._life: Life | None = None
         self._estates = Estates(self.config)
-        self._roster = Roster(self.config, self._estates, checked(hooks), check_callables(validators, approver), approver)
+        approver = options.get("approver")
+        validators = check_callables(options.get("validators", ()), approver)
+        self._roster = Roster(self.config, self._estates, checked(options.get("hooks", ())), validators, approver)
 
     async def __aenter__(self) -> Self:
         if self._life is not None and not self._life.ended.is_set():

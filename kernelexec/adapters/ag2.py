@@ -12,21 +12,19 @@ Code output: 42
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from kernelexec.adapters.blocks import Blocks, Outcome, drive
 from kernelexec.adapters.functions import Functions, Told
 from kernelexec.adapters.markdown import Block, blocks
 from kernelexec.blocking import Executor, Session
-from kernelexec.config import Config
 from kernelexec.config.messages import check_known, mapping_wanted
 from kernelexec.config.types import is_count
 from kernelexec.errors import Disabled, InvalidConfig
-from kernelexec.policy.decisions import Approver, Validator
+from kernelexec.executor import ExecutorOptions
 
 if TYPE_CHECKING:
     from autogen.coding import CodeBlock
@@ -35,15 +33,15 @@ if TYPE_CHECKING:
 
 #: The name of this executor in a ``code_execution_config``.
 NAME = "kernelexec"
-#: What AG2 lets nobody say beside an executor, since it would say it twice.
+#: Keys that AG2 refuses beside an executor.
 _BESIDE = ("use_docker", "work_dir", "timeout")
 
 
 class Extractor:
-    """Finds code blocks in messages; see ``kernelexec.adapters.markdown``."""
+    """The extractor of code blocks from messages; see ``kernelexec.adapters.markdown``."""
 
     def extract_code_blocks(self, message: object) -> list[CodeBlock]:
-        """The code blocks of a message, as AG2's."""
+        """Return the code blocks of a message, as AG2's."""
         from autogen.coding import CodeBlock  # noqa: PLC0415 - the framework is imported where it is used
 
         return [CodeBlock(code=block.code, language=block.language) for block in blocks(message)]
@@ -56,12 +54,12 @@ class CodeExecutor(Told):
     be called from any thread.
 
     Args:
-        session: an open session to use; it stays open. The other settings of an executor are then said where it was made.
-        isolation, use_docker, workspace, config, validators, approver: see ``AsyncExecutor``.
-        code_execution_config: the dictionary that agent frameworks know, taken literally; see ``AsyncExecutor``.
+        session: an open session to use; it stays open. The options of an executor then belong where it was made.
+        isolation: see ``AsyncExecutor``.
         functions: functions that cells can import, as callables, as AG2's ``with_requirements`` makes them, or as source texts.
         functions_module: the module that holds them.
         execution_policies: for a language, whether its blocks run or are only saved; by default html and css are saved.
+        options: see ``ExecutorOptions``; ``code_execution_config`` is the dictionary that agent frameworks know.
 
     Raises:
         ValueError: of ``functions`` or ``functions_module``.
@@ -74,50 +72,36 @@ class CodeExecutor(Told):
         session: Session | None = None,
         *,
         isolation: str | None = None,
-        use_docker: bool | str | Sequence[str] | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        config: Config | Mapping[str, Any] | None = None,
-        code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
-        validators: Sequence[Validator] = (),
-        approver: Approver | None = None,
         functions: Iterable[Any] = (),
         functions_module: str = "functions",
         execution_policies: Mapping[str, bool] | None = None,
+        **options: Unpack[ExecutorOptions],
     ) -> None:
         self._functions = Functions.of(functions, module=functions_module)
         self._policies = dict(execution_policies or {})
         self._session = session
         self._blocks: Blocks | None = None
         self._opening = threading.RLock()
-        settings: dict[str, Any] = {
-            "isolation": isolation,
-            "use_docker": use_docker,
-            "workspace": workspace,
-            "config": config,
-            "code_execution_config": code_execution_config,
-            "validators": validators,
-            "approver": approver,
-        }
-        said = [name for name, value in settings.items() if value not in (None, ())]
-        if session is not None and said:
-            raise InvalidConfig(f"{', '.join(said)} beside a session: its executor has them already.")
-        self._executor = Executor(**settings) if session is None else None
+        present = [name for name, value in {"isolation": isolation, **options}.items() if value not in (None, ())]
+        if session is not None and present:
+            raise InvalidConfig(f"{', '.join(present)} beside a session: its executor has them already.")
+        self._executor = Executor(isolation, **options) if session is None else None
         if self._executor is not None and not self._executor.config.enabled:
             raise Disabled("Execution is switched off: give code_execution_config=False to the agent itself.")
 
     @property
     def code_extractor(self) -> Extractor:
-        """What finds code blocks in messages."""
+        """Return the object that finds code blocks in messages."""
         return Extractor()
 
     @property
     def code_execution_config(self) -> dict[str, Any]:
-        """What an agent takes as its ``code_execution_config``: this executor, and how many messages are looked at."""
+        """Return an agent's ``code_execution_config``: this executor, and how many messages are searched."""
         return {"executor": self, "last_n_messages": self._last_n_messages}
 
     @property
     def session(self) -> Session:
-        """The session in which blocks run; it is opened if need be."""
+        """Return the session in which blocks run; it is opened if need be."""
         with self._opening:  # several threads may be the first
             if self._session is None:
                 assert self._executor is not None
@@ -147,7 +131,7 @@ class CodeExecutor(Told):
     def reply(
         self, messages: Sequence[Mapping[str, Any]], *, last_n_messages: int | Literal["auto"] | None = None
     ) -> str | None:
-        """What an agent answers to messages with code: its exit code and output; None where there is no code.
+        """Return an agent's answer to messages with code: exit code and output; None if there is no code.
 
         Of the newest ``last_n_messages``, the newest that has code blocks counts; ``auto``, as by default unless the
         configuration says otherwise, takes those that came since the agent itself spoke, whose ``role`` is ``user``.
@@ -161,8 +145,8 @@ class CodeExecutor(Told):
         for number, message in enumerate(reversed(messages)):
             if message.get("role") != "user" if count == "auto" else number >= count:
                 return None
-            if found := blocks(message.get("content")):
-                done = self._run(found)
+            if code_blocks := blocks(message.get("content")):
+                done = self._run(code_blocks)
                 verdict = "execution failed" if done.exit_code else "execution succeeded"
                 return f"exitcode: {done.exit_code} ({verdict})\nCode output: {done.output}"
         return None
@@ -190,17 +174,17 @@ class CodeExecutor(Told):
     def _last_n_messages(self) -> int | Literal["auto"]:
         return self._executor.config.last_n_messages if self._executor is not None else "auto"
 
-    def _run(self, given: Sequence[Block]) -> Outcome:
+    def _run(self, code_blocks: Sequence[Block]) -> Outcome:
         with self._opening:
             session = self.session
             if self._blocks is None:
                 self._blocks = Blocks(session.workspace, self._functions, self._policies)
-            found = self._blocks
-        return drive(found.run(session, given))
+            runner = self._blocks
+        return drive(runner.run(session, code_blocks))
 
 
 def create(code_execution_config: Mapping[str, Any]) -> Protocol:
-    """The executor that a ``code_execution_config`` names: ``kernelexec``, an object, or one of AG2's own.
+    """Return the executor that a ``code_execution_config`` names: ``kernelexec``, an object, or one of AG2's own.
 
     The arguments of ``kernelexec`` stand under its name: ``{"executor": "kernelexec", "kernelexec": {"isolation": "local"}}``.
 
@@ -212,11 +196,12 @@ def create(code_execution_config: Mapping[str, Any]) -> Protocol:
     if beside:
         raise ValueError(f"{', '.join(beside)} beside an executor: say it as an argument of the executor.")
     if code_execution_config.get("executor") == NAME:
-        given = code_execution_config.get(NAME, {})
-        if not isinstance(given, Mapping):
-            raise InvalidConfig(f"{NAME}: {mapping_wanted(given)}.")
-        check_known(given, inspect.signature(CodeExecutor).parameters, f"{NAME}: ")
-        return CodeExecutor(**given)
+        options = code_execution_config.get(NAME, {})
+        if not isinstance(options, Mapping):
+            raise InvalidConfig(f"{NAME}: {mapping_wanted(options)}.")
+        keywords = [name for name in inspect.signature(CodeExecutor).parameters if name != "options"]
+        check_known(options, (*keywords, *ExecutorOptions.__annotations__), f"{NAME}: ")
+        return CodeExecutor(**options)
     from autogen.coding import CodeExecutorFactory  # noqa: PLC0415 - the framework is imported where it is used
 
     return CodeExecutorFactory.create(dict(code_execution_config))  # type: ignore[arg-type] # it says itself what does not fit

@@ -36,7 +36,7 @@ class Result(CodeResult):
 
 
 class Settings(BaseModel):
-    """What ``dump_component`` writes down: all but functions, validators and approvers, which are objects of the program."""
+    """The settings that ``dump_component`` writes: all but functions, validators and approvers, which are objects."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,8 +90,8 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
             code_execution_config=code_execution_config,
             execution_policies=None if execution_policies is None else dict(execution_policies),
         )
-        given = {name: getattr(self._settings, name) for name in Settings.model_fields if name != "execution_policies"}
-        self._executor = AsyncExecutor(**given, validators=validators, approver=approver)
+        options = {name: getattr(self._settings, name) for name in Settings.model_fields if name != "execution_policies"}
+        self._executor = AsyncExecutor(**options, validators=validators, approver=approver)
         self._session: AsyncSession | None = None
         self._blocks: Blocks | None = None
         self._opening = asyncio.Lock()
@@ -134,15 +134,15 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
             KernelStartFailed, QueueFull: see ``AsyncSession.execute``.
         """
         session = self._open()
-        given = [Block(block.code, block.language) for block in code_blocks]
-        work = asyncio.ensure_future(self._run(session, given))
+        parsed = [Block(block.code, block.language) for block in code_blocks]
+        work = asyncio.ensure_future(self._run(session, parsed))
         cancellation_token.link_future(work)
         done = await work
         return Result(done.exit_code, done.output, [Path(file) for file in done.files])
 
     @property
     def session(self) -> AsyncSession:
-        """The session in which blocks run.
+        """Return the session in which blocks run.
 
         Raises:
             RuntimeError: it is not started.
@@ -161,13 +161,13 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
             raise RuntimeError("The executor is not started: use it as `async with`, or call start().")
         return self._session
 
-    async def _run(self, session: AsyncSession, given: Sequence[Block]) -> Outcome:
+    async def _run(self, session: AsyncSession, code_blocks: Sequence[Block]) -> Outcome:
         assert self._blocks is not None
-        return await drive_async(self._blocks.run(session, given), taken=lambda call: _ending(session, call))
+        return await drive_async(self._blocks.run(session, code_blocks), taken=lambda call: _ending(session, call))
 
 
 async def _ending(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call
-    """The answer of a call to the session, whose execution ends where whoever waits for it is cancelled."""
+    """Return the answer of a call to the session; its execution ends if the waiting task is cancelled."""
     sending = _Sending(session, call)
     try:
         return await sending

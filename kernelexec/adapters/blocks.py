@@ -1,4 +1,4 @@
-"""What code blocks do in a session: run or saved, in order, up to the first that fails, with one text for a model.
+"""Code blocks of agents in a session: run or saved, in order, up to the first failure, with one text for a model.
 
 The steps are a generator of calls to a session, so that they are the same for a blocking session and an asynchronous one:
 ``drive`` has a ``Session`` take them, ``drive_async`` an ``AsyncSession``.
@@ -80,7 +80,7 @@ class Blocks:
     def __post_init__(self) -> None:
         self.policies = {**EXECUTION_POLICIES, **{ALIASES.get(name, name): runs for name, runs in self.policies.items()}}
 
-    def run(self, session: Session | AsyncSession, given: Sequence[Block]) -> Steps[Outcome]:
+    def run(self, session: Session | AsyncSession, code_blocks: Sequence[Block]) -> Steps[Outcome]:
         """Run or save each block.
 
         Raises:
@@ -89,7 +89,7 @@ class Blocks:
         """
         yield from self.load(session)
         done: list[Outcome] = []
-        for block in given:
+        for block in code_blocks:
             done.append((yield from self._block(session, block)))
             if done[-1].exit_code:
                 break
@@ -140,7 +140,7 @@ class Blocks:
         return str(self.workspace / written.path)
 
     def _without_saved(self, result: ExecutionResult) -> ExecutionResult:
-        """A result without the files that were saved here, unless a cell changed them since."""
+        """Return a result without the files that were saved here, unless a cell changed them since."""
         for path in self._saved.keys() & result.files:
             if self._saved[path] != _seen(self.workspace / path):
                 del self._saved[path]
@@ -151,17 +151,17 @@ class Blocks:
             case "":
                 raise InvalidRequest("unknown language: name the language behind the opening fence.")
             case "bash":
-                found = yield session.execute_command(code)
+                result = yield session.execute_command(code)
             case "powershell":
-                found = yield session.execute_command(f"pwsh -NonInteractive -File {shlex.quote(name)}")
+                result = yield session.execute_command(f"pwsh -NonInteractive -File {shlex.quote(name)}")
             case _:
-                found = yield session.execute(code, language=language)
-        result: ExecutionResult = found
-        return result
+                result = yield session.execute(code, language=language)
+        outcome: ExecutionResult = result
+        return outcome
 
 
 def told(result: ExecutionResult) -> str:
-    """A result as a model reads it: all that came out, then what to know of it in brackets."""
+    """Return a result as a text for a model: all output, then the notes in brackets."""
     lines = [f"[{line}]" for line in remarks(result)]
     if result.error is None and result.diagnosis is not None:
         lines.insert(0, result.diagnosis.message)
@@ -169,14 +169,14 @@ def told(result: ExecutionResult) -> str:
 
 
 def without_notebooks(result: ExecutionResult) -> ExecutionResult:
-    """A result without the notebooks of sessions of its name: another process may keep one in the same directory."""
+    """Return a result without the notebooks of sessions of its name: another process may keep one in the same directory."""
     name = rf"{re.escape(result.session)}(?:-\d+)?\.ipynb"
     theirs = re.compile(rf"{name}|\.{name}\.[0-9a-f]+\.tmp")
     return replace(result, files=tuple(each for each in result.files if not theirs.fullmatch(each)))
 
 
 def silent(code: str, language: str) -> str:
-    """Code whose installations by pip tell failures only: lines of the code itself, none of a text in it."""
+    """Add ``-qqq`` to installations by pip, so that they report failures only; lines within a text stay."""
 
     def quiet(match: re.Match[str]) -> str:
         return match[0] if match["call"] is None else f"{match['call']} -qqq{match['rest']}"
@@ -222,12 +222,12 @@ def _unnamed(code: str, language: str) -> str:
 
 
 def _seen(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; nothing of a file that is gone."""
+    """Return the parts of a file's status that change with the file; None if it is gone."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return ()
-    return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _ended(text: str) -> str:

@@ -122,7 +122,7 @@ _ENDS = f"{_OURS}.ends()\ndel {_OURS}\n"
 
 
 def cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str], token: str, folder: str) -> str:
-    """The cell that runs code: its variables are the session's, and it displays its calls and its value.
+    """Return the cell that runs code: its variables are the session's, and it displays its calls and its value.
 
     Args:
         code: see ``SandboxProvider.run``.
@@ -142,12 +142,12 @@ def cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str], toke
     ahead = _AHEAD.replace("@LIMIT@", str(ARGUMENTS_CHARS)).replace("@CALL@", CALL).replace("@VALUE@", VALUE)
     values = json.dumps([*inputs.values()])
     bound = ", ".join([*inputs, *names, _OURS])
-    made = f"{_OURS}.__class__({_OURS}.__code__, {{}})({token!r}, {folder!r}, {values!r}, {names!r})"
+    call = f"{_OURS}.__class__({_OURS}.__code__, {{}})({token!r}, {folder!r}, {values!r}, {names!r})"
     text = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     try:
         with warnings.catch_warnings(action="ignore"):
             future, body = _body(text)
-            whole = f"{future}{ahead}[{bound}] = {made}\n{body}\n{_ENDS}"
+            whole = f"{future}{ahead}[{bound}] = {call}\n{body}\n{_ENDS}"
             _compile(ast.parse(whole, "code"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         message = f"The code cannot run: {exc}."
@@ -164,7 +164,7 @@ def _check_name(name: object) -> None:
 
 
 def _body(text: str) -> tuple[str, str]:
-    """The ``from __future__ import`` of code, which stand first in a cell, and the code, whose returns are calls.
+    """Return the ``from __future__`` imports of code, which must begin a cell, and the code with calls in place of its returns.
 
     All up to the first return within another statement stays as it was written.
     """
@@ -175,18 +175,18 @@ def _body(text: str) -> tuple[str, str]:
     futures = [node for node in tree.body if _is_future(node)]
     for node in futures:
         edits[_span(node, starts)] = "pass"
-    first = next((place for place, node in enumerate(tree.body) if _returns([node])), len(tree.body))
+    first = next((index for index, node in enumerate(tree.body) if _returns([node])), len(tree.body))
     last, end, rest = tree.body[first : first + 1] or tree.body[-1:], len(raw), ""
     match last:
         case [ast.Return(value=value) | ast.Expr(value=value) as node]:
             span = _span(node, starts)
-            said = raw[slice(*span)].decode().removeprefix("return" if isinstance(node, ast.Return) else "")
-            edits[span] = f"{_OURS}.returns(({said}))" if value else f"{_OURS}.returns()"
+            expression = raw[slice(*span)].decode().removeprefix("return" if isinstance(node, ast.Return) else "")
+            edits[span] = f"{_OURS}.returns(({expression}))" if value else f"{_OURS}.returns()"
             end = span[1] if isinstance(node, ast.Return) else end
         case [node] if first < len(tree.body):
             end, rest = _span(node, starts)[0], ast.unparse(_in_a_loop(tree.body[first:]))
-    for (begin, stop), said in sorted(edits.items(), reverse=True):
-        raw, end = raw[:begin] + said.encode() + raw[stop:], end + len(said.encode()) - (stop - begin)
+    for (begin, stop), replacement in sorted(edits.items(), reverse=True):
+        raw, end = raw[:begin] + replacement.encode() + raw[stop:], end + len(replacement.encode()) - (stop - begin)
     return "".join(f"{ast.unparse(node)}\n" for node in futures), raw[:end].decode() + rest
 
 
@@ -202,17 +202,17 @@ def _compile(tree: ast.Module) -> None:
 
 
 def _without_returns(block: list[ast.stmt]) -> None:
-    for place, node in enumerate(block):
+    for index, node in enumerate(block):
         if isinstance(node, ast.TryStar) and any(_returns(handler.body) for handler in node.handlers):
             raise SyntaxError("'return' cannot appear in an except* block", ("code", node.lineno, None, None))
         if isinstance(node, ast.Return):
-            block[place] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
+            block[index] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
         for inner in _blocks(node):
             _without_returns(inner)
 
 
 def _in_a_loop(body: list[ast.stmt]) -> ast.While:
-    """Statements in a loop that runs once, and that their returns break."""
+    """Return statements in a loop that runs once, and that their returns break."""
     if isinstance(last := body[-1], ast.Expr):
         body[-1] = _said("returns", last.value)
     block = [*_breaking(body, itertools.count()), ast.Break()]
@@ -220,23 +220,23 @@ def _in_a_loop(body: list[ast.stmt]) -> ast.While:
 
 
 def _breaking(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
-    """A block whose returns break the loop that it is in; a loop of its own is followed by a break, for those within it."""
-    made: list[ast.stmt] = []
+    """Return a block whose returns break its loop; an inner loop is followed by a break, for the returns within it."""
+    statements: list[ast.stmt] = []
     for node in block:
         if isinstance(node, ast.Return):
-            made += [_said("returns", *([node.value] if node.value else [])), ast.Break()]
+            statements += [_said("returns", *([node.value] if node.value else [])), ast.Break()]
             continue
         if not _returns([node]):
-            made.append(node)
+            statements.append(node)
             continue
         for inner in _blocks(node):
             inner[:] = _breaking(inner, numbers)
         if isinstance(node, _LOOPS):
             number = ast.Constant(next(numbers))
-            made += [_said("enters", number), node, ast.If(_said("returned_in", number).value, [ast.Break()], [])]
+            statements += [_said("enters", number), node, ast.If(_said("returned_in", number).value, [ast.Break()], [])]
         else:
-            made.append(node)
-    return made
+            statements.append(node)
+    return statements
 
 
 def _said(method: str, *args: ast.expr) -> ast.Expr:
@@ -244,17 +244,17 @@ def _said(method: str, *args: ast.expr) -> ast.Expr:
 
 
 def _returns(block: list[ast.stmt]) -> bool:
-    """Whether a block returns from the scope that it is in."""
+    """Return whether a block returns from its scope."""
     return any(isinstance(node, ast.Return) or any(map(_returns, _blocks(node))) for node in block)
 
 
 def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks within a statement that run in its own scope."""
+    """Yield the blocks within a statement that run in its own scope."""
     if isinstance(node, _SCOPES):
         return
     for part in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        found = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
-        yield from (block for block in found if isinstance(block, list))
+        bodies = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
+        yield from (block for block in bodies if isinstance(block, list))
 
 
 def _is_future(node: ast.stmt) -> bool:
@@ -262,7 +262,7 @@ def _is_future(node: ast.stmt) -> bool:
 
 
 def _span(node: ast.stmt, starts: list[int]) -> tuple[int, int]:
-    """Where a statement stands in bytes, if that is where the lines begin."""
+    """Return a statement's position in bytes, from the positions of its lines."""
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

@@ -88,8 +88,8 @@ class SandboxProvider:
         if not result.ok:
             if result.status == "aborted":
                 result.raise_for_error()  # refused, as that says
-            told = "\n".join([result.text[-_TOLD_CHARS:].strip(), *remarks(result)]).strip()
-            raise ExecutionFailed(f"{result.status}, state {result.state}: {told}", result)
+            report = "\n".join([result.text[-_TOLD_CHARS:].strip(), *remarks(result)]).strip()
+            raise ExecutionFailed(f"{result.status}, state {result.state}: {report}", result)
         try:
             return _value(run.said)
         except (ValueError, RecursionError) as exc:
@@ -113,7 +113,7 @@ class _Run:
         self._writing = anyio.CapacityLimiter(1)
 
     async def executed(self, source: str, timeout: float | None) -> ExecutionResult:
-        """The result of the run's cell. However it ends, its calls have ended too."""
+        """Return the result of the run's cell. However it ends, its calls have ended too."""
         outcome: ExecutionResult | Exception
         try:
             if self._functions:
@@ -147,30 +147,30 @@ class _Run:
             raise
 
     def _heard(self, output: Output) -> None:
-        if (said := self._said(output, VALUE)) is not None:
-            self.said = said.get("value")
-        elif self._lasts and (said := self._said(output, CALL)) is not None:
-            self._asked.put_nowait(said)
+        if (message := self._said(output, VALUE)) is not None:
+            self.said = message.get("value")
+        elif self._lasts and (message := self._said(output, CALL)) is not None:
+            self._asked.put_nowait(message)
 
     def _said(self, output: Output, mime: str) -> Mapping[str, Any] | None:
-        said = output.data.get(mime) if isinstance(output, DisplayData | ExecuteResult) else None
-        return said if isinstance(said, dict) and said.get("token") == self.token else None
+        message = output.data.get(mime) if isinstance(output, DisplayData | ExecuteResult) else None
+        return message if isinstance(message, dict) and message.get("token") == self.token else None
 
     async def _serve(self, calls: anyio.abc.TaskGroup) -> None:
-        """Begin what was asked for: here, since functions are to find the context of who runs the code, not of who hears it."""
+        """Start the requested calls in this task, whose context functions must see."""
         while True:
             calls.start_soon(self._answer, await self._asked.get())
 
-    async def _answer(self, said: Mapping[str, Any]) -> None:
-        """Call a function for the kernel, which waits: whatever comes of it, it is told, as long as the run lasts.
+    async def _answer(self, message: Mapping[str, Any]) -> None:
+        """Call a function for the waiting kernel, and send the outcome, as long as the run lasts.
 
         What it said of the call is believed in nothing but that it is one of those given.
         """
-        call = said.get("id")
+        call = message.get("id")
         if not isinstance(call, str) or not _ID.fullmatch(call):
             return
         try:
-            content = json.dumps({"value": await self._called(said)}, default=_plain)
+            content = json.dumps({"value": await self._called(message)}, default=_plain)
         except BaseException as exc:  # noqa: BLE001 - also what ends a program: here it would only end the answer
             content = json.dumps({"error": _told(exc)})
         if not self._lasts:
@@ -178,12 +178,12 @@ class _Run:
         with anyio.CancelScope(shield=True):  # a thread that goes on alone would write it after all was removed
             await anyio.to_thread.run_sync(self._write, call, content.encode(), limiter=self._writing)
 
-    async def _called(self, said: Mapping[str, Any]) -> object:
-        name = said.get("name")
+    async def _called(self, message: Mapping[str, Any]) -> object:
+        name = message.get("name")
         function = self._functions.get(name) if isinstance(name, str) else None
         if function is None:
             raise TypeError(f"{name!r} is no function")
-        args, kwargs = _value(said.get("given"))
+        args, kwargs = _value(message.get("given"))
         value = function(*args, **kwargs)
         return await value if inspect.isawaitable(value) else value
 
@@ -220,19 +220,19 @@ class _Run:
             (self._session.workspace / _FOLDER).rmdir()
 
 
-def _value(said: object) -> Any:  # noqa: ANN401 - what the code returned
-    """A value of JSON as the kernel says it, fit to be told on.
+def _value(text: object) -> Any:  # noqa: ANN401 - what the code returned
+    """Return a value from the kernel's JSON, fit to be sent on.
 
     Raises:
         ValueError: its message was too large to come, it is no JSON, or nested too deep.
         RecursionError: nested deeper than can be read.
     """
-    if not isinstance(said, str):
+    if not isinstance(text, str):
         raise ValueError("it is too large")  # noqa: TRY004 - not of the caller's making
-    found = json.loads(said)
-    if _depth(found) > NESTING_MAX:
+    value = json.loads(text)
+    if _depth(value) > NESTING_MAX:
         raise ValueError(f"it is nested deeper than {NESTING_MAX} lists and dictionaries")
-    return clean(found)
+    return clean(value)
 
 
 def _depth(value: object) -> int:
@@ -241,7 +241,7 @@ def _depth(value: object) -> int:
 
 
 def _told(exc: BaseException) -> str:
-    """An exception in words, whatever its ``__str__`` does."""
+    """Return an exception in words, whatever its ``__str__`` does."""
     try:
         return f"{type(exc).__name__}: {exc}"
     except Exception:  # noqa: BLE001 - it is somebody's
@@ -249,6 +249,6 @@ def _told(exc: BaseException) -> str:
 
 
 def _plain(value: object) -> object:
-    """What stands for a value that JSON has not: what pydantic makes of it, or its text."""
+    """Return a substitute for a value that JSON lacks: pydantic's, or its text."""
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if callable(dump) else str(value)

@@ -38,20 +38,20 @@ class Functions:
         if not module.isidentifier() or keyword.iskeyword(module):
             what = "a keyword" if module.isidentifier() else "no identifier"
             raise ValueError(f"functions_module={module!r}: it is {what}, so no cell could import it.")
-        given = list(functions)
-        read = [_read(each) for each in given]
+        listed = list(functions)
+        read = [_read(each) for each in listed]
         names = [node.name for node, _ in read]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"functions: there are {names.count(name)} functions named {name}.")
-        imports = dict.fromkeys(_import(each) for one in given for each in getattr(one, "global_imports", ()))
-        packages = dict.fromkeys(str(each) for one in given for each in getattr(one, "python_packages", ()))
+        imports = dict.fromkeys(_import(each) for function in listed for each in getattr(function, "global_imports", ()))
+        packages = dict.fromkeys(str(each) for function in listed for each in getattr(function, "python_packages", ()))
         parts = ["\n".join(imports)] if imports else []
         source = "\n\n\n".join([*parts, *(text for _, text in read)])
         return cls(module, source + "\n" if source else "", "\n\n".join(_stub(node) for node, _ in read), tuple(packages))
 
     def prompt(self, template: str = PROMPT) -> str:
-        """Tell a model of the functions: ``{module}`` and ``{functions}`` in the template, or ``$`` before them, are put in."""
+        """Return the prompt about the functions: ``{module}`` and ``{functions}``, or with ``$``, are filled in."""
         for name, text in (("module", self.module), ("functions", self.stubs)):
             template = template.replace("{" + name + "}", text).replace("$" + name, text)
         return template
@@ -64,17 +64,17 @@ class Told:
 
     @property
     def functions_module(self) -> str:
-        """The module from which cells import the functions."""
+        """Return the module from which cells import the functions."""
         return self._functions.module
 
     def format_functions_for_prompt(self, prompt_template: str = PROMPT) -> str:
-        """Tell a model of the functions: their module and stubs."""
+        """Return the prompt about the functions: their module and stubs."""
         return self._functions.prompt(prompt_template)
 
 
-def _read(given: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:  # noqa: ANN401 - a callable, or a framework's wrapping of one
-    """One function as a syntax tree and as its source without decorators."""
-    inner = given if isinstance(given, functools.partial) else getattr(given, "func", given)
+def _read(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:  # noqa: ANN401 - a callable, or a framework's wrapping of one
+    """Return a function as a syntax tree and as its source without decorators."""
+    inner = function if isinstance(function, functools.partial) else getattr(function, "func", function)
     text = inner if isinstance(inner, str) else _source(inner)
     text = textwrap.dedent(text).strip()
     try:
@@ -101,18 +101,18 @@ def _source(function: Callable[..., Any]) -> str:
         raise ValueError(f"functions: {function!r:.100} has no source that could be read: give its source as text.") from exc
 
 
-def _import(given: Any) -> str:  # noqa: ANN401 - a name, or what a framework says of one
-    """An import of a framework's: ``name``, ``name`` with ``alias``, or ``module`` with ``imports``."""
-    if isinstance(given, str):
-        return f"import {given}"
-    if hasattr(given, "imports"):
-        names = ", ".join(each if isinstance(each, str) else f"{each.name} as {each.alias}" for each in given.imports)
-        return f"from {given.module} import {names}"
-    return f"import {given.name} as {given.alias}"
+def _import(item: Any) -> str:  # noqa: ANN401 - a name, or what a framework says of one
+    """Return the statement for a framework's import: ``name``, ``name`` with ``alias``, or ``module`` with ``imports``."""
+    if isinstance(item, str):
+        return f"import {item}"
+    if hasattr(item, "imports"):
+        names = ", ".join(each if isinstance(each, str) else f"{each.name} as {each.alias}" for each in item.imports)
+        return f"from {item.module} import {names}"
+    return f"import {item.name} as {item.alias}"
 
 
 def _stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The signature and docstring of a function, and no more."""
+    """Return the signature and docstring of a function."""
     stub = copy.copy(node)
     stub.decorator_list = []
     text = ast.get_docstring(node)

@@ -26,7 +26,7 @@ class Block:
 
 
 def content_text(content: object) -> str:
-    """What a message says: text, None, or a list of parts: of them ``text`` and ``input_text`` count, each from a new line.
+    """Return the text of a message: text, None, or a list whose parts ``text`` and ``input_text`` count, each from a new line.
 
     Raises:
         TypeError: it is something else.
@@ -40,7 +40,7 @@ def content_text(content: object) -> str:
 
 
 def blocks(content: object) -> list[Block]:
-    """The code blocks of a message in their order, with the language that a block names, or that its code shows.
+    """Return the code blocks of a message in their order, with the language that a block names or that its code shows.
 
     A fence begins its line, and is closed by one of the same kind that is at least as long, so a block may hold shorter ones,
     and those that are indented by four columns more: they close it only where nothing else could. What is never closed may
@@ -52,7 +52,7 @@ def blocks(content: object) -> list[Block]:
         TypeError: see ``content_text``.
     """
     lines = LINE_END.split(content_text(content))
-    found: list[Block] = []
+    code_blocks: list[Block] = []
     number = 0
     while number < len(lines):
         opening = _FENCE.fullmatch(lines[number])
@@ -63,13 +63,13 @@ def blocks(content: object) -> list[Block]:
             break
         indent = opening["indent"] if opening["indent"].isspace() else " " * len(opening["indent"])
         code = "\n".join(line.removeprefix(indent) for line in lines[number:end])
-        found.append(Block(code, _language(opening["info"]) or inferred(code)))
+        code_blocks.append(Block(code, _language(opening["info"]) or inferred(code)))
         number = end + 1
-    return [block for block in found if block.code.strip()]
+    return [block for block in code_blocks if block.code.strip()]
 
 
 def inferred(code: str) -> str:
-    """The language of code that names none, or an empty text."""
+    """Return the language that code shows, or an empty text."""
     if code.lstrip().startswith(_COMMANDS):
         return "sh"
     try:
@@ -80,7 +80,7 @@ def inferred(code: str) -> str:
 
 
 def _end(lines: list[str], start: int, opening: re.Match[str]) -> int:
-    """The number of the line that closes a block which begins at ``start``; 0 if none does.
+    """Return the number of the line that closes the block at ``start``; 0 if none does.
 
     The first fence that is not indented deeper and names no language does. Models indent that fence too: a single deeper one,
     ahead of the next block or of the message's end, is it; where there are two they belong to the code, as in a docstring.
@@ -101,11 +101,11 @@ def _end(lines: list[str], start: int, opening: re.Match[str]) -> int:
 
 
 def _width(fence: re.Match[str]) -> int:
-    """In which column a fence begins."""
+    """Return the column in which a fence begins."""
     return len(fence["indent"].expandtabs(_DEEPER))
 
 
 def _language(info: str) -> str:
-    """The language of an info string as ``python``, ``{.python .numbered}`` or ``py title="x"``."""
+    """Return the language of an info string as ``python``, ``{.python .numbered}`` or ``py title="x"``."""
     words = info.strip().strip("{}").replace(",", " ").split()
     return words[0].lstrip(".").lower() if words else ""

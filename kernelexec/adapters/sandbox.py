@@ -7,12 +7,12 @@ import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Self, Unpack
 
 from kernelexec.blocking import Executor, Session
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.policy.decisions import Approver, Validator
+from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecutionResult, remarks
 
 try:
@@ -35,45 +35,28 @@ class Sandbox:
     may be used from any event loop. Its calls take turns.
 
     Args:
-        isolation, use_docker, workspace, config, code_execution_config, validators, approver: see ``Executor``.
+        isolation: see ``Executor``.
+        options: see ``ExecutorOptions``.
 
     Raises:
         InvalidConfig: settings that do not fit.
         IsolationUnavailable: containers were asked for, by default they are, and there is no engine.
     """
 
-    def __init__(
-        self,
-        isolation: str | None = None,
-        *,
-        use_docker: bool | str | Sequence[str] | None = None,
-        workspace: str | Path | None = None,
-        config: Mapping[str, Any] | None = None,
-        code_execution_config: Mapping[str, Any] | None = None,
-        validators: Sequence[Validator] = (),
-        approver: Approver | None = None,
-    ) -> None:
-        self._executor = Executor(
-            isolation,
-            use_docker=use_docker,
-            workspace=workspace,
-            config=config,
-            code_execution_config=code_execution_config,
-            validators=validators,
-            approver=approver,
-        )
+    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
+        self._executor = Executor(isolation, **options)
         self._session: Session | None = None
         self._closed = False
         self._opening = threading.Lock()
 
     @property
     def workdir(self) -> PurePosixPath:
-        """Where commands begin, as they see it; it opens the session."""
+        """Return the directory in which commands begin, as they see it; it opens the session."""
         return PurePosixPath(self._open().workspace_inside)
 
     @property
     def host_workdir(self) -> Path:
-        """The same directory, as it is here."""
+        """Return the same directory on this machine."""
         return self._open().workspace
 
     async def exec(self, argv: list[str], *, env: dict[str, str] | None = None, timeout: float | None = None) -> ExecResult:
@@ -127,7 +110,7 @@ class Sandbox:
         await self.aclose()
 
     def __deepcopy__(self, _: object) -> Self:
-        """Tools copy what they are given; a session has no second one."""
+        """Return the sandbox itself: tools copy their arguments, and a session cannot be copied."""
         return self
 
     def _open(self) -> Session:
@@ -152,7 +135,7 @@ class Sandbox:
 
 
 def _begin(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None) -> str | ExecResult:
-    """Send what stands for a program; its execution's id, or why it cannot be."""
+    """Send the cell or command for a program; return its execution's id, or the reason why it cannot run."""
     program, inline = PurePosixPath(argv[0]).name, len(argv) == _INLINE and argv[1] == "-c" and not env
     try:
         if inline and program in _PYTHONS:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from kernelexec.adapters.blocks import without_notebooks
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
-from kernelexec.policy.decisions import Approver, Validator
+from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, image_of, remarks
 
 try:
@@ -35,8 +34,9 @@ class PythonExecutor(RemotePythonExecutor):
     are sent again.
 
     Args:
-        isolation, use_docker, workspace, config, code_execution_config, validators, approver: see ``Executor``.
+        isolation: see ``Executor``.
         additional_imports: packages that are installed for the session first, as ``session.install`` does.
+        options: see ``ExecutorOptions``.
 
     Raises:
         InvalidConfig: settings that do not fit.
@@ -45,27 +45,10 @@ class PythonExecutor(RemotePythonExecutor):
     """
 
     def __init__(
-        self,
-        isolation: str | None = None,
-        *,
-        use_docker: bool | str | Sequence[str] | None = None,
-        workspace: str | Path | None = None,
-        config: Mapping[str, Any] | None = None,
-        code_execution_config: Mapping[str, Any] | None = None,
-        validators: Sequence[Validator] = (),
-        approver: Approver | None = None,
-        additional_imports: Sequence[str] = (),
+        self, isolation: str | None = None, *, additional_imports: Sequence[str] = (), **options: Unpack[ExecutorOptions]
     ) -> None:
         super().__init__(list(additional_imports), AgentLogger(level=LogLevel.ERROR))
-        self._executor = Executor(
-            isolation,
-            use_docker=use_docker,
-            workspace=workspace,
-            config=config,
-            code_execution_config=code_execution_config,
-            validators=validators,
-            approver=approver,
-        )
+        self._executor = Executor(isolation, **options)
         self._tools: dict[str, Any] = {}
         self._variables: dict[str, Any] = {}
         self._is_sending = False
@@ -96,8 +79,8 @@ class PythonExecutor(RemotePythonExecutor):
             return CodeOutput(output=self._answer(error.evalue), logs=logs, is_final_answer=True)
         if not result.ok:
             known = remarks(without_notebooks(result))
-            told = "\n".join([result.text.rstrip("\n"), *known, f"[{result.status}, state {result.state}]"])
-            raise AgentExecutionError(told, self.logger)
+            report = "\n".join([result.text.rstrip("\n"), *known, f"[{result.status}, state {result.state}]"])
+            raise AgentExecutionError(report, self.logger)
         return CodeOutput(output=_value(result), logs=logs, is_final_answer=False)
 
     def send_tools(self, tools: dict[str, Any]) -> None:
@@ -141,12 +124,14 @@ class PythonExecutor(RemotePythonExecutor):
         finally:
             self._is_sending = False
 
-    def _answer(self, said: str) -> Any:  # noqa: ANN401 - what the agent answers
+    def _answer(self, text: str) -> Any:  # noqa: ANN401 - what the agent answers
         try:
-            return self._deserialize_final_answer(said, self.allow_pickle)
+            return self._deserialize_final_answer(text, self.allow_pickle)
         except ValueError as exc:  # it was cut
-            why = "The final answer is too large: 64 Ki characters are the most. Save it to a file, and answer with its path."
-            raise AgentExecutionError(why, self.logger) from exc
+            reason = (
+                "The final answer is too large: 64 Ki characters are the most. Save it to a file, and answer with its path."
+            )
+            raise AgentExecutionError(reason, self.logger) from exc
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
         """Install packages for the session, beside its kernel, but for those that it has.
@@ -178,21 +163,21 @@ class PythonExecutor(RemotePythonExecutor):
 
 
 def _copied(tools: dict[str, Any]) -> dict[str, Any]:
-    """Tools to be sent: smolagents rewrites the one that answers, and cannot do so twice. It has a copy each time."""
+    """Return the tools to send, with a copy of the final answer's: smolagents rewrites it, and cannot do so twice."""
     return {name: copy.copy(tool) if name == "final_answer" else tool for name, tool in tools.items()}
 
 
 def _value(result: ExecutionResult) -> Any:  # noqa: ANN401 - a picture, or text
-    """The value of the last expression; where there is none, the last picture that was displayed."""
+    """Return the value of the last expression; without one, the last picture that was displayed."""
     values = [output for output in result.outputs if isinstance(output, ExecuteResult)]
     if values:
         picture = _picture(values[-1])
         return values[-1].data.get("text/plain") if picture is None else picture
-    return next((found for output in reversed(result.outputs) if (found := _picture(output)) is not None), None)
+    return next((picture for output in reversed(result.outputs) if (picture := _picture(output)) is not None), None)
 
 
 def _picture(output: Output) -> PIL.Image.Image | str | None:
-    """The picture that an output is: opened, as SVG source, which PIL cannot open, or None."""
+    """Return an output's picture: opened, as SVG source, which PIL cannot open, or None."""
     image = image_of(output)
     if image is None:
         return None

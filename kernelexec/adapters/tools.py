@@ -31,21 +31,21 @@ class FunctionTool:
     call: Callable[..., str]
 
     async def acall(self, **arguments: Any) -> str:  # noqa: ANN401 - what a model sends
-        """The same in an event loop, which goes on meanwhile."""
+        """Call the tool from an event loop, which goes on meanwhile."""
         return await asyncio.to_thread(lambda: self.call(**arguments))
 
     def openai(self, *, strict: bool = True) -> dict[str, Any]:
-        """As the chat API of OpenAI and of those who speak it take tools."""
+        """Return the tools in the form of OpenAI's chat API."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters), "strict": strict}
         return {"type": "function", "function": function}
 
     def anthropic(self) -> dict[str, Any]:
-        """As the messages API of Anthropic takes tools."""
+        """Return the tools in the form of Anthropic's messages API."""
         return {"name": self.name, "description": self.description, "input_schema": dict(self.parameters)}
 
 
 def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[FunctionTool, ...]:
-    """``execute_code``, ``execute_command`` and ``read_output`` of a session. They may be called in any thread.
+    """Return ``execute_code``, ``execute_command`` and ``read_output`` of a session as tools. They may be called in any thread.
 
     Args:
         session: which stays the caller's.
@@ -104,7 +104,7 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
 def _tool(function: Callable[..., str], description: str, properties: Mapping[str, Any]) -> FunctionTool:
     name = function.__name__
     schema = {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
-    needed = [key for key, said in inspect.signature(function).parameters.items() if said.default is said.empty]
+    needed = [key for key, parameter in inspect.signature(function).parameters.items() if parameter.default is parameter.empty]
 
     def call(**arguments: Any) -> str:  # noqa: ANN401 - what a model sends
         if unknown := sorted(set(arguments) - set(properties)):

@@ -64,7 +64,7 @@ class Tracing:
         _, span = self._spans.pop(result.execution_id, (None, None))
         if span is None:
             return  # another owner sent it
-        found = {
+        attributes = {
             "status": result.status,
             "state": result.state,
             "exit_code": result.exit_code,
@@ -76,10 +76,10 @@ class Tracing:
             "start_seconds": result.timing.start,
             "cpu_seconds": result.timing.cpu_seconds,
         }
-        span.set_attributes({f"kernelexec.{name}": value for name, value in found.items() if value is not None})
+        span.set_attributes({f"kernelexec.{name}": value for name, value in attributes.items() if value is not None})
         if result.status != "ok":
-            why = result.error.ename if result.error is not None else result.interrupted or result.status
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, why))
+            reason = result.error.ename if result.error is not None else result.interrupted or result.status
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, reason))
         span.end()
 
     def _note(self, session: str, what: str, attributes: Mapping[str, str | int]) -> None:

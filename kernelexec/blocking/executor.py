@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Self, Unpack
 
 from kernelexec.blocking.portal import Portal
 from kernelexec.blocking.session import Session
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
-from kernelexec.events import Hook
-from kernelexec.executor import AsyncExecutor
-from kernelexec.policy.decisions import Approver, Validator
+from kernelexec.executor import AsyncExecutor, ExecutorOptions
 
 
 class Executor:
@@ -24,28 +21,8 @@ class Executor:
     Args and errors: see ``AsyncExecutor``.
     """
 
-    def __init__(
-        self,
-        isolation: str | None = None,
-        *,
-        use_docker: bool | str | Sequence[str] | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        config: Config | Mapping[str, Any] | None = None,
-        code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
-        hooks: Iterable[Hook] = (),
-        validators: Sequence[Validator] = (),
-        approver: Approver | None = None,
-    ) -> None:
-        self._executor = AsyncExecutor(
-            isolation,
-            use_docker=use_docker,
-            workspace=workspace,
-            config=config,
-            code_execution_config=code_execution_config,
-            hooks=hooks,
-            validators=validators,
-            approver=approver,
-        )
+    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
+        self._executor = AsyncExecutor(isolation, **options)
         self._changing = threading.Lock()
         self._portal: Portal | None = None
 

@@ -1,4 +1,4 @@
-"""Commands and their options; what they do is in the module of each."""
+"""The commands that run code, and the entry point."""
 
 from __future__ import annotations
 
@@ -214,15 +214,15 @@ def variables(
 
 
 def main() -> None:
-    """The entry point: what is our own failure is one line on stderr, and exit status 125."""
+    """Run the command line: a failure of kernelexec itself is one line on stderr, and exit status 125."""
     try:
         open_std_streams()
         status = app(standalone_mode=False) or 0
         write_any(sys.stdout, "")
     except (CommandFailed, KernelexecError, OSError, typer.Abort, SystemExit, _UsageError) as exc:
-        status, why = _explained(exc)
-        if why:
-            eprint(why)
+        status, reason = _explained(exc)
+        if reason:
+            eprint(reason)
     flush_std_streams()
     sys.exit(status)
 
@@ -240,6 +240,6 @@ def _explained(exc: BaseException) -> tuple[int, str]:
         case SystemExit():  # typer's and rich's own way to say that nobody reads what they write
             return UNREAD, ""
     usage: Any = exc
-    why = " ".join(usage.format_message().split()).rstrip(".")
+    reason = " ".join(usage.format_message().split()).rstrip(".")
     command = usage.ctx.command_path if usage.ctx else "kernelexec"
-    return OURSELVES, f"{why}. See `{command} --help`." if why else ""  # without a word the help was shown
+    return OURSELVES, f"{reason}. See `{command} --help`." if reason else ""  # without a word the help was shown

@@ -1,4 +1,4 @@
-"""Configuration files on the command line: are they right, and what may be in them."""
+"""The commands about configuration files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The person at the terminal: sees what is to run and says y or n, or answers what a cell asks."""
+"""Questions to the person at the terminal: approval of a cell, and the input that a cell asks for."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _YES = frozenset({"y", "yes"})
 
 
 async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
-    """See ``Approver``: it is asked at the terminal that the command was started from, whatever stdin and stdout are."""
+    """Ask at the controlling terminal, whatever stdin and stdout are; see ``Approver``."""
     try:
-        said = await _line(_question(request))
+        answer = await _line(_question(request))
     except OSError:
         return Approval(approved=False, reason="there is no terminal to ask at")
-    yes = said.strip().lower() in _YES
+    yes = answer.strip().lower() in _YES
     return Approval(yes, "" if yes else "the answer was no")
 
 
 async def answer_at_terminal(request: InputRequest, /) -> str | None:
-    """See ``OnInput``: the cell's output has the question already, and has the answer after it. None at the end of input."""
-    said = await _line("", echo=not request.password)
-    return said.removesuffix("\n") if said else None
+    """Read a cell's input from the terminal, see ``OnInput``; the cell's output has the question. None at the end of input."""
+    answer = await _line("", echo=not request.password)
+    return answer.removesuffix("\n") if answer else None
 
 
 async def _line(question: str, *, echo: bool = True) -> str:
-    """What is typed at the terminal, with its newline; empty at the end of input.
+    """Return a line from the terminal, with its newline; an empty text at the end of input.
 
     Raises:
         OSError: there is no terminal.
@@ -48,13 +48,13 @@ async def _line(question: str, *, echo: bool = True) -> str:
 
         def read() -> None:
             try:
-                said = os.read(fd, _LINE_BYTES)
+                line = os.read(fd, _LINE_BYTES)
             except BlockingIOError:
                 return
             except OSError:
-                said = b""
+                line = b""
             if not answered.done():
-                answered.set_result(said)
+                answered.set_result(line)
 
         loop.add_reader(fd, read)
         closing.callback(loop.remove_reader, fd)
@@ -78,5 +78,5 @@ def _say(fd: int, text: str) -> None:
 
 
 def _shown(char: str) -> str:
-    """Nothing that a terminal obeys: it could hide what is asked about."""
+    """Escape a character that could hide the code from the person."""
     return char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}"

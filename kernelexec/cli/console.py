@@ -12,7 +12,7 @@ from kernelexec.results import Error, ExecutionResult, Output, Stream, output_te
 
 
 class ConsoleOutput:
-    """Shows outputs as they come and results as they are; with ``as_json`` only results, as JSON lines on stdout."""
+    """Outputs of cells as they come, and their results; with ``as_json`` only results, as JSON lines on stdout."""
 
     def __init__(self, *, as_json: bool) -> None:
         from rich.console import Console
@@ -31,7 +31,7 @@ class ConsoleOutput:
             self._write("stderr" if aside else "stdout", output_text((output,)), own_line=block)
 
     def result(self, result: ExecutionResult) -> None:
-        """Say what the outputs do not: a timeout, a lost state, what was cut."""
+        """Show the notes of a result: a timeout, a lost state, cut output."""
         if self._as_json:
             self._write("stdout", _line(result))
             return
@@ -45,7 +45,7 @@ class ConsoleOutput:
             self._write("stderr" if target == "stderr" else "stdout", "\n")
 
     def ended_by_typing(self) -> None:
-        """The person's own newline has ended what was unfinished on the terminal."""
+        """Note that the person's own newline ended the unfinished line of the terminal."""
         self._unfinished.discard("terminal")
 
     def _write(self, name: str, text: str, *, own_line: bool = False) -> None:
@@ -66,7 +66,7 @@ class ConsoleOutput:
             write_any(stream, text)
 
     def _write_above_bar(self, text: str) -> None:
-        """The bar is drawn over a line that is not finished: hold that back."""
+        """Write whole lines, and hold back an unfinished one, over which the bar would be drawn."""
         text = self._held + text
         end = text.rfind("\n") + 1 if self._bar else len(text)
         self._held = text[end:]
@@ -75,7 +75,7 @@ class ConsoleOutput:
 
     @contextmanager
     def progress(self, cells: int) -> Iterator[Callable[[], None]]:
-        """A bar over the cells on a terminal; nothing elsewhere. Yields what to call after each cell."""
+        """Show a bar over the cells on a terminal; yield the function to call after each cell."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -97,13 +97,13 @@ class ConsoleOutput:
                     self._release()
 
     def _release(self) -> None:
-        """End the line that is held back for the bar, and so show it."""
+        """End the line that is held back for the bar, which shows it."""
         if self._held:
             self._write("stderr", "\n")
 
 
 def _line(result: ExecutionResult) -> str:
-    """A line of JSON that stdout can say: what its encoding lacks is escaped as JSON has it."""
+    """Return a line of JSON for stdout; characters outside of its encoding are escaped."""
     text = result.to_json()
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -113,23 +113,23 @@ def _line(result: ExecutionResult) -> str:
 
 
 def remarks(result: ExecutionResult) -> list[str]:
-    """What a person should know of a result beside its outputs."""
-    found = list(result.notes)
+    """Return the lines about a result that its outputs do not show."""
+    lines = list(result.notes)
     if result.interrupted:
-        found.append(f"ended by {result.interrupted} ({result.rung}); state {result.state}")
+        lines.append(f"ended by {result.interrupted} ({result.rung}); state {result.state}")
     elif result.state == "lost":
-        found.append(f"the kernel is gone ({result.cause}); state lost")
+        lines.append(f"the kernel is gone ({result.cause}); state lost")
     if result.lost_names:
-        found.append(f"lost: {', '.join(result.lost_names)}")
+        lines.append(f"lost: {', '.join(result.lost_names)}")
     if result.truncated:
-        found.append(f"output cut: {result.total_bytes} bytes in all")
+        lines.append(f"output cut: {result.total_bytes} bytes in all")
     if result.status == "error" and result.diagnosis and result.diagnosis.hints:
-        found.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
-    return found
+        lines.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
+    return lines
 
 
 def show_table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
-    """A table on a terminal; elsewhere a line of tab-separated fields for each row, without headings."""
+    """Print a table on a terminal; elsewhere a line of tab-separated fields for each row, without headings."""
     plain = [["".join(char if char.isprintable() else "?" for char in field) for field in row] for row in rows]
     if not sys.stdout.isatty():
         write_any(sys.stdout, "".join("\t".join(row) + "\n" for row in plain))

@@ -40,8 +40,8 @@ def examine(*, isolation: str | None, image: str | None, python: str | None, as_
     force = config.isolation if config.isolation in _APART else "local"
     findings = [Finding("choice", ok=True, found=f"{config.isolation}, {_why(isolation_options, config)}"), *_machine()]
     for kind in (force,) if isolation is not None else ("container", "local"):
-        found = _kernels(kind, isolation_options, quiet=True)
-        findings += found if kind == force else [finding.made_optional() for finding in found]
+        checks = _kernels(kind, isolation_options, quiet=True)
+        findings += checks if kind == force else [finding.made_optional() for finding in checks]
     write_any(sys.stdout, json.dumps([asdict(finding) for finding in findings]) + "\n" if as_json else _table(findings))
     return 0 if all(finding.ok for finding in findings if not finding.optional) else 1
 
@@ -60,7 +60,10 @@ def _machine() -> list[Finding]:
         ),
         _open_files(),
         Finding(
-            "optional: bubblewrap", (why := missing(Config())) is None, why or "installed", "Install the package bubblewrap."
+            "optional: bubblewrap",
+            (reason := missing(Config())) is None,
+            reason or "installed",
+            "Install the package bubblewrap.",
         ),
         Finding("optional: bash", shutil.which("bash") is not None, str(shutil.which("bash")), "Install bash, or sh is used."),
     ]
@@ -84,21 +87,21 @@ def _open_files() -> Finding:
 
 
 def _kernels(kind: str, isolation_options: IsolationOptions, *, quiet: bool) -> list[Finding]:
-    """The findings about one kind of kernel, and about what it needs."""
+    """Return the findings about one kind of kernel and its requirements."""
     config = replace(isolation_options, isolation=kind, image=isolation_options.image if kind == "container" else None).config(
         **BRIEF, quiet=quiet
     )
     if kind != "container":
         return anyio.run(kernel_checks, config)
-    found, image = engine_checks(config)
+    findings, image = engine_checks(config)
     if image is None:
-        return found
+        return findings
     container = config.container.model_copy(update={"image": (image,), "pull": False})
-    return [*found, *anyio.run(kernel_checks, config.model_copy(update={"container": container}))]
+    return [*findings, *anyio.run(kernel_checks, config.model_copy(update={"container": container}))]
 
 
 def _why(isolation_options: IsolationOptions, config: Config) -> str:
-    """What decided where code runs."""
+    """Return what decided where code runs."""
     if isolation_options.isolation is not None:
         return "by --isolation"
     if (variable := isolation_variable()) is not None:
@@ -151,16 +154,16 @@ class Finding:
 
     @property
     def optional(self) -> bool:
-        """Whether kernels work without it."""
+        """Return whether kernels work without it."""
         return self.check.startswith("optional: ")
 
     def made_optional(self) -> Finding:
-        """The same, of what need not work."""
+        """Return the finding as an optional one."""
         return self if self.optional else replace(self, check=f"optional: {self.check}")
 
 
 def engine_checks(config: Config) -> tuple[list[Finding], str | None]:
-    """What is to be said of the container engine, and the image of ``config`` that is there, if one is."""
+    """Check the container engine; return the findings, and the image of ``config`` that is there, if any."""
     if (cause := unavailable(config)) is not None:
         return [Finding("container engine", ok=False, found=cause, mend=_NO_ENGINE)], None
     from kernelexec.docker.client import Engine
@@ -168,15 +171,15 @@ def engine_checks(config: Config) -> tuple[list[Finding], str | None]:
 
     try:
         with Engine.shared() as engine:
-            said = about(engine)
+            info = about(engine)
     except EngineFailed as exc:
         return [Finding("container engine", ok=False, found=str(exc), mend=_NO_ENGINE)], None
     wanted = config.container.image
-    image = said.first_of(wanted)
-    ours = ", ".join(name.removesuffix(":latest") for name in said.images if name.startswith(OURS)) or "none"
+    image = info.first_of(wanted)
+    ours = ", ".join(name.removesuffix(":latest") for name in info.images if name.startswith(OURS)) or "none"
     return [
-        Finding("container engine", ok=True, found=f"Docker {said.version} on {said.system}, cgroup v{said.cgroup}"),
-        Finding("optional: live restore", said.live_restore, "on" if said.live_restore else "off", _LIVE_RESTORE),
+        Finding("container engine", ok=True, found=f"Docker {info.version} on {info.system}, cgroup v{info.cgroup}"),
+        Finding("optional: live restore", info.live_restore, "on" if info.live_restore else "off", _LIVE_RESTORE),
         Finding(
             "optional: images of kernelexec", ours != "none", ours, "`kernelexec image build agent` makes the default one."
         ),
@@ -199,8 +202,8 @@ async def kernel_checks(config: Config) -> list[Finding]:
 
 async def _cell(session: AsyncSession, kind: str) -> Finding:
     result = await session.execute("import sys; print(sys.version.split()[0])")
-    found = f"Python {result.text.strip()}, {result.timing.run * 1000:.0f} ms a cell"
-    return Finding(f"{kind} kernel", result.ok, found, result.text)
+    version = f"Python {result.text.strip()}, {result.timing.run * 1000:.0f} ms a cell"
+    return Finding(f"{kind} kernel", result.ok, version, result.text)
 
 
 async def _command(session: AsyncSession, kind: str) -> Finding:
@@ -211,8 +214,8 @@ async def _command(session: AsyncSession, kind: str) -> Finding:
 
 async def _interrupt(session: AsyncSession, kind: str) -> Finding:
     result = await session.execute("import time; time.sleep(60)", timeout=0.2)
-    found = f"{result.timing.run - 0.2:.2f} s to control, state {result.state}"
-    return Finding(f"{kind}: timeouts keep state", result.state == "kept", found, "Signals do not reach the kernel.")
+    delay = f"{result.timing.run - 0.2:.2f} s to control, state {result.state}"
+    return Finding(f"{kind}: timeouts keep state", result.state == "kept", delay, "Signals do not reach the kernel.")
 
 
 async def _plots(session: AsyncSession, kind: str) -> Finding:
@@ -222,16 +225,16 @@ async def _plots(session: AsyncSession, kind: str) -> Finding:
 
 
 async def _sockets(session: AsyncSession, kind: str) -> Finding:
-    """How the kernel that answers is reached."""
+    """Check whether unix sockets reach the container."""
     file = session.connection_file
-    said = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
-    if said.get("transport") == "ipc":
+    connection = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
+    if connection.get("transport") == "ipc":
         return Finding(f"{kind}: unix sockets", ok=True, found="they cross: kernels need no port")
     return Finding(f"optional: {kind}: unix sockets", ok=False, found="they do not cross: kernels listen on 127.0.0.1")
 
 
 async def _confinement(session: AsyncSession, kind: str) -> Finding:
-    """What holds a kernel within its workspace, beside this user's rights."""
+    """Check which layers confine a kernel."""
     layers = (await session.execute("None")).confinement
     mend = _NO_LANDLOCK if systems.HERE.confinement else _NO_CONFINEMENT
     return Finding(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", mend)
@@ -241,6 +244,6 @@ _KERNEL_CHECKS: tuple[Callable[[AsyncSession, str], Awaitable[Finding]], ...] = 
 
 
 def _how_to_get(image: str) -> str:
-    if (found := REFERENCE.fullmatch(image)) is not None:
-        return f"`kernelexec image build {found['name']}{' --sudo' if found['sudo'] else ''}` makes it."
+    if (reference := REFERENCE.fullmatch(image)) is not None:
+        return f"`kernelexec image build {reference['name']}{' --sudo' if reference['sudo'] else ''}` makes it."
     return "Build or pull it, or name another one by --image."

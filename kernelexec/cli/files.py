@@ -47,12 +47,12 @@ def list_(
     as_json: JsonOption = False,
 ) -> int:
     """List a directory: kind, size and path of each entry."""
-    found = _operations(Path(work_dir)).list(path, recursive=recursive, pattern=pattern)
+    listing = _operations(Path(work_dir)).list(path, recursive=recursive, pattern=pattern)
     if as_json:
-        return _print(found)
-    show_table(("kind", "bytes", "path"), [[entry.kind, str(entry.size_bytes), entry.path] for entry in found])
-    if not found.complete:
-        eprint(f"{found.path} holds more than is listed: name a directory in it, or a pattern")
+        return _print(listing)
+    show_table(("kind", "bytes", "path"), [[entry.kind, str(entry.size_bytes), entry.path] for entry in listing])
+    if not listing.complete:
+        eprint(f"{listing.path} holds more than is listed: name a directory in it, or a pattern")
     return 0
 
 
@@ -67,12 +67,12 @@ def read(
     as_json: JsonOption = False,
 ) -> int:
     """Print a file, or a piece of it, as text."""
-    found = _operations(Path(work_dir)).read(path, offset=offset, limit=limit)
+    piece = _operations(Path(work_dir)).read(path, offset=offset, limit=limit)
     if as_json:
-        return _print(found)
-    write_any(sys.stdout, found.text)
-    if found.next_offset is not None:
-        eprint(f"{found.path} has {found.total_bytes} bytes: read on with --offset {found.next_offset}")
+        return _print(piece)
+    write_any(sys.stdout, piece.text)
+    if piece.next_offset is not None:
+        eprint(f"{piece.path} has {piece.total_bytes} bytes: read on with --offset {piece.next_offset}")
     return 0
 
 
@@ -137,7 +137,7 @@ def _operations(work_dir: Path) -> FileOperations:
 
 
 def _stdin(most: int) -> bytes:
-    """What stdin gives, and no more of it than could be written."""
+    """Read stdin, one byte more at most than could be written."""
     if sys.stdin is None:
         raise InvalidRequest("stdin is closed: there is nothing to write.")
     try:
@@ -147,7 +147,7 @@ def _stdin(most: int) -> bytes:
         raise InvalidRequest(message) from exc
 
 
-def _print(found: FileList | FileText | FileWritten | FilesDeleted) -> int:
-    said: dict[str, Any] = found.to_dict()
-    write_any(sys.stdout, json.dumps(said) + "\n")
+def _print(result: FileList | FileText | FileWritten | FilesDeleted) -> int:
+    fields: dict[str, Any] = result.to_dict()
+    write_any(sys.stdout, json.dumps(fields) + "\n")
     return 0

@@ -109,8 +109,8 @@ def check(
             raise ImageMissing(message) from exc
     findings = judge(image, facts)
     if as_json:
-        said = {"image": image, "facts": asdict(facts), "findings": [asdict(finding) for finding in findings]}
-        write_any(sys.stdout, json.dumps(said, default=dict) + "\n")
+        report = {"image": image, "facts": asdict(facts), "findings": [asdict(finding) for finding in findings]}
+        write_any(sys.stdout, json.dumps(report, default=dict) + "\n")
     else:
         show_table(("", "check", "found", "to add it"), [_row(finding) for finding in findings])
     return 0 if all(finding.ok for finding in findings if finding.needed) else 1
@@ -165,8 +165,8 @@ def list_(as_json: JsonOption = False) -> int:
         eprint(str(exc))
     purposes = {name: recipe(name).purpose for name in NAMES}
     if as_json:
-        said = {"recipes": purposes, "images": [asdict(image) for image in images]}
-        write_any(sys.stdout, json.dumps(said) + "\n")
+        report = {"recipes": purposes, "images": [asdict(image) for image in images]}
+        write_any(sys.stdout, json.dumps(report) + "\n")
         return 0
     rows = [[name, "", "", purpose] for name, purpose in purposes.items() if all(image.recipe != name for image in images)]
     built = [[", ".join(image.names) or image.id[7:19], *_state(image), purposes.get(image.recipe, "")] for image in images]
@@ -195,15 +195,15 @@ def _ended_by_signals() -> Iterator[None]:
 
     def end(signum: int, _frame: object) -> None:
         ended.append(signum)
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
         raise KeyboardInterrupt
 
-    before = {one: signal.signal(one, end) for one in handled_signals()}
+    before = {each: signal.signal(each, end) for each in handled_signals()}
     try:
         yield
     except KeyboardInterrupt:
         raise CommandFailed("The build was ended.", SIGNAL_BASE + (ended or [signal.SIGINT])[0]) from None
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -59,8 +59,8 @@ def install(
     from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 
     local = isolation == "local"
-    given = _given(image=image, memory=memory, cpus=cpus, network=network, python=None if local else python)
-    if local and (given or share_home):
+    container = _given(image=image, memory=memory, cpus=cpus, network=network, python=None if local else python)
+    if local and (container or share_home):
         message = "--image, --memory, --cpus, --network and --share-home are of containers: leave them out, or --isolation."
         raise InvalidRequest(message)
     directory = _prefix(user=user, sys_prefix=sys_prefix, prefix=prefix)
@@ -69,7 +69,7 @@ def install(
             name,
             display_name or f"Python ({isolation})",
             isolation=isolation,
-            container=given,
+            container=container,
             python=python if local else None,
             share_home=share_home,
             prefix=directory,
@@ -101,20 +101,20 @@ def list_(
     """List the kernelspecs of kernelexec that Jupyter finds: name, what people see, where kernels run, and its directory."""
     from kernelexec.provisioning.jupyter.kernelspecs import our_specs
 
-    found = our_specs(prefix=Path(prefix) if prefix else None)
+    specs = our_specs(prefix=Path(prefix) if prefix else None)
     if as_json:
         fields = ("name", "display_name", "isolation", "image", "directory")
-        rows = [{field: getattr(spec, field) for field in fields} for spec in found]
+        rows = [{field: getattr(spec, field) for field in fields} for spec in specs]
         write_any(sys.stdout, json.dumps(rows) + "\n")
         return 0
-    for spec in found:
+    for spec in specs:
         row = (spec.name, spec.display_name, spec.image or spec.isolation, spec.directory)
         write_any(sys.stdout, "\t".join("".join(c if c.isprintable() else "?" for c in field) for field in row) + "\n")
     return 0
 
 
 def _given(*, memory: str | None, **options: object) -> dict[str, Any]:
-    """The options of containers that were given, as the configuration has them."""
+    """Return the container options that are set, by their names in the configuration."""
     sizes = {"memory_bytes": None if memory is None else size(memory, "--memory")}
     return {option: value for option, value in (options | sizes).items() if value is not None}
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import anyio
 import typer
@@ -16,16 +21,23 @@ import typer
 from kernelexec.cli.options import IsolationOptions, TimeoutOption, filled, with_isolation_options
 from kernelexec.cli.stdio import OURSELVES, SIGNAL_BASE, CommandFailed, eprint, here, write_any
 from kernelexec.config import Config, seconds
-from kernelexec.config.clients import add_server, server_entry
-from kernelexec.config.publication import server_json
 from kernelexec.errors import InvalidRequest
+from kernelexec.provisioning import platform
 
 if TYPE_CHECKING:
+    from kernelexec.mcp.clients import MCPClient
     from kernelexec.mcp.toolsets import Offer, Source
 from typer.core import TyperCommand
 
 install_app = typer.Typer(add_completion=False)
 _WORD = "install"
+#: What clients take as a server's name; their commands would take a dash at its beginning for an option.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: The exit status where a server has the name already.
+_NAME_TAKEN = 1
+#: How long a client's own command may take, in seconds.
+_CLIENT_SECONDS = 60.0
 
 
 @install_app.command(
@@ -41,7 +53,7 @@ def install(
     scope: Annotated[
         str, typer.Option("--scope", metavar="user|project", help="For all that you do, or in this directory.")
     ] = "user",
-    show: Annotated[bool, typer.Option("--print", help="Print what belongs into its settings, and write nothing.")] = False,
+    show: Annotated[bool, typer.Option("--print", help="Print the entry for its settings, and change nothing.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a server that has the name already.")] = False,
     url: Annotated[
         str | None,
@@ -56,18 +68,121 @@ def install(
         ),
     ] = None,
 ) -> int:
-    """Tell an MCP client of this server, in its own settings; all other options are those of `kernelexec mcp`."""
-    from kernelexec.cli import installing
+    """Add this server to an MCP client, by the client's own command; all other options are those of `kernelexec mcp`."""
+    from kernelexec.mcp.clients import find_client, http_entry, render, server_entry, stdio_entry
 
-    options = list(context.args)
-    order = installing.ordered(client, name=name, scope=scope, url=url, variable=token_env, options=options, replace=replace)
+    known, options = find_client(client), list(context.args)
+    _check_installation(name, scope, url, token_env, options)
     if url is None:
-        TyperCommand.make_context(_servers(context), "mcp", list(options))  # refuses what it would refuse
-    return installing.show(order) if show else installing.install(order)
+        TyperCommand.make_context(_mcp_command(context), "mcp", list(options))  # refuses unknown options of the server
+        entry = stdio_entry(known, server_entry(options, cwd=here()))
+    else:
+        entry = http_entry(known, url, token_env)
+    path, text = _settings_path(known, scope), render(known, name, entry)
+    if show:
+        write_any(sys.stdout, text)
+        eprint(f"{known.title}: this belongs into {path}")
+        return 0
+    try:
+        return _install(known, scope, name, entry, path, replace=replace)
+    except CommandFailed as exc:
+        if exc.status != _NAME_TAKEN:
+            write_any(sys.stdout, text)
+        raise
+
+
+def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
+    """Refuse options that do not fit, or not together.
+
+    Raises:
+        CommandFailed: the message names the option.
+    """
+    if not _NAME.fullmatch(name):
+        raise CommandFailed(f"--name {name!r:.100}: it is 1 to 64 letters, digits, dashes and underscores, no dash first.")
+    if scope not in ("user", "project"):
+        raise CommandFailed(f"--scope {scope!r:.50}: it is user or project.")
+    if variable is not None and (url is None or not _VARIABLE.fullmatch(variable)):
+        message = "--token-env: it is the name of an environment variable that has the token, for a server at --url."
+        raise CommandFailed(message)
+    if url is None and "--http" in options:
+        raise CommandFailed("--http: clients do not start such a server: start it yourself, and give its address by --url.")
+    if url is not None and options:
+        raise CommandFailed(f"{options[0]}: a server at --url has options of its own: give it to `kernelexec mcp --http`.")
+    if url is not None and not _is_address(url):
+        raise CommandFailed(f"--url {url!r:.200}: it is the server's address, as http://127.0.0.1:8000/mcp.")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _settings_path(client: MCPClient, scope: str) -> Path:
+    from kernelexec.mcp.clients import settings_path
+
+    try:
+        home = Path.home()
+    except RuntimeError as exc:
+        raise CommandFailed("This user has no home directory: set HOME.") from exc
+    return settings_path(client, scope, platform=platform.HERE.name, home=home, cwd=here(), environ=os.environ)
+
+
+def _install(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, replace: bool) -> int:
+    """Add the entry by the client's own command, or to its settings where it has none.
+
+    Raises:
+        CommandFailed: a server has the name already, the command is missing or failed, or the file cannot be changed.
+    """
+    from kernelexec.mcp.clients import UnreadableSettings, add_command, has_server, remove_command, write_entry
+
+    known = has_server(client, path, name)
+    if known and not replace:
+        message = f"{path} has a server {name!r}, which stays as it is: --replace replaces it, --name gives another name."
+        raise CommandFailed(message, _NAME_TAKEN)
+    command, manual = add_command(client, scope, name, entry), f"Nothing was changed; the entry for {path} is on stdout."
+    if command is not None:
+        removal = remove_command(client, scope, name) if known else None
+        for each in filter(None, (removal, command)):
+            _run_client(each, manual)
+        eprint(f"{client.title}: {name!r} was added by `{' '.join(command[:3])}`. Restart it if it runs.")
+        return 0
+    if path.suffix != ".json":
+        raise CommandFailed(f"{client.title} has no command for the settings of a project. {manual}")
+    try:
+        write_entry(client, path, name, entry, mode=0o600 if scope == "user" else 0o644)
+    except (OSError, RuntimeError, UnreadableSettings) as exc:  # RuntimeError: a link that leads to itself
+        message = f"{path} cannot be changed: {getattr(exc, 'strerror', None) or exc}. {manual}"
+        raise CommandFailed(message) from exc
+    eprint(f"{client.title}: {name!r} is in {path} now. Restart it if it runs.")
+    return 0
+
+
+def _run_client(command: Sequence[str], manual: str) -> None:
+    program = shutil.which(command[0])
+    if program is None:
+        raise CommandFailed(f"The command `{command[0]}` is not installed here, or not on the PATH. {manual}")
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_CLIENT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise CommandFailed(f"`{' '.join(command[:3])}` failed: {exc!s:.300}. {manual}") from exc
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        raise CommandFailed(f"`{' '.join(command[:3])}` failed: {lines[-1]:.300}. {manual}")
 
 
 class WithInstall(TyperCommand):
-    """A command without arguments that is another one where its first word is ``install``."""
+    """A command without arguments, replaced by another one if its first word is ``install``."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - see there
         """See click's ``Command``."""
@@ -77,7 +192,7 @@ class WithInstall(TyperCommand):
         return super().make_context(info_name, args, parent=parent, **extra)
 
 
-def _servers(context: typer.Context) -> Any:  # noqa: ANN401 - typer's own kind of command
+def _mcp_command(context: typer.Context) -> Any:  # noqa: ANN401 - typer's own kind of command
     group: Any = context.parent.command if context.parent else None
     return group.commands["mcp"]
 
@@ -87,8 +202,8 @@ mcp_app = typer.Typer(add_completion=False)
 _IDLE_SECONDS = 3600.0
 
 
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given).expanduser().absolute()
+def _path(value: str | None) -> Path | None:
+    return None if value is None else Path(value).expanduser().absolute()
 
 
 @mcp_app.command(
@@ -235,13 +350,13 @@ def mcp(
         "hosts": tuple(allowed_host or ()),
         "origins": tuple(allowed_origin or ()),
     }
-    over_http = {name: said for name, said in over_http.items() if said not in (None, ())}
+    over_http = {name: value for name, value in over_http.items() if value not in (None, ())}
     signed = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
     if any(signed.values()) or jwt_algorithm or public_url:
         if None in signed.values():
             raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
         more = {"algorithm": jwt_algorithm, "public_url": public_url}
-        over_http["signed"] = signed | {name: said for name, said in more.items() if said is not None}
+        over_http["signed"] = signed | {name: value for name, value in more.items() if value is not None}
     if auth is not None:
         over_http["auth"] = {"place": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
     elif auth_scopes is not None:
@@ -417,6 +532,8 @@ def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
 
 def show_entry(name: str, options: Sequence[str]) -> int:
     """Print what a client's settings hold of the server, which runs where this command does."""
+    from kernelexec.mcp.clients import add_server, server_entry
+
     servers: dict[str, object] = {}
     add_server(servers, server_entry(options, cwd=here()), name=name)
     write_any(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
@@ -425,5 +542,7 @@ def show_entry(name: str, options: Sequence[str]) -> int:
 
 def show_publication() -> int:
     """Print what a registry of MCP servers is told."""
+    from kernelexec.mcp.registry import server_json
+
     write_any(sys.stdout, json.dumps(server_json(), indent=2) + "\n")
     return 0

@@ -23,7 +23,7 @@ BRIEF: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": F
 
 
 def filled(value: str | None) -> str | None:
-    """What is given and not empty."""
+    """Refuse an empty value."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it is empty.")
     return value
@@ -56,7 +56,7 @@ ImageOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationOptions:
-    """Where a command's code runs, as it was said on the command line."""
+    """The options of the command line that decide where and how code runs."""
 
     isolation: IsolationOption = None
     execution_mode: Annotated[str | None, typer.Option("--execution-mode", "--mode", hidden=True, callback=filled)] = None
@@ -152,7 +152,7 @@ class IsolationOptions:
     ] = None
 
     def config(self, *, workspace: str | None = None, **options: Any) -> Config:  # noqa: ANN401 - of any kind
-        """The settings, with these options besides.
+        """Return the settings, with these options besides.
 
         Raises:
             InvalidConfig: they do not fit, or not together.
@@ -160,7 +160,7 @@ class IsolationOptions:
         container, base = self._container(), _read(self.settings)
         options |= {} if self.log_dir is None else {"log_dir": self.log_dir}
         lists = {"allowed_commands": self.allowed_commands, "blocked_commands": self.blocked_commands}
-        rules: dict[str, Any] = {name: given for name, given in lists.items() if given}
+        rules: dict[str, Any] = {name: patterns for name, patterns in lists.items() if patterns}
         if self.ask != "never":
             rules["ask"] = self.ask
         if rules:
@@ -190,8 +190,8 @@ class IsolationOptions:
         return load(isolation, workspace=workspace, config=options if base is None else override(base, options))
 
     def _container(self) -> dict[str, Any]:
-        """What was said of the container, by the names of its settings."""
-        said = {
+        """Return the options of the container, by the names of its settings."""
+        values = {
             "image": _one(self.image, self.docker_image, "--image and --docker-image"),
             "network": self.network,
             "sudo": self.sudo or self.enable_sudo or None,
@@ -199,7 +199,7 @@ class IsolationOptions:
             "cpus": self.cpus,
             "instance": self.instance_id,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 #: Whether kernels on this machine have its network.
@@ -245,49 +245,49 @@ def _one(value: str | None, alias: str | None, names: str) -> str | None:
     return alias if value is None else value
 
 
-def _read(given: str | None) -> Config | None:
-    """The agent of a configuration file that is meant: the one that is named behind ``#``, or the only one.
+def _read(option: str | None) -> Config | None:
+    """Return the settings of a file's agent: the one that is named behind ``#``, or the only one.
 
     Raises:
         InvalidConfig: the file is wrong, or does not say which.
     """
-    if given is None:
+    if option is None:
         return None
     from kernelexec.dialects.agents import read_agents
 
-    path, _, name = given.rpartition("#") if "#" in given else (given, "", "")
+    path, _, name = option.rpartition("#") if "#" in option else (option, "", "")
     agents = read_agents(path)
     if name in agents or (not name and len(agents) == 1):
         return agents[name] if name else next(iter(agents.values()))
-    why = f"it has no agent {name!r}{nearest(name, list(agents))}" if name else "it has several agents"
-    message = f"--config {path}: {why}: say {path}#AGENT, of {', '.join(agents)}."
+    reason = f"it has no agent {name!r}{nearest(name, list(agents))}" if name else "it has several agents"
+    message = f"--config {path}: {reason}: say {path}#AGENT, of {', '.join(agents)}."
     raise InvalidConfig(message)
 
 
-def _secret(given: str) -> tuple[str, dict[str, str]]:
-    """The name of a secret and where its value comes from. What does not say that may be the value: it is not shown.
+def _secret(option: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a secret and its source. A malformed option is not shown: it may be the value.
 
     Raises:
         InvalidConfig: it says neither.
     """
-    name, _, source = given.partition("=")
+    name, _, source = option.partition("=")
     kind, _, location = source.partition(":")
     if not location or kind not in ("env", "file"):
         raise InvalidConfig("--secret: it is NAME=env:VARIABLE or NAME=file:PATH; the value itself is never given here.")
     return name, {kind: location}
 
 
-def _context(given: str) -> dict[str, Any]:
-    """A path, for reading only unless it ends in ``:rw``.
+def _context(option: str) -> dict[str, Any]:
+    """Return a context path, for reading only unless it ends in ``:rw``.
 
     Raises:
         InvalidConfig: nothing is there.
     """
-    path, colon, mode = given.rpartition(":")
+    path, colon, mode = option.rpartition(":")
     if not colon or mode not in ("rw", "ro"):
-        path, mode = given, "ro"
+        path, mode = option, "ro"
     source = Path(path).expanduser().absolute()
     if not path.strip() or not source.exists():
-        message = f"--context {given}: there is no file or directory {path!r}."
+        message = f"--context {option}: there is no file or directory {path!r}."
         raise InvalidConfig(message)
     return {"path": source, "permission": "read" if mode == "ro" else "write"}

@@ -59,7 +59,7 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
 
 
 class _Loop:
-    """One person's way through one session."""
+    """The loop of the prompt over one session."""
 
     def __init__(self, timeout: float) -> None:
         self.status = 0
@@ -72,7 +72,7 @@ class _Loop:
         """What was typed for a cell, which its output repeats."""
 
     def listening(self) -> AbstractContextManager[None]:
-        """Ctrl+C interrupts the cell that runs, gives typed lines up, or ends the start; every end goes through the loop."""
+        """Handle signals: Ctrl+C interrupts the running cell, clears typed lines, or ends the start."""
         return heard(self._on_signal)
 
     async def run(self, session: AsyncSession) -> None:
@@ -113,11 +113,11 @@ class _Loop:
         return (result.execution_count or count) + 1
 
     async def _answer(self, request: InputRequest) -> str | None:
-        said = await answer_at_terminal(request)
-        if said is not None and not request.password:
+        answer = await answer_at_terminal(request)
+        if answer is not None and not request.password:
             self._console.ended_by_typing()
-            self._echo = f"{said}\n"
-        return said
+            self._echo = f"{answer}\n"
+        return answer
 
     def _heard(self, output: Output) -> None:
         """Show an output, but for what the person has just typed and sees already."""
@@ -152,7 +152,7 @@ _INDENT = "    "
 
 
 class Prompt:
-    """Reads cells from a terminal. What was typed is remembered while the loop lives, and written nowhere."""
+    """The prompt on the terminal. Its history is kept in memory only."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -168,10 +168,10 @@ class Prompt:
         )
 
     async def cell(self, count: int) -> str:
-        """The next cell, whole as the kernel sees it, or as it is where the kernel does not answer; it stays on the screen.
+        """Read a cell until the kernel says that it is complete, or does not answer; it stays on the screen.
 
         Raises:
-            KeyboardInterrupt: the lines were given up.
+            KeyboardInterrupt: the lines were cleared.
             EOFError: the person leaves.
         """
         lead, text, self._given_up = f"In [{count}]: ", "", False
@@ -187,14 +187,14 @@ class Prompt:
             text = f"{text}\n{indent}"
 
     def give_up(self) -> None:
-        """Take an interrupt that came as a signal: as one by the key, it gives up the lines, whatever is done with them now."""
+        """Clear the typed lines after an interrupt that came as a signal."""
         app = self._prompt.app
         if app.future is not None and not app.future.done():
             app.exit(exception=KeyboardInterrupt)
         self._given_up = True
 
     async def _missing(self, text: str) -> str | None:
-        """The indentation of the line that is still missing; None where the code can be run."""
+        """Return the indentation of the line that is missing; None if the code can be run."""
         try:
             status, indent = await self._session.is_complete(text, wait=_KEY_SECONDS)
         except KernelexecError:
@@ -203,29 +203,29 @@ class Prompt:
 
 
 class _KernelCompleter(Completer):
-    """Asks the kernel, and keeps nobody from typing meanwhile."""
+    """Completions by the kernel, without blocking the prompt."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
 
     def get_completions(self, _document: Document, _complete_event: CompleteEvent) -> list[Completion]:
-        """Nothing can be had without waiting."""
+        """Return nothing: only the kernel can complete, see below."""
         return []
 
     async def get_completions_async(
         self, document: Document, _complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """What the kernel would put at the cursor; nothing where it does not answer."""
+        """Yield the kernel's completions at the cursor; nothing if it does not answer."""
         try:
-            found = await self._session.complete(document.text, document.cursor_position, wait=_KEY_SECONDS)
+            completions = await self._session.complete(document.text, document.cursor_position, wait=_KEY_SECONDS)
         except KernelexecError:
             return
-        for match in found.matches:
-            yield Completion(match, start_position=found.start - document.cursor_position)
+        for match in completions.matches:
+            yield Completion(match, start_position=completions.start - document.cursor_position)
 
 
 def _keys(session: AsyncSession) -> KeyBindings:
-    """Enter ends a cell, or a line within it; Alt+Enter a line always; Tab indents or completes; F1 and Ctrl+O inspect."""
+    """Bind the keys: Enter ends a cell or a line in it, Alt+Enter a line; Tab indents or completes; F1 and Ctrl+O inspect."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -258,7 +258,7 @@ def _keys(session: AsyncSession) -> KeyBindings:
             text = await session.inspect(document.text, document.cursor_position, wait=_KEY_SECONDS)
         except KernelexecError as exc:
             text = str(exc)
-        told = text or "Nothing is known of what is at the cursor."
-        await run_in_terminal(lambda: write_any(sys.stdout, told.rstrip("\n") + "\n"))
+        shown = text or "Nothing is known of what is at the cursor."
+        await run_in_terminal(lambda: write_any(sys.stdout, shown.rstrip("\n") + "\n"))
 
     return keys

@@ -79,12 +79,12 @@ def run_code(code: str, *, config: Config, language: str, timeout: float | None,
     console, signals = ConsoleOutput(as_json=as_json), Signals()
 
     async def once() -> ExecutionResult | None:
-        found = None
+        result = None
         with signals.listening():
             async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
                 signals.session = await executor.session("exec", work_dir=work_dir or current)
-                found = await signals.session.execute(code, language=language, timeout=timeout, on_output=console.output)
-        return found
+                result = await signals.session.execute(code, language=language, timeout=timeout, on_output=console.output)
+        return result
 
     result = anyio.run(once)
     if result is None:

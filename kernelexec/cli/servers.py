@@ -41,20 +41,20 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.
     rows: list[dict[str, Any]] = []
     known = live_sessions(bases())
     for root, pid in live_roots(bases()):
-        said = _looked(root)
+        answer = _looked(root)
         mine = {session.name: session for session in known if session.root == root}
-        states = {row["name"]: row for row in said or ()}
+        states = {row["name"]: row for row in answer or ()}
         for name, session in mine.items():
             row = states.get(name, {})
             state = "" if not row else "busy" if row["busy"] else "idle"
             cells = row.get("running", [])
             rows.append(_row(name, pid, state, cells, session.epoch, session.workspace))
-        if not mine and said is not None:
+        if not mine and answer is not None:
             rows.append(_row("", pid, "no session", [], 0, ""))
     if as_json:
         write_any(sys.stdout, json.dumps(rows) + "\n")
         return 0
-    shown = [[str(len(said) if isinstance(said, list) else said) for said in row.values()] for row in rows]
+    shown = [[str(len(answer) if isinstance(answer, list) else answer) for answer in row.values()] for row in rows]
     show_table(("session", "process", "state", "cells", "epoch", "workspace"), shown)
     return 0
 
@@ -102,15 +102,15 @@ def stop(
     if process is not None:
         if name is not None or cell:
             raise InvalidRequest("--process ends a whole server: it goes with no session, and not with --cell.")
-        found = [root for root, pid in live_roots(bases()) if pid == process and (root / CONTROL).exists()]
-        if not found:
+        roots = [root for root, pid in live_roots(bases()) if pid == process and (root / CONTROL).exists()]
+        if not roots:
             raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
-        _only(_asked(found[0], do="stop"))
+        _only(_asked(roots[0], do="stop"))
         eprint(f"process {process} ends")
         return 0
     session = select_session(name, live_sessions(bases()))
-    said = _only(_asked(session.root, do="interrupt" if cell else "close", session=session.name))
-    if cell and said["interrupted"] is None:
+    answer = _only(_asked(session.root, do="interrupt" if cell else "close", session=session.name))
+    if cell and answer["interrupted"] is None:
         eprint(f"nothing runs in session {session.name}")
     else:
         eprint(f"session {session.name}: {'its cell was interrupted' if cell else 'it has ended'}")
@@ -119,10 +119,10 @@ def stop(
 
 def _run(session: LiveSession, code: str) -> None:
     try:
-        for said in _asked(session.root, do="execute", session=session.name, code=code):
-            if "output" in said:
-                write_any(sys.stdout, said["output"])
-            elif (result := said["result"])["status"] != "ok":
+        for answer in _asked(session.root, do="execute", session=session.name, code=code):
+            if "output" in answer:
+                write_any(sys.stdout, answer["output"])
+            elif (result := answer["result"])["status"] != "ok":
                 eprint(f"{result['status']}, exit code {result['exit_code']}, state {result['state']}")
     except KeyboardInterrupt:
         eprint("the cell is interrupted")
@@ -133,19 +133,19 @@ def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspac
 
 
 def _looked(root: Path) -> list[dict[str, Any]] | None:
-    """What a server says of its sessions; None where nobody answers."""
+    """Return a server's list of its sessions; None if it does not answer."""
     with suppress(CommandFailed, KeyError):
-        found: list[dict[str, Any]] = _only(_asked(root, do="look"))["sessions"]
-        return found
+        sessions: list[dict[str, Any]] = _only(_asked(root, do="look"))["sessions"]
+        return sessions
     return None
 
 
-def _only(said: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    return next(said)
+def _only(answers: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    return next(answers)
 
 
 def _asked(root: Path, **request: str) -> Iterator[dict[str, Any]]:
-    """What a server says, as it comes.
+    """Send a request to a server and yield its answers as they come.
 
     Raises:
         CommandFailed: it takes no commands, does not answer, or refuses.
@@ -161,13 +161,13 @@ def _asked(root: Path, **request: str) -> Iterator[dict[str, Any]]:
             with connection.makefile("rb") as lines:
                 count = 0
                 for count, line in enumerate(lines, 1):  # noqa: B007 - counted behind the loop
-                    said = json.loads(line)
-                    if "error" in said:
-                        raise CommandFailed(said["error"])
-                    yield said
+                    answer = json.loads(line)
+                    if "error" in answer:
+                        raise CommandFailed(answer["error"])
+                    yield answer
     except (OSError, ValueError) as exc:
-        why = getattr(exc, "strerror", None) or exc
-        message = f"Its process takes no commands, since it is no server of MCP, or does not answer: {why}."
+        reason = getattr(exc, "strerror", None) or exc
+        message = f"Its process takes no commands, since it is no server of MCP, or does not answer: {reason}."
         raise CommandFailed(message) from exc
     if not count:
         raise CommandFailed("The server did not answer.")
@@ -180,7 +180,7 @@ def _follow(session: LiveSession, journal: Path) -> None:
         while True:
             if line := file.readline():
                 write_any(sys.stdout, line)
-            elif any(one.name == session.name and one.pid == session.pid for one in live_sessions(bases())):
+            elif any(live.name == session.name and live.pid == session.pid for live in live_sessions(bases())):
                 time.sleep(_FOLLOW_SECONDS)  # a file of another process tells nobody when it grows
             else:
                 return

@@ -29,11 +29,11 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def list_sessions(*, as_json: bool) -> int:
     """Show all living sessions of this user; exit status 0, also where there is none."""
-    found = live_sessions(bases())
+    sessions = live_sessions(bases())
     if as_json:
-        write_any(sys.stdout, json.dumps([_as_dict(session) for session in found]) + "\n")
+        write_any(sys.stdout, json.dumps([_as_dict(session) for session in sessions]) + "\n")
         return 0
-    rows = [[str(value) for value in _as_dict(session).values()] for session in found]
+    rows = [[str(value) for value in _as_dict(session).values()] for session in sessions]
     show_table(("session", "workspace", "process", "epoch", "connection file"), rows)
     return 0
 
@@ -49,14 +49,14 @@ def list_variables(name: str | None, *, as_json: bool) -> int:
     if session.kernel is None:
         message = f"Session {session.name!r} has no living kernel: its next cell starts one."
         raise KernelNotAnswering(message)
-    said = anyio.run(_variables_of, session)
-    found = Variables.of(said, VARIABLES_MAX)
+    answer = anyio.run(_variables_of, session)
+    variables = Variables.of(answer, VARIABLES_MAX)
     if as_json:
-        write_any(sys.stdout, json.dumps(found.to_dict()) + "\n")
+        write_any(sys.stdout, json.dumps(variables.to_dict()) + "\n")
         return 0
-    show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in found])
-    if found.total > len(found):
-        write_any(sys.stderr, f"kernelexec: {len(found)} of {found.total} variables are shown\n")
+    show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in variables])
+    if variables.total > len(variables):
+        write_any(sys.stderr, f"kernelexec: {len(variables)} of {variables.total} variables are shown\n")
     return 0
 
 
@@ -67,20 +67,20 @@ async def _variables_of(session: LiveSession) -> dict[str, object]:
 
 
 def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession:
-    """The session of that name, given as NAME or NAME@PROCESS; the only one there is where no name is given."""
+    """Return the session of a NAME or NAME@PROCESS; without a name the only one."""
     if not sessions:
         raise UnknownSession("No session of yours lives on this machine: they end with the process that opened them.")
     wanted, _, pid = (name or "").partition("@")
-    found = [session for session in sessions if name is None or (session.name == wanted and pid in ("", str(session.pid)))]
-    listed = ", ".join(f"{session.name}@{session.pid}" for session in (found or sessions)[:_LISTED])
-    if not found:
+    matches = [session for session in sessions if name is None or (session.name == wanted and pid in ("", str(session.pid)))]
+    listed = ", ".join(f"{session.name}@{session.pid}" for session in (matches or sessions)[:_LISTED])
+    if not matches:
         message = f"No session {name!r} lives here{nearest(str(name), _names(sessions))}: there are {listed}."
         raise UnknownSession(message)
-    if len(found) > 1:
+    if len(matches) > 1:
         which = "sessions live here" if name is None else f"sessions are named {name!r}"
-        message = f"{len(found)} {which}: name one as NAME@PROCESS, of {listed}."
+        message = f"{len(matches)} {which}: name one as NAME@PROCESS, of {listed}."
         raise InvalidRequest(message)
-    return found[0]
+    return matches[0]
 
 
 def _names(sessions: list[LiveSession]) -> Iterable[str]:
@@ -127,16 +127,16 @@ def show_journal(name: str | None, *, workspace: Path, last: int | None, as_json
     """
     path = journal_of(name, workspace)
     if as_json:
-        for said in deque(read(path), maxlen=last):
-            write_any(sys.stdout, json.dumps(said, ensure_ascii=False) + "\n")
+        for record in deque(read(path), maxlen=last):
+            write_any(sys.stdout, json.dumps(record, ensure_ascii=False) + "\n")
         return 0
-    found = rows(path)
-    _print_rows(found[-last:] if last else found)
+    journal_rows = rows(path)
+    _print_rows(journal_rows[-last:] if last else journal_rows)
     return 0
 
 
 def journal_of(name: str | None, workspace: Path) -> Path:
-    """Where the journal is that a person means.
+    """Return the path of a journal by its session's name or its own path; without a name the only one.
 
     Raises:
         InvalidRequest: there is none, or it is not said which of several.
@@ -157,14 +157,14 @@ def journal_of(name: str | None, workspace: Path) -> Path:
     return next(iter(known.values()))
 
 
-def _print_rows(found: Iterable[Row]) -> None:
+def _print_rows(journal_rows: Iterable[Row]) -> None:
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _NO_END)
     with writing(sys.stdout):
         console.print(Text(_LINE.format(*_COLUMNS), "bold"))
-        for row in found:
+        for row in journal_rows:
             outcome = _outcome(row)
             code = "" if row.exit_code is None else str(row.exit_code)
             seconds = "" if row.seconds is None else f"{row.seconds:.3f}"
@@ -174,7 +174,7 @@ def _print_rows(found: Iterable[Row]) -> None:
 
 
 def _outcome(row: Row) -> str:
-    """What became of it, in a word; of a cell that ended with its state lost, that too."""
+    """Return the outcome in a word, and for a cell whether its state is lost."""
     if row.event == "started":
         return "unfinished"
     if row.event == "cell":
@@ -185,13 +185,13 @@ def _outcome(row: Row) -> str:
 def _summary(row: Row) -> str:
     lines = (row.code or "").removeprefix("%%bash\n").strip().splitlines()
     first = lines[0] + " ..." * (len(lines) > 1) if lines else ""
-    why = (row.why or "").splitlines()[0] if row.kind and row.why else str(row.cause or "")
-    text = f"{first}  # {why}" if first and why else first or why
+    reason = (row.why or "").splitlines()[0] if row.kind and row.why else str(row.cause or "")
+    text = f"{first}  # {reason}" if first and reason else first or reason
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _clock(time: str) -> str:
-    """The moment in the reader's own time zone."""
+    """Return a time in the local time zone."""
     try:
         return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:
@@ -205,20 +205,20 @@ _NONE = "-"
 
 def show_statistics(path: Path, *, last: int, as_json: bool) -> int:
     """Print what a journal's cells took."""
-    found = statistics(path, keep=last)
+    figures = statistics(path, keep=last)
     if as_json:
-        write_any(sys.stdout, json.dumps(found.to_dict()) + "\n")
+        write_any(sys.stdout, json.dumps(figures.to_dict()) + "\n")
         return 0
-    show_table(_ALL, [_all(found)])
+    show_table(_ALL, [_all(figures)])
     write_any(sys.stdout, "\n")
-    show_table(_EACH, [_each(call) for call in found.calls])
+    show_table(_EACH, [_each(call) for call in figures.calls])
     return 0
 
 
-def _all(found: Statistics) -> list[str]:
-    rate = _NONE if found.success_rate is None else f"{found.success_rate:.0%}"
-    times = [_seconds(found.p50), _seconds(found.p95), _seconds(found.execution_time), _seconds(found.cpu_seconds)]
-    return [str(found.count), rate, *times, _bytes(found.peak_memory_bytes), _bytes(found.output_bytes)]
+def _all(figures: Statistics) -> list[str]:
+    rate = _NONE if figures.success_rate is None else f"{figures.success_rate:.0%}"
+    times = [_seconds(figures.p50), _seconds(figures.p95), _seconds(figures.execution_time), _seconds(figures.cpu_seconds)]
+    return [str(figures.count), rate, *times, _bytes(figures.peak_memory_bytes), _bytes(figures.output_bytes)]
 
 
 def _each(call: CallStatistics) -> list[str]:
@@ -227,9 +227,9 @@ def _each(call: CallStatistics) -> list[str]:
     return [call.execution_id[:8], call.language, "yes" if call.success else "no", *times, peak, output]
 
 
-def _seconds(found: float | None) -> str:
-    return _NONE if found is None else f"{found:.3f}"
+def _seconds(seconds: float | None) -> str:
+    return _NONE if seconds is None else f"{seconds:.3f}"
 
 
-def _bytes(found: int | None) -> str:
-    return _NONE if found is None else size_text(found)
+def _bytes(count: int | None) -> str:
+    return _NONE if count is None else size_text(count)

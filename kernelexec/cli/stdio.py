@@ -1,4 +1,4 @@
-"""What a shell gives a command and takes from it: streams, a directory, signals, an exit status."""
+"""The shell's side of a command: streams, the current directory, signals, exit statuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEANING = (
 
 
 class CommandFailed(Exception):
-    """What ends a command: its exit status, and the line that says why; an empty one where nobody would read it."""
+    """The end of a command: its exit status and the line with the reason, which may be empty."""
 
     def __init__(self, message: str, status: int = OURSELVES) -> None:
         super().__init__(message)
@@ -43,12 +43,12 @@ class CommandFailed(Exception):
 
 
 def is_refused(result: ExecutionResult) -> bool:
-    """Whether the rules refused a cell."""
+    """Return whether the rules refused a cell."""
     return result.status == "aborted" and result.diagnosis is not None and result.diagnosis.kind == "refused"
 
 
 def of_cell(result: ExecutionResult) -> int:
-    """The exit code of a command or of a kernel that ended; of code 0 or 1."""
+    """Return the exit code of a command or of a kernel that ended; of code 0 or 1."""
     if result.ok:
         return 0
     if result.status == "aborted":
@@ -60,7 +60,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_std_streams() -> None:
-    """Put /dev/null in the place of a stream that is closed, so that no file of ours is taken for it.
+    """Open /dev/null for each closed stream, so that no file of ours gets its number.
 
     Raises:
         CommandFailed: stdout is not open for writing, and results go there.
@@ -77,7 +77,7 @@ def open_std_streams() -> None:
 
 
 def here() -> Path:
-    """The current directory.
+    """Return the current directory.
 
     Raises:
         CommandFailed: it was removed.
@@ -90,7 +90,7 @@ def here() -> Path:
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a command. Those that it was started without, as without SIGHUP by nohup, stay ignored."""
+    """Return the signals that end a command. Signals that were ignored at its start, as by nohup, stay ignored."""
     return tuple(signum for signum in _SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
 
 
@@ -111,7 +111,7 @@ def write_any(stream: TextIO, text: str) -> None:
 
 @contextmanager
 def writing(stream: TextIO) -> Iterator[None]:
-    """Whatever writes to the stream; where it takes no more, the command ends."""
+    """End the command if the stream takes no more."""
     try:
         yield
     except BrokenPipeError as exc:
@@ -122,13 +122,13 @@ def writing(stream: TextIO) -> Iterator[None]:
 
 
 def eprint(line: str) -> None:
-    """A line of our own on stderr; if nobody takes it, there is nobody to be told."""
+    """Write a line to stderr; a closed stderr is no failure."""
     with suppress(CommandFailed):
         write_any(sys.stderr, f"kernelexec: {line}\n")
 
 
 def flush_std_streams() -> None:
-    """What a stream could not take must not be tried again, with a complaint, when Python ends."""
+    """Drop output that a stream could not take, so that Python does not try again, with a complaint, when it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -151,7 +151,7 @@ def heard(handle: Callable[[signal.Signals, anyio.CancelScope], None]) -> Iterat
 
 
 class Signals:
-    """Listens for the time of one command. What must end ends through the event loop, so that nothing is left behind."""
+    """Handler of signals during one command. It ends through the event loop, so that nothing is left behind."""
 
     def __init__(self) -> None:
         self.session: AsyncSession | None = None

@@ -1,4 +1,4 @@
-"""What is remembered of cells' results, for cells to come that are the same after the same."""
+"""Settings of the cache of cells' results."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class ResultCache(FrozenModel):
 
     @property
     def place(self) -> Path:
-        """The directory."""
+        """Return the directory."""
         if self.directory is not None:
             return self.directory.expanduser().absolute()
         base = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kernelexec" / "results"  # noqa: PTH117 - text
 
 
-def _of_shorthand(given: object) -> object:
-    """``True``, ``False`` or a directory in the place of the options."""
-    if isinstance(given, bool):
-        return {"enabled": given}
-    return {"enabled": True, "directory": given} if isinstance(given, str | Path) else given
+def _of_shorthand(value: object) -> object:
+    """Return the options for ``True``, ``False`` or a directory."""
+    if isinstance(value, bool):
+        return {"enabled": value}
+    return {"enabled": True, "directory": value} if isinstance(value, str | Path) else value
 
 
 CacheChoice = Annotated[ResultCache, BeforeValidator(_of_shorthand, json_schema_input_type=bool | Path | ResultCache)]

@@ -1,4 +1,4 @@
-"""What holds the kernels of this machine within their workspaces."""
+"""Settings of the confinement of kernels on this machine."""
 
 from __future__ import annotations
 

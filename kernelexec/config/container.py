@@ -42,19 +42,19 @@ _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
 _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
 
 
-def _user(given: str | None) -> str | None:
-    if given is not None and not _USER.fullmatch(given):
+def _user(value: str | None) -> str | None:
+    if value is not None and not _USER.fullmatch(value):
         raise ValueError("it is a numeric user id, or a user and a group id as in 1000:1000")
-    if given is not None and max(map(int, given.split(":"))) > _LARGEST_ID:
+    if value is not None and max(map(int, value.split(":"))) > _LARGEST_ID:
         message = f"a user or group id is {_LARGEST_ID} at most"
         raise ValueError(message)
-    return given
+    return value
 
 
-def _name(given: str) -> str:
-    if not _NAME.fullmatch(given):
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
         raise ValueError("it is letters, digits, underscores, dots and dashes, 128 at most, the first a letter or digit")
-    return given
+    return value
 
 
 #: The name of a container.
@@ -62,92 +62,92 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 def is_image(name: str) -> bool:
-    """Whether an image could have that name."""
+    """Return whether an image could have that name."""
     return _IMAGE.fullmatch(name) is not None
 
 
-def _images(given: object) -> object:
-    return (given,) if isinstance(given, str) else given
+def _images(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
 
 
-def _some_images(given: tuple[str, ...]) -> tuple[str, ...]:
-    if not given or not all(map(is_image, given)):
+def _some_images(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value or not all(map(is_image, value)):
         raise ValueError("it is the name of an image, or some names of which the first that is there is taken")
-    return given
+    return value
 
 
-def _one_image(given: str) -> str:
-    if not is_image(given):
+def _one_image(value: str) -> str:
+    if not is_image(value):
         raise ValueError("it is the name of an image")
-    return given
+    return value
 
 
-def _hostname(given: str | None) -> str | None:
-    if given is not None and not _HOST.fullmatch(given):
+def _hostname(value: str | None) -> str | None:
+    if value is not None and not _HOST.fullmatch(value):
         raise ValueError("it is letters, digits, dots and dashes, 63 at most")
-    return given
+    return value
 
 
-def _python(given: str) -> str:
-    if not given.strip() or not given.isprintable():
+def _python(value: str) -> str:
+    if not value.strip() or not value.isprintable():
         raise ValueError("it is the name of a program of the image, or its path there")
-    return given
+    return value
 
 
-def _labels(given: Mapping[str, str]) -> Mapping[str, str]:
-    for name in given:
+def _labels(value: Mapping[str, str]) -> Mapping[str, str]:
+    for name in value:
         if name.startswith("kernelexec."):
             message = f"{name!r} is a label that says whose container it is: take another name"
             raise ValueError(message)
-    return given
+    return value
 
 
-def _capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(name.upper().removeprefix("CAP_") for name in given)
+def _capabilities(value: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.upper().removeprefix("CAP_") for name in value)
     for name in names:
         _refuse(capability_refusal(name))
     return names
 
 
-def _source(given: Path) -> Path:
+def _source(value: Path) -> Path:
     try:
-        _refuse(why_not_mountable(given))
-        return given.expanduser().absolute()
+        _refuse(why_not_mountable(value))
+        return value.expanduser().absolute()
     except OSError as exc:
         raise ValueError("it is relative to a directory that is gone") from exc
 
 
-def _target(given: str | None) -> str | None:
-    if given is not None:
-        _refuse(target_refusal(given))
-        if normalize_target(given) == WORKSPACE_INSIDE:
+def _target(value: str | None) -> str | None:
+    if value is not None:
+        _refuse(target_refusal(value))
+        if normalize_target(value) == WORKSPACE_INSIDE:
             raise ValueError("/workspace is the session's: give that directory as work_dir")
-    return given
+    return value
 
 
-def _once(given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(given))
+def _once(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value))
 
 
-def _tmpfs(given: Mapping[str, int]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for path, size in given.items():
-        place = normalize_target(path)
-        if place == "/tmp":  # noqa: S108 - the container's
+def _tmpfs(value: Mapping[str, int]) -> Mapping[str, int]:
+    sizes: dict[str, int] = {}
+    for path, size in value.items():
+        target = normalize_target(path)
+        if target == "/tmp":  # noqa: S108 - the container's
             raise ValueError("it is there already, and its size is tmp_bytes")
         _refuse(target_refusal(path))
-        if place == WORKSPACE_INSIDE:
+        if target == WORKSPACE_INSIDE:
             raise ValueError("/workspace is the session's: what is written there in memory would be lost")
-        if place in found:
-            message = f"{place} is given twice"
+        if target in sizes:
+            message = f"{target} is given twice"
             raise ValueError(message)
-        found[place] = size
-    return MappingProxyType(found)
+        sizes[target] = size
+    return MappingProxyType(sizes)
 
 
-def _refuse(why: str | None) -> None:
-    if why is not None:
-        raise ValueError(why)
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise ValueError(reason)
 
 
 class Mount(FrozenModel):
@@ -275,17 +275,17 @@ class Container(FrozenModel):
 
     @property
     def succeeds(self) -> bool:
-        """Whether a container can be as new for a second kernel: what the first one did to its root would last."""
+        """Return whether a second kernel can get the container: changes of the first one to its root would last."""
         return self.mode == "persistent" and self.read_only_root and not self.sudo
 
     @property
     def needs_account(self) -> bool:
-        """Whether programs are used that serve only a user whom the image knows: sudo does, and ssh."""
+        """Return whether the image must know the user, as sudo and ssh demand."""
         return self.sudo or bool(self.credentials)
 
     @property
     def memory_places(self) -> dict[str, int]:
-        """The directories in memory: path in the container to size in bytes."""
+        """Return the directories in memory: path in the container to size in bytes."""
         own = ["/tmp"]  # noqa: S108 - the container's
         own += [HOME_INSIDE] if self.credentials else []
         own += [f"{HOME_INSIDE}/.config"] if "gh_config" in self.credentials else []  # else the engine makes it, as root
@@ -293,7 +293,7 @@ class Container(FrozenModel):
 
     @property
     def ids(self) -> tuple[int, int]:
-        """The user and group id of kernels; a user without a group has the group of the same number."""
+        """Return the user and group id of kernels; a user without a group has the group of the same number."""
         if self.user is None:
             return os.getuid(), os.getgid()
         uid, _, gid = self.user.partition(":")

@@ -1,4 +1,4 @@
-"""Does this process run in a container itself?"""
+"""Detection of a container around this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FROM = re.compile(r"/(containers|overlay-containers|sandboxes|pods)/")
 
 
 def in_container(root: Path = Path("/")) -> bool:
-    """Whether the marks of engines are there, the first process has an engine's control group, or an engine mounted files."""
+    """Return whether an engine left its marks here: its files, its control group of the first process, or its mounts."""
     if any((root / mark).exists() for mark in _MARKS):
         return True
     if _CGROUP.search(_read(root / "proc/1/cgroup")):
@@ -22,7 +22,7 @@ def in_container(root: Path = Path("/")) -> bool:
 
 
 def _by_an_engine(line: str) -> bool:
-    """Whether a line of mountinfo shows a root directory of layers, or one of the files that engines put into ``/etc``.
+    """Return whether a line of mountinfo shows a root directory of layers, or one of the files that engines put into ``/etc``.
 
     An engine's own machine has the layers of its containers too, but never as its root.
     """

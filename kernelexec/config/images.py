@@ -1,4 +1,4 @@
-"""What the images that are built here are called."""
+"""The names of the images that are built here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DEFAULT_IMAGE = f"{OWNER}/agent"
 
 
 def with_sudo(image: str) -> str:
-    """The image that has sudo in the place of one of ours; any other image is kept as it was named."""
-    found = REFERENCE.fullmatch(image)
-    if not found or found["sudo"] or found["name"] not in NAMES:
+    """Return the variant with sudo of an image of ours, and any other image as it is."""
+    reference = REFERENCE.fullmatch(image)
+    if not reference or reference["sudo"] or reference["name"] not in NAMES:
         return image
-    return f"{OWNER}/{found['name']}{_SUDO}{found['tag'] or ''}"
+    return f"{OWNER}/{reference['name']}{_SUDO}{reference['tag'] or ''}"

@@ -1,4 +1,4 @@
-"""Which Python and which programs the cells of a session see."""
+"""The Python and the programs that the cells of a session see."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _NPM_NAME, _NPM_VERSION = r"(?:@[a-z0-9][a-z0-9._-]{0,100}/)?[a-z0-9][a-z0-9._-]
 _NPM = re.compile(rf"{_NPM_NAME}(?:@{_NPM_VERSION})?", re.ASCII)
 
 
-def _prefix(given: str) -> str:
-    """Words as a shell would read them; nothing in them is expanded."""
+def _prefix(value: str) -> str:
+    """Check that a shell would read words; nothing in them is expanded."""
     try:
-        words = shlex.split(given)
+        words = shlex.split(value)
     except ValueError as exc:
         message = f"it cannot be read as words ({exc}): quote it as for a shell"
         raise ValueError(message) from exc
-    if not words or not words[0] or "\0" in given:
+    if not words or not words[0] or "\0" in value:
         raise ValueError("it names no program: leave it out, or give one, as in 'uv run'")
-    return given
+    return value
 
 
-def _venv(given: Path) -> Path:
+def _venv(value: Path) -> Path:
     try:
-        return given.expanduser().absolute()
+        return value.expanduser().absolute()
     except OSError as exc:
         raise ValueError("it is relative to a directory that is gone") from exc
 
 
 def _named(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
-    def check(given: str) -> str:
-        if not pattern.fullmatch(given):
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
             message = f"it is no name of {what}, with or without a version"
             raise ValueError(message)
-        return given
+        return value
 
     return check
 
@@ -81,10 +81,10 @@ class InterpreterOptions(FrozenModel):
 
     @property
     def told(self) -> dict[str, object]:
-        """What the launcher is told: paths as kernels see them, the prefix as a program and its arguments."""
+        """Return the options for the launcher: paths as kernels see them, the prefix as a program and its arguments."""
         return {"venv": None if self.venv is None else str(self.venv), "prefix": self.words}
 
     @property
     def words(self) -> list[str]:
-        """The prefix as a program and its arguments."""
+        """Return the prefix as a program and its arguments."""
         return shlex.split(self.prefix or "")

@@ -15,7 +15,7 @@ from kernelexec.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """New limits, None being no change. What a profile says counts where nothing is said beside it."""
+    """New limits, None being no change. A profile's figures count for limits that are None."""
 
     profile: str | None = None
     memory_bytes: int | None = None
@@ -23,7 +23,7 @@ class LimitChange:
     timeout: float | None = None
 
     def resolved(self, config: Config) -> LimitChange:
-        """The same with the profile's figures in place of its name.
+        """Return the change with the profile's figures in place of its name.
 
         Raises:
             InvalidConfig: there is no such profile.
@@ -40,7 +40,7 @@ class LimitChange:
         )
 
     def applied(self, config: Config) -> Config:
-        """The configuration with these limits; swap that was given beside memory stays as much beside it.
+        """Return the configuration with these limits; the amount of swap beside memory stays.
 
         Raises:
             InvalidConfig, InvalidTimeout: one that could not be had in any container.

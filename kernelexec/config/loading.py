@@ -42,7 +42,7 @@ class ContainerRequest:
 def load(
     isolation: str | None = None,
     *,
-    use_docker: bool | str | Sequence[str] | None = None,
+    use_docker: bool | str | Sequence[str] | ContainerRequest | None = None,
     workspace: str | os.PathLike[str] | None = None,
     config: Config | Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -65,23 +65,7 @@ def load(
     Raises:
         InvalidConfig: an unknown option or an unfit value; the message names the nearest.
     """
-    return resolve(isolation, container_request(use_docker), config, workspace=workspace, environ=environ, inside=inside)
-
-
-def resolve(
-    isolation: str | None,
-    request: ContainerRequest,
-    config: Config | Mapping[str, Any] | None,
-    *,
-    workspace: str | os.PathLike[str] | None = None,
-    environ: Mapping[str, str] | None = None,
-    inside: bool | None = None,
-) -> Config:
-    """Return the settings, see ``load``, for a request that was parsed already.
-
-    Raises:
-        InvalidConfig: see ``load``.
-    """
+    request = use_docker if isinstance(use_docker, ContainerRequest) else container_request(use_docker)
     options = _as_mapping(config)
     if isinstance(request.use_docker, tuple):
         options["container"] = _merged(options.get("container"), {"image": request.use_docker})
@@ -135,26 +119,26 @@ def _is_image_name(name: str) -> bool:
 
 def override(base: Config | Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of which a configuration was made, merged with others branch by branch."""
-    given = _as_mapping(base)
-    return {**given, **{name: _merged(given.get(name), value) for name, value in options.items()}}
+    base_options = _as_mapping(base)
+    return {**base_options, **{name: _merged(base_options.get(name), value) for name, value in options.items()}}
 
 
 def profile(config: Config, name: str) -> Profile:
-    """The profile of that name.
+    """Return the profile of that name.
 
     Raises:
         InvalidConfig: there is none; the message names the nearest.
     """
-    found = config.profiles.get(name) if isinstance(name, str) else None
-    if found is None:
-        known = sorted(config.profiles)
-        message = f"No profile {short_repr(name)}{nearest(str(name), known)}: there are {', '.join(known)}."
+    known = config.profiles.get(name) if isinstance(name, str) else None
+    if known is None:
+        names = sorted(config.profiles)
+        message = f"No profile {short_repr(name)}{nearest(str(name), names)}: there are {', '.join(names)}."
         raise InvalidConfig(message)
-    return found
+    return known
 
 
 def isolation_help(cause: str) -> str:
-    """What to say where containers are to be used and cannot be had; ``cause`` is a sentence, the real one."""
+    """Return the message for containers that cannot be had; ``cause`` is a sentence with the real reason."""
     return (
         f"Code runs in containers unless told otherwise, and no container engine can be used: {cause} "
         "Ways out: start Docker and let this user use it; "
@@ -172,9 +156,9 @@ def _validated(options: Mapping[str, Any]) -> Config:
 
 
 def _with_profile(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with those of the profile that are not set by themselves: what fits only together is checked afterwards."""
-    found = _validated({name: value for name, value in options.items() if name not in {"container", "budgets"}})
-    chosen = profile(found, str(found.profile))
+    """Return the options with the profile's figures for those that are not set; the whole is validated afterwards."""
+    base = _validated({name: value for name, value in options.items() if name not in {"container", "budgets"}})
+    chosen = profile(base, str(base.profile))
     container = _merged({"memory_bytes": chosen.memory_bytes, "cpus": chosen.cpus}, options.get("container", {}))
     budgets = _merged({"timeout": chosen.timeout}, options.get("budgets", {}))
     return {**options, "container": container, "budgets": budgets}
@@ -189,15 +173,15 @@ def _as_mapping(config: object) -> dict[str, Any]:
     raise InvalidConfig(message)
 
 
-def _merged(given: object, more: object) -> object:
-    """An option over the one given. Branches are joined: variables and labels by name, mounts added, all else replaced."""
-    given, more = (one.model_dump(exclude_unset=True) if isinstance(one, BaseModel) else one for one in (given, more))
-    if not isinstance(more, Mapping) or given is None:
-        return more
-    if not isinstance(given, Mapping):
-        return given  # no branch: its place is said when all is checked
-    joined = dict(given)
-    for name, value in more.items():
+def _merged(first: object, second: object) -> object:
+    """Merge an option into another. Branches are joined: variables and labels by name, mounts added, all else replaced."""
+    first, second = (each.model_dump(exclude_unset=True) if isinstance(each, BaseModel) else each for each in (first, second))
+    if not isinstance(second, Mapping) or first is None:
+        return second
+    if not isinstance(first, Mapping):
+        return first  # no branch: its place is said when all is checked
+    joined = dict(first)
+    for name, value in second.items():
         before = joined.get(name)
         if isinstance(before, Mapping) and isinstance(value, Mapping):
             joined[name] = {**before, **value}
@@ -211,13 +195,13 @@ def _merged(given: object, more: object) -> object:
 def _choose(
     isolation: object, request: ContainerRequest, configured: object, environ: Mapping[str, str], *, inside: bool | None
 ) -> Isolation:
-    """Where code runs: by argument, else by configuration, else by the environment, else in containers."""
+    """Decide where code runs: by argument, else by configuration, else by the environment, else in containers."""
     if isolation is not None:
-        place = _known(isolation, inside=inside)
-        if (place == "local" and request.use_docker) or (place == "container" and request.use_docker is False):
+        known = _known(isolation, inside=inside)
+        if (known == "local" and request.use_docker) or (known == "container" and request.use_docker is False):
             message = f"isolation={isolation!r} and {request.source} contradict each other: give one of them."
             raise InvalidConfig(message)
-        return place
+        return known
     if request.use_docker is None and configured is not None:
         return _known(configured, inside=inside)
     if request.use_docker is False or (request.use_docker is None and _first(environ) is False):
@@ -228,17 +212,17 @@ def _choose(
 
 
 def _known(isolation: object, *, inside: bool | None) -> Isolation:
-    for place in _PLACES:
-        if isolation == place:
+    for known in _PLACES:
+        if isolation == known:
             break
     else:
         hint = nearest(str(isolation), _PLACES)
         message = f"isolation={short_repr(isolation)} is not known{hint}: it is one of {', '.join(_PLACES)}."
         raise InvalidConfig(message)
-    if place == "container-host" and not _is_inside(inside):
+    if known == "container-host" and not _is_inside(inside):
         message = "isolation='container-host': this process is in no container; 'local' runs code on this machine."
         raise InvalidConfig(message)
-    return place
+    return known
 
 
 def _is_inside(inside: bool | None) -> bool:  # noqa: FBT001
@@ -246,8 +230,8 @@ def _is_inside(inside: bool | None) -> bool:  # noqa: FBT001
 
 
 def _first(environ: Mapping[str, str]) -> bool | None:
-    """What the first of the variables says that says something."""
-    return next((found for found in (_switch(environ, name) for name in _SWITCHES) if found is not None), None)
+    """Return the value of the first variable that is set."""
+    return next((value for value in (_switch(environ, name) for name in _SWITCHES) if value is not None), None)
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool | None:
@@ -263,7 +247,7 @@ def _switch(environ: Mapping[str, str], name: str) -> bool | None:
 
 
 def seconds(value: object, name: str) -> float:
-    """A checked budget in seconds.
+    """Return a budget in seconds after a check.
 
     Raises:
         InvalidTimeout: not a finite number, or below 0.001.
@@ -275,7 +259,7 @@ def seconds(value: object, name: str) -> float:
 
 
 def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
-    """The variable of the environment that says where code runs, with its value; None where none says."""
+    """Return the environment variable that decides where code runs, as NAME=VALUE; None if none is set."""
     for name in _SWITCHES:
         value = (os.environ if environ is None else environ).get(name, "").strip()
         if value and value.lower() != "none":

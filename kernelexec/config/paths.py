@@ -1,4 +1,4 @@
-"""What of this machine sessions may work in, and what they see besides: allowed paths and context paths."""
+"""The paths of this machine that sessions see besides their workspaces."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kernelexec.config.types import Directory, FrozenModel, Pinned, pinned
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-def _name(given: str | None) -> str | None:
-    if given is not None and not _NAME.fullmatch(given):
+def _name(value: str | None) -> str | None:
+    if value is not None and not _NAME.fullmatch(value):
         raise ValueError("it is letters, digits, underscores, dots and dashes, 128 at most, no dot or dash first")
-    return given
+    return value
 
 
 class ContextPath(FrozenModel):
@@ -36,10 +36,10 @@ class ContextPath(FrozenModel):
 
     @model_validator(mode="after")
     def _pin_protected(self) -> Self:
-        protected = tuple(pinned(self.path / one.expanduser()) for one in self.protected_paths)
-        for one in protected:
-            if self.path not in one.parents:
-                message = f"the protected path {one} is not in {self.path}: name what is in it"
+        protected = tuple(pinned(self.path / path.expanduser()) for path in self.protected_paths)
+        for path in protected:
+            if self.path not in path.parents:
+                message = f"the protected path {path} is not in {self.path}: name what is in it"
                 raise ValueError(message)
         if protected:
             object.__setattr__(self, "protected_paths", protected)

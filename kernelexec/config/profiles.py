@@ -32,10 +32,10 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 )
 
 
-def _with_ours(given: Mapping[str, Profile]) -> Mapping[str, Profile]:
-    if not all(name.strip() for name in given):
+def _with_ours(profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
+    if not all(name.strip() for name in profiles):
         raise ValueError("a profile has a name")
-    return MappingProxyType({**PROFILES, **given})
+    return MappingProxyType({**PROFILES, **profiles})
 
 
 def _plain(profiles: Mapping[str, Profile]) -> dict[str, Profile]:

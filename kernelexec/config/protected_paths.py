@@ -1,4 +1,4 @@
-"""What no container is given of this machine, however it is asked for: each function says why not, or None."""
+"""Paths and capabilities that no container gets. Each function returns the reason, or None."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _TAKEN = ("/dev", "/opt/kernelexec", "/proc", "/sys")
 
 
 def why_not_mountable(source: Path) -> str | None:
-    """Why a path of this machine is not mounted: it is the system's, or a daemon can be driven by it. Links are followed.
+    """Return why a path must not be mounted: it is the system's, or gives access to a daemon. Links are followed.
 
     Raises:
         OSError: it is relative to a directory that is gone.
     """
-    if why := system_refusal(source):
-        return why
+    if reason := system_refusal(source):
+        return reason
     for path in _names(source):
         if _ENGINES & set(PurePosixPath(path).parts) or _is_socket(path):
             return f"{path} is a socket, by which a daemon of this machine could be driven"
@@ -53,7 +53,7 @@ def why_not_mountable(source: Path) -> str | None:
 
 
 def system_refusal(directory: Path) -> str | None:
-    """Why a directory is no session's: it is the system's. Links are followed.
+    """Return why a directory must not be a session's: it is the system's. Links are followed.
 
     Raises:
         OSError: it is relative to a directory that is gone.
@@ -65,31 +65,31 @@ def system_refusal(directory: Path) -> str | None:
 
 
 def target_refusal(target: str) -> str | None:
-    """Why nothing is mounted at that path of a container."""
+    """Return why nothing may be mounted at a path of a container."""
     path = PurePosixPath(target)
     if not path.is_absolute() or ".." in path.parts or not target.isprintable() or ":" in target:
         return "it is an absolute path without '..' and colons"
-    said = normalize_target(target)
-    if said in _OWN or any(_within(said, taken) or _within(taken, said) for taken in _TAKEN):
-        return f"{said} is what the container itself is made of"
+    normalized = normalize_target(target)
+    if normalized in _OWN or any(_within(normalized, taken) or _within(taken, normalized) for taken in _TAKEN):
+        return f"{normalized} is what the container itself is made of"
     return None
 
 
 def normalize_target(target: str) -> str:
-    """A path of a container in its one form: ``/a`` is also ``//a``, ``/a/`` and ``/./a``."""
+    """Return a path of a container in its one form: ``/a`` is also ``//a``, ``/a/`` and ``/./a``."""
     path = str(PurePosixPath(target))
     return f"/{path.lstrip('/')}" if path.startswith("/") else path
 
 
 def capability_refusal(name: str) -> str | None:
-    """Why a capability is not kept."""
+    """Return why a capability is not kept."""
     if name in CAPABILITIES:
         return None
     return f"{name} reaches beyond the container; what can be kept is {', '.join(CAPABILITIES)}"
 
 
 def _names(path: Path) -> Iterator[str]:
-    """The path as it is named, and where it leads."""
+    """Yield the path as it is named, and its target."""
     named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
     yield named
     yield os.path.realpath(named)

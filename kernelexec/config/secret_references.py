@@ -1,4 +1,4 @@
-"""Where secrets come from. Their values are no part of any configuration: it holds references, which may be shown."""
+"""References to secrets. A configuration never holds their values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FromFile(FrozenModel):
 
 
 class FromFunction:
-    """A function of the caller's. What it holds is not shown: it may have been given the value."""
+    """A function of the caller. It is not shown: it may hold the value."""
 
     __slots__ = ("call",)
 
@@ -57,32 +57,35 @@ class FromFunction:
 Reference = FromVariable | FromFile | FromFunction
 
 
-def _reference(given: object) -> object:
-    """A reference; whatever else was given is shown by no message, since it may be the secret."""
-    if isinstance(given, FromVariable | FromFile | FromFunction):
-        return given
-    if callable(given):
-        if inspect.iscoroutinefunction(given) or isinstance(given, type):
+def _reference(value: object) -> object:
+    """Return a reference; no message shows another value, since it may be the secret itself."""
+    if isinstance(value, FromVariable | FromFile | FromFunction):
+        return value
+    if callable(value):
+        if inspect.iscoroutinefunction(value) or isinstance(value, type):
             raise ValueError("its function is a plain one that returns a str")
-        return FromFunction(given)
-    if isinstance(given, Mapping) and len(given) == 1:
+        return FromFunction(value)
+    if isinstance(value, Mapping) and len(value) == 1:
         for name, kind in (("env", FromVariable), ("file", FromFile)):
-            if isinstance(given.get(name), str) or (name == "file" and name in given):
-                return kind.model_validate(dict(given))
+            if isinstance(value.get(name), str) or (name == "file" and name in value):
+                return kind.model_validate(dict(value))
     raise ValueError(_WAYS)
 
 
-def _named(given: Mapping[str, Reference]) -> Mapping[str, Reference]:
-    for name in given:
+def _named(references: Mapping[str, Reference]) -> Mapping[str, Reference]:
+    for name in references:
         if not _NAME.fullmatch(name) or name.startswith(_OURS):
             message = f"a secret is called by letters, digits and underscores, the first no digit, and not {_OURS}..."
             raise ValueError(message)
-    return MappingProxyType(dict(given))
+    return MappingProxyType(dict(references))
 
 
-def _dumped(given: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
+def _dumped(references: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
     plain = info.mode == "json"
-    return {name: found if isinstance(found, FromFunction) and not plain else _as_said(found) for name, found in given.items()}
+    return {
+        name: reference if isinstance(reference, FromFunction) and not plain else _as_said(reference)
+        for name, reference in references.items()
+    }
 
 
 def _as_said(reference: Reference) -> dict[str, str]:
@@ -104,5 +107,5 @@ Secrets = Annotated[
 
 
 def sources(secrets: Mapping[str, Reference]) -> frozenset[str]:
-    """The variables of this process that are secrets, by the names that they have here."""
+    """Return the names of this process's environment variables that are sources of secrets."""
     return frozenset(reference.env for reference in secrets.values() if isinstance(reference, FromVariable))

@@ -1,4 +1,4 @@
-"""One frozen tree of settings, read once; the only reader of the environment.
+"""The settings of an executor: one frozen tree, read once.
 
 Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one object that lives by it.
 """
@@ -58,7 +58,7 @@ class OutputLimits(FrozenModel):
 
     @property
     def late(self) -> OutputLimits:
-        """The limits of what comes after the end of its cell."""
+        """Return the limits of output after the end of its cell."""
         return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes})
 
 
@@ -226,7 +226,7 @@ class Config(FrozenModel):
 
     @model_validator(mode="after")
     def _pool_fits(self) -> Self:
-        """Idle containers have workspaces before their sessions have names."""
+        """Refuse a pool whose idle kernels could not get their sessions' workspaces."""
         if self.pool.size and self.isolation == "bubblewrap":
             message = f"pool.size={self.pool.size}: kernels in bubblewrap cannot wait for their workspaces. Set pool.size=0."
             raise ValueError(message)
@@ -247,46 +247,46 @@ class Config(FrozenModel):
     def _prefix_fits(self) -> Self:
         if not self.programs.prefix_kernel:
             return self
-        for wrong, why in (
+        for wrong, reason in (
             (self.programs.prefix is None, "there is no programs.prefix to put before it"),
             (self.isolation == "container", "in containers `container.python` names the interpreter"),
             (self.pool.size > 0, "it starts in its session's workspace, so no idle one can wait. Set pool.size=0"),
         ):
             if wrong:
-                message = f"programs.prefix_kernel=True: {why}."
+                message = f"programs.prefix_kernel=True: {reason}."
                 raise ValueError(message)
         return self
 
     @model_validator(mode="after")
     def _secrets_are_set_once(self) -> Self:
-        given = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
-        if twice := sorted(given & {*self.secrets, *sources(self.secrets)}):
+        variables = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
+        if twice := sorted(variables & {*self.secrets, *sources(self.secrets)}):
             message = f"{twice[0]} is a secret, and a variable that is set or handed on too: leave one of them out."
             raise ValueError(message)
         return self
 
     @property
     def forks(self) -> bool:
-        """Whether kernels on this machine are to be forked, where that is possible."""
+        """Return whether kernels on this machine are to be forked, where that is possible."""
         return self.fork_server and self.isolation in {"local", "container-host"} and not self.programs.prefix_kernel
 
     @property
     def confines(self) -> bool:
-        """Whether kernels confine themselves: a container's need not."""
+        """Return whether kernels confine themselves: a container's need not."""
         return self.isolation != "container" and self.confinement.level != "off"
 
     @property
     def networked(self) -> bool:
-        """Whether kernels on this machine have its network."""
+        """Return whether kernels on this machine have its network."""
         chosen = self.confinement.network
         return self.isolation != "bubblewrap" if chosen is None else chosen
 
     @property
     def online(self) -> bool:
-        """Whether cells have a network, wherever they run."""
+        """Return whether cells have a network, wherever they run."""
         return self.container.network != "none" if self.isolation == "container" else self.networked
 
     @property
     def workspaces(self) -> Path:
-        """``workspace`` as an absolute path."""
+        """Return ``workspace`` as an absolute path."""
         return self.workspace.expanduser().absolute()

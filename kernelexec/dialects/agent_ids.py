@@ -1,4 +1,4 @@
-"""What an agent may be called: a name that a line can show, and that can stand behind ``FILE#``."""
+"""Names of agents in configuration files: printable, and usable in ``FILE#NAME``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelexec.errors import InvalidConfig
 
 
 def agent_id(agent: Mapping[str, Any], default: str, others: Container[str] = ()) -> str:
-    """The ``id`` of an agent, or that which it has where there is none.
+    """Return the ``id`` of an agent, or the default.
 
     Raises:
         InvalidConfig: it is no text, empty, holds ``#`` or what cannot be printed, or another one has it.

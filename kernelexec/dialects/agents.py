@@ -12,7 +12,7 @@ from kernelexec.config.settings import Config, Isolation
 from kernelexec.dialects import massgen
 from kernelexec.dialects.agent_ids import agent_id
 from kernelexec.dialects.autogen_config import CodeExecutionConfig, load
-from kernelexec.dialects.yaml_text import parse
+from kernelexec.dialects.yaml_loader import parse
 from kernelexec.errors import InvalidConfig
 
 _AGENT = ("id", "code_execution_config", *Config.model_fields)
@@ -21,16 +21,16 @@ _FILE_BYTES = 1024 * 1024
 
 
 def read_agents(file: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> dict[str, Config]:
-    """The settings of each agent that a file names, complete and checked, in its order.
+    """Return the settings of each agent in a file, complete and checked, in the file's order.
 
     A file holds the options of one agent, with its name as ``id`` (``default`` where there is none); or ``agents``, a list of
     such, and ``defaults``, which count for all of them: what an agent says goes over it, branch by branch. Beside the options
     of ``Config`` there may be a ``code_execution_config``, as agent frameworks know it. Files in MassGen's form, whose agents
     have a ``backend``, are taken too. Relative paths count from the current directory.
 
-    Booleans are ``true`` and ``false``. Some readers of YAML take ``yes``, ``no``, ``on`` and ``off`` for booleans and others
-    for text, and ``1:30``, ``010`` or ``1_000`` for different numbers: here they are errors, unless they are in quotes, and
-    text then. Anchors, aliases and merge keys (``<<``) may be used.
+    Booleans are ``true`` and ``false``, or ``yes``, ``no``, ``on`` and ``off``. Versions of YAML read ``1:30``, ``010`` and
+    ``1_000`` as different numbers: these are text here, which options that are numbers refuse. Anchors, aliases and merge keys
+    (``<<``) may be used.
 
     Args:
         file: its path; UTF-8, 1 MiB at most.
@@ -42,15 +42,15 @@ def read_agents(file: str | os.PathLike[str], *, environ: Mapping[str, str] | No
     """
     path = Path(file)
     try:
-        given = _parsed(path)
-        found = massgen.agents(given) if massgen.is_massgen(given) else _agents(given)
-        return {name: _config(name, options, environ) for name, options in found.items()}
+        content = _parsed(path)
+        agents = massgen.agents(content) if massgen.is_massgen(content) else _agents(content)
+        return {name: _config(name, options, environ) for name, options in agents.items()}
     except InvalidConfig as exc:
         raise InvalidConfig(f"{path}: {exc}") from exc
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a file in our words, for editors and other programs."""
+    """Return the JSON Schema of a file in our own form, for editors and other programs."""
     agent = Config.model_json_schema()
     definitions = agent.pop("$defs")
     image = definitions["Container"]["properties"]["image"]
@@ -86,41 +86,40 @@ def _parsed(path: Path) -> dict[str, Any]:
     if len(text) > _FILE_BYTES:
         raise InvalidConfig(f"it is larger than {_FILE_BYTES} bytes.")
     try:
-        given = parse(text.decode("utf-8"), of_massgen=True)
-        given = given if massgen.is_massgen(given) else parse(text.decode("utf-8"))
+        content = parse(text.decode("utf-8"))
     except UnicodeDecodeError as exc:
         raise InvalidConfig(f"it is no YAML: {exc}.") from exc
-    if not isinstance(given, dict) or not given:
+    if not isinstance(content, dict) or not content:
         raise InvalidConfig("it holds no options: `key: value` lines are expected.")
-    return given
+    return content
 
 
-def _agents(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    if "agents" not in given:
-        check_known(given, _AGENT + _MANY)
-        return {agent_id(given, "default"): given}
-    check_known(given, _MANY)
-    defaults, agents = given.get("defaults", {}), given["agents"]
+def _agents(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    if "agents" not in content:
+        check_known(content, _AGENT + _MANY)
+        return {agent_id(content, "default"): content}
+    check_known(content, _MANY)
+    defaults, agents = content.get("defaults", {}), content["agents"]
     if not isinstance(defaults, dict):
         raise InvalidConfig(f"defaults: {mapping_wanted(defaults)}: say what counts for all agents, or leave it out.")
     if not isinstance(agents, list) or not agents or not all(isinstance(each, dict) for each in agents):
         raise InvalidConfig("agents: it is a list of agents: `- id: name` lines are expected.")
     check_known(defaults, _AGENT[1:], "defaults: ")
-    found: dict[str, dict[str, Any]] = {}
+    named: dict[str, dict[str, Any]] = {}
     for number, agent in enumerate(agents, 1):
-        name = agent_id(agent, f"agent{number}", found)
+        name = agent_id(agent, f"agent{number}", named)
         check_known(agent, _AGENT, f"{shorten(name)}: ")
-        found[name] = _joined(defaults, agent)
-    return found
+        named[name] = _joined(defaults, agent)
+    return named
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, branch by branch; where both say something, the second counts."""
-    found = dict(first)
+    """Merge two mappings, branch by branch; the second counts."""
+    joined = dict(first)
     for name, value in second.items():
-        old = found.get(name)
-        found[name] = _joined(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return found
+        old = joined.get(name)
+        joined[name] = _joined(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return joined
 
 
 def _config(name: str, options: Mapping[str, Any], environ: Mapping[str, str] | None) -> Config:
@@ -133,7 +132,7 @@ def _config(name: str, options: Mapping[str, Any], environ: Mapping[str, str] | 
 
 
 def _check_said(options: Mapping[str, Any]) -> None:
-    """Refuse what has no value and would count for nothing: a line that somebody did not finish."""
+    """Refuse an option without a value: an unfinished line."""
     for key, wanted in (
         ("isolation", f"one of {', '.join(get_args(Isolation))}"),
         ("code_execution_config", "its options, or false"),

@@ -1,4 +1,4 @@
-"""``code_execution_config`` as agent frameworks know it: a dictionary of few keys, or False for no execution at all."""
+"""``code_execution_config`` of agent frameworks: a dictionary of few keys, or False for no execution at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, ValidationError
 
 from kernelexec.config import Config, override
 from kernelexec.config.container import Name
-from kernelexec.config.loading import ContainerRequest, UseDocker, container_request, image_repr, parse_use_docker, resolve
+from kernelexec.config.loading import ContainerRequest, UseDocker, container_request, image_repr, parse_use_docker
+from kernelexec.config.loading import load as config_load
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.types import Directory, FrozenModel, LastMessages, Seconds
 from kernelexec.dialects.docker_run_args import parse
@@ -18,7 +19,7 @@ from kernelexec.errors import InvalidConfig
 
 
 class CodeExecutionConfig(FrozenModel):
-    """The keys that are known; None is the same as a key that is not there."""
+    """The known keys; None is the same as a missing key."""
 
     work_dir: Directory | None = None
     """``Config.work_dir``."""
@@ -43,23 +44,23 @@ class CodeExecutionConfig(FrozenModel):
         yield "docker_run_args", True if self.docker_run_args else None
 
     def options(self) -> dict[str, Any]:
-        """The options of ``Config`` that these keys set.
+        """Return the options of ``Config`` that these keys set.
 
         Raises:
             InvalidConfig: by the arguments for ``docker run``.
         """
         top: dict[str, Any] = {"work_dir": self.work_dir, "last_n_messages": self.last_n_messages}
-        found = {name: value for name, value in top.items() if value is not None}
-        found |= parse(self.docker_run_args or ())
+        options = {name: value for name, value in top.items() if value is not None}
+        options |= parse(self.docker_run_args or ())
         if self.timeout is not None:
-            found["budgets"] = {"timeout": self.timeout}
+            options["budgets"] = {"timeout": self.timeout}
         if self.docker_container_name is not None:
-            container = found.setdefault("container", {})
+            container = options.setdefault("container", {})
             named = container.setdefault("name", self.docker_container_name)
             if named != self.docker_container_name:
                 message = f"docker_container_name={self.docker_container_name!r} and --name {named} contradict each other."
                 raise InvalidConfig(message)
-        return found
+        return options
 
 
 def load(
@@ -74,16 +75,9 @@ def load(
 ) -> Config:
     """Return the settings of one executor: see ``kernelexec.config.load``.
 
-    Args:
-        isolation: see there.
-        use_docker: see there.
-        workspace: see there.
-        config: see there.
-        code_execution_config: a dictionary as agent frameworks know it, which goes over the configuration: ``work_dir``,
-            ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``.
-            False is no execution at all.
-        environ: see there.
-        inside: see there.
+    ``code_execution_config`` is a dictionary as agent frameworks know it, which goes over the configuration: ``work_dir``,
+    ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``. False is
+    no execution at all.
 
     Raises:
         InvalidConfig: an unknown option or an unfit value, or two that contradict each other.
@@ -96,17 +90,17 @@ def load(
     options: dict[str, Any] = override(config, execution.options())
     if code_execution_config is False:
         options["enabled"] = False
-    return resolve(isolation, request, options, workspace=workspace, environ=environ, inside=inside)
+    return config_load(isolation, use_docker=request, workspace=workspace, config=options, environ=environ, inside=inside)
 
 
-def _checked(given: object) -> CodeExecutionConfig:
-    if given is not None and not isinstance(given, Mapping):
-        message = f"code_execution_config={short_repr(given)}: it is a dictionary, False for no execution, or None."
+def _checked(value: object) -> CodeExecutionConfig:
+    if value is not None and not isinstance(value, Mapping):
+        message = f"code_execution_config={short_repr(value)}: it is a dictionary, False for no execution, or None."
         raise InvalidConfig(message)
-    if given and "executor" in given:
+    if value and "executor" in value:
         raise InvalidConfig("code_execution_config: executor is no option: where code runs is said by use_docker.")
     try:
-        return CodeExecutionConfig.model_validate(given or {})
+        return CodeExecutionConfig.model_validate(value or {})
     except ValidationError as exc:
         raise InvalidConfig(explain(exc, CodeExecutionConfig, "code_execution_config")) from exc
 

@@ -24,7 +24,7 @@ _OPTIONS = {
     "cwd": "work_dir",
 }
 _MODES = {"docker": "container", "local": "local"}
-#: Keys of a backend and of an orchestrator that say nothing of running commands.
+#: Keys of a backend and of an orchestrator that have nothing to do with running commands.
 _OTHERS = (
     "type",
     "model",
@@ -88,38 +88,38 @@ _ACCESS = {"ro": True, "rw": False}
 _CREDENTIALS = {"env_file": "env_file", "env_vars": "pass_names", "pass_all_env": "pass_all"}
 
 
-def is_massgen(given: object) -> bool:
-    """Whether what a file says is in MassGen's form: its agents have a ``backend``."""
-    if not isinstance(given, Mapping):
+def is_massgen(content: object) -> bool:
+    """Return whether a file has MassGen's form: its agents have a ``backend``."""
+    if not isinstance(content, Mapping):
         return False
-    agents = given.get("agents", [given.get("agent")])
+    agents = content.get("agents", [content.get("agent")])
     agents = agents if isinstance(agents, list) else [agents]
     return any(isinstance(each, dict) and "backend" in each for each in agents)
 
 
-def agents(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The options of each agent.
+def agents(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options of each agent.
 
     Raises:
         InvalidConfig: an unknown key, with the nearest known one; or one in another form than MassGen's.
     """
-    check_known(given, _TOP)
-    listed = given["agents"] if "agents" in given else [given["agent"]]
-    orchestrator = _mapping(given.get("orchestrator"), "orchestrator")
+    check_known(content, _TOP)
+    listed = content["agents"] if "agents" in content else [content["agent"]]
+    orchestrator = _mapping(content.get("orchestrator"), "orchestrator")
     check_known(orchestrator, (*_ORCHESTRATOR, "context_paths"), "orchestrator: ")
-    found: dict[str, dict[str, Any]] = {}
+    named: dict[str, dict[str, Any]] = {}
     for number, agent in enumerate(listed, 1):
-        said = _mapping(agent, "agents")
-        name = agent_id(said, f"agent{number}", found)
-        check_known(said, ("id", "backend", "system_message", "name"), f"{shorten(name)}: ")
-        backend = _mapping(said.get("backend"), f"{shorten(name)}: backend")
+        options = _mapping(agent, "agents")
+        name = agent_id(options, f"agent{number}", named)
+        check_known(options, ("id", "backend", "system_message", "name"), f"{shorten(name)}: ")
+        backend = _mapping(options.get("backend"), f"{shorten(name)}: backend")
         context = [*_list(orchestrator, "context_paths"), *_list(backend, "context_paths")]
         try:
             options = _options(backend)
         except InvalidConfig as exc:
             raise InvalidConfig(f"{shorten(name)}: {exc}") from exc
-        found[name] = options | ({"context_paths": context} if context else {})
-    return found
+        named[name] = options | ({"context_paths": context} if context else {})
+    return named
 
 
 def _options(backend: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,18 +145,18 @@ def _memory(options: dict[str, Any], key: str, value: object) -> None:
 
 
 def _credentials(options: dict[str, Any], key: str, value: object) -> None:
-    given = _mapping(value, key)
-    check_known(given, ("mount", "additional_mounts", "env_vars_from_file", *_CREDENTIALS), f"{key}: ")
-    _check_names_of_file(given, key)
+    credentials = _mapping(value, key)
+    check_known(credentials, ("mount", "additional_mounts", "env_vars_from_file", *_CREDENTIALS), f"{key}: ")
+    _check_names_of_file(credentials, key)
     for name, option in _CREDENTIALS.items():
-        if name in given:
-            _put(options, f"environment.{option}", given[name])
-    if "mount" in given:
-        _put(options, "container.credentials", given["mount"])
+        if name in credentials:
+            _put(options, f"environment.{option}", credentials[name])
+    if "mount" in credentials:
+        _put(options, "container.credentials", credentials["mount"])
     mounts = []
-    for source, said in _mapping(given.get("additional_mounts"), f"{key}.additional_mounts").items():
+    for source, mount_options in _mapping(credentials.get("additional_mounts"), f"{key}.additional_mounts").items():
         where = f"{key}.additional_mounts.{shorten(str(source))}"
-        mount = _mapping(said, where)
+        mount = _mapping(mount_options, where)
         check_known(mount, ("bind", "mode"), f"{where}: ")
         mode = mount.get("mode", "ro")
         if not isinstance(mode, str) or mode not in _ACCESS:
@@ -166,26 +166,26 @@ def _credentials(options: dict[str, Any], key: str, value: object) -> None:
         _put(options, "container.mounts", mounts)
 
 
-def _check_names_of_file(given: Mapping[str, Any], key: str) -> None:
-    """Of a file all variables are handed on: where only some were meant, that would tell code what it is not to know."""
+def _check_names_of_file(credentials: Mapping[str, Any], key: str) -> None:
+    """Refuse a choice of variables of a file: all are handed on, so code would see those that were not chosen."""
     where = f"{key}.env_vars_from_file"
-    names = _list(given, "env_vars_from_file", where)
+    names = _list(credentials, "env_vars_from_file", where)
     if not all(isinstance(name, str) for name in names):
         raise InvalidConfig(f"{where}: it is a list of variables' names.")
-    if names and given.get("env_file") is not None:
+    if names and credentials.get("env_file") is not None:
         raise InvalidConfig(f"{where}: all of env_file is handed on: name a file with only these in it, and leave this out.")
 
 
 def _packages(options: dict[str, Any], key: str, value: object) -> None:
-    given = _mapping(value, key)
-    check_known(given, ("preinstall", "auto_install_deps"), f"{key}: ")
-    wanted = given.get("auto_install_deps")
+    packages = _mapping(value, key)
+    check_known(packages, ("preinstall", "auto_install_deps"), f"{key}: ")
+    wanted = packages.get("auto_install_deps")
     if not isinstance(wanted, bool | None):
         raise InvalidConfig(f"{key}.auto_install_deps: it is true or false (given: {short_repr(wanted)}).")
     if wanted:
-        why = "no file of a workspace has its packages installed here: name them under preinstall, and leave this out"
-        raise InvalidConfig(f"{key}.auto_install_deps: {why}.")
-    _put(options, "programs.preinstall", _mapping(given.get("preinstall"), f"{key}.preinstall"))
+        reason = "no file of a workspace has its packages installed here: name them under preinstall, and leave this out"
+        raise InvalidConfig(f"{key}.auto_install_deps: {reason}.")
+    _put(options, "programs.preinstall", _mapping(packages.get("preinstall"), f"{key}.preinstall"))
 
 
 _BRANCHES: dict[str, Callable[[dict[str, Any], str, object], None]] = {
@@ -203,16 +203,16 @@ def _put(options: dict[str, Any], path: str, value: object) -> None:
     options[last] = value
 
 
-def _mapping(given: object, where: str) -> Mapping[str, Any]:
-    if given is None:
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise InvalidConfig(f"{where}: {mapping_wanted(given)}.")
-    return given
+    if not isinstance(value, Mapping):
+        raise InvalidConfig(f"{where}: {mapping_wanted(value)}.")
+    return value
 
 
-def _list(given: Mapping[str, Any], key: str, where: str = "") -> list[Any]:
-    value = given.get(key)
+def _list(mapping: Mapping[str, Any], key: str, where: str = "") -> list[Any]:
+    value = mapping.get(key)
     if value is not None and not isinstance(value, list):
         raise InvalidConfig(f"{where or key}: a list is expected (given: {short_repr(value)}).")
     return value or []

@@ -11,7 +11,7 @@ it that speaks TLS and ends such connections. The server ends with all that it s
 or SIGINT.
 
 `kernelexec mcp-config` prints the entry for clients' settings, with absolute paths and the options that it is given;
-`kernelexec.config.clients` has it as functions, which put it into a client's mapping or list of servers and never twice.
+`kernelexec.mcp.clients` has it as functions, which put it into a client's mapping or list of servers and never twice.
 `--tools core,files` serves groups of the tools: `core`, what concerns sessions and their cells, always; `variables`,
 `background`, `tests`, `packages`, `files` as named.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kernelexec.config.publication import server_json
+from kernelexec.mcp.registry import server_json
 from tests.end_to_end.cli.test_command import kernelexec as command
 from tests.end_to_end.cli.test_command import refused
 

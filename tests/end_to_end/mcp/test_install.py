@@ -1,26 +1,376 @@
-"""`kernelexec mcp install`: each client's settings get one entry, in its own form, and nothing else in them changes."""
+"""`kernelexec mcp install`: each client gets one entry, by its own command or in its settings, where nothing else changes."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec, refused
-from tests.unit.mcp.test_install import home
+import pytest
 
-__all__ = ["home"]
+from kernelexec.cli import main
+from kernelexec.errors import InvalidConfig
+from kernelexec.mcp.clients import (
+    CLIENTS,
+    UnreadableSettings,
+    add_command,
+    find_client,
+    http_entry,
+    render,
+    server_entry,
+    settings_path,
+    stdio_entry,
+    write_entry,
+)
+from tests.end_to_end.cli.test_command import LOCAL, refused
+
+Install = Callable[..., subprocess.CompletedProcess[str]]
+
+URL = "http://127.0.0.1:8000/mcp"
+ENTRY = {"command": "x", "args": ["a"]}
+HOME = Path("/home/me")
+#: A program of a client that notes its arguments, one list a line.
+PROGRAM = """#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    log.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
+if os.environ.get("FAILS"):
+    sys.exit("a first line\\nthe client's own reason")
+"""
 
 
-def test_the_command_prints_writes_and_refuses(tmp_path: Path) -> None:
-    home = str(tmp_path)
-    shown = kernelexec(tmp_path, "mcp", "install", "vscode", "--print", *LOCAL, HOME=home)
+def of_user(client: str, platform: str, **environ: str) -> str:
+    path = settings_path(find_client(client), "user", platform=platform, home=HOME, cwd=Path("/p"), environ=environ)
+    return path.as_posix()
+
+
+def programs(directory: Path) -> str:
+    """Put a program of each client into a directory; the PATH that finds them."""
+    (directory / "bin").mkdir()
+    for name in ("claude", "code", "codex", "gemini"):
+        program = directory / "bin" / name
+        program.write_text(PROGRAM.format(python=sys.executable, log=str(directory / "log")))
+        program.chmod(0o755)
+    return f"{directory}/bin{os.pathsep}{os.environ['PATH']}"
+
+
+def ran(directory: Path) -> list[list[str]]:
+    log = directory / "log"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Install:
+    """The command, run in this process: for a user whose home is ``tmp_path``, in its directory ``cwd``."""
+    for name in ("XDG_CONFIG_HOME", "APPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "DOCKER_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def run(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        words = ["kernelexec", "mcp", "install", *options]
+        monkeypatch.setattr(sys, "argv", words)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(words, int(str(ended.value.code)), out, err)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("client", "linux", "darwin", "win32"),
+    [
+        ("claude-code", ".claude.json", ".claude.json", ".claude.json"),
+        (
+            "claude-desktop",
+            ".config/Claude/claude_desktop_config.json",
+            "Library/Application Support/Claude/claude_desktop_config.json",
+            "AppData/Roaming/Claude/claude_desktop_config.json",
+        ),
+        ("cursor", ".cursor/mcp.json", ".cursor/mcp.json", ".cursor/mcp.json"),
+        (
+            "vscode",
+            ".config/Code/User/mcp.json",
+            "Library/Application Support/Code/User/mcp.json",
+            "AppData/Roaming/Code/User/mcp.json",
+        ),
+        ("codex", ".codex/config.toml", ".codex/config.toml", ".codex/config.toml"),
+        ("gemini", ".gemini/settings.json", ".gemini/settings.json", ".gemini/settings.json"),
+    ],
+)
+def test_each_client_has_its_file_on_each_system(client: str, linux: str, darwin: str, win32: str) -> None:
+    assert of_user(client, "linux") == f"{HOME}/{linux}"
+    assert of_user(client, "darwin") == f"{HOME}/{darwin}"
+    assert of_user(client, "win32") == f"{HOME}/{win32}"
+
+
+def test_variables_that_move_a_clients_files_are_followed() -> None:
+    assert of_user("claude-code", "linux", CLAUDE_CONFIG_DIR="/c") == "/c/.claude.json"
+    assert of_user("codex", "darwin", CODEX_HOME="/c") == "/c/config.toml"
+    assert of_user("vscode", "linux", XDG_CONFIG_HOME="/c") == "/c/Code/User/mcp.json"
+    assert of_user("vscode", "win32", APPDATA="/roaming") == "/roaming/Code/User/mcp.json"
+    assert of_user("vscode", "darwin", APPDATA="/roaming", XDG_CONFIG_HOME="/c").startswith(f"{HOME}/Library/")
+
+
+def test_claude_desktop_has_no_projects_and_no_addresses() -> None:
+    with pytest.raises(InvalidConfig, match="no settings for a project"):
+        settings_path(find_client("claude-desktop"), "project", platform="linux", home=HOME, cwd=HOME, environ={})
+    with pytest.raises(InvalidConfig, match="starts programs only"):
+        http_entry(find_client("claude-desktop"), URL, None)
+
+
+def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None:
+    forms = {name: http_entry(client, URL, "TOKEN") for name, client in CLIENTS.items() if client.url}
+    header = {"headers": {"Authorization": "Bearer ${TOKEN}"}}
+    of_env = {"headers": {"Authorization": "Bearer ${env:TOKEN}"}}
+    assert forms == {
+        "claude-code": {"type": "http", "url": URL, **header},
+        "cursor": {"type": "http", "url": URL, **of_env},
+        "vscode": {"type": "http", "url": URL, **of_env},
+        "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},
+        "gemini": {"httpUrl": URL, **header},
+    }
+
+
+def test_each_client_gets_the_form_of_a_program_that_it_knows() -> None:
+    entry = {"type": "stdio", "command": "python", "args": ["mcp"], "env": {"A": "b"}, "cwd": "/srv/agent"}
+    shown = {name: stdio_entry(client, entry) for name, client in CLIENTS.items()}
+    assert {name for name, made in shown.items() if "type" in made} == {"claude-code", "cursor", "vscode"}
+    assert {name for name, made in shown.items() if "cwd" in made} == {"vscode"}
+    for name in ("claude-code", "claude-desktop", "cursor", "codex", "gemini"):
+        assert shown[name]["args"] == ["mcp", "--workspace", "/srv/agent/workspaces"]  # wherever it is started
+        assert stdio_entry(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]
+
+
+def test_each_client_with_a_command_gets_its_arguments() -> None:
+    entry = {"type": "stdio", "command": "python", "args": ["-m", "kernelexec", "mcp"], "env": {"A": "b"}, "cwd": "/srv"}
+    words = {name: add_command(client, "user", "k", stdio_entry(client, entry)) for name, client in CLIENTS.items()}
+    args = ["-m", "kernelexec", "mcp", "--workspace", "/srv/workspaces"]
+    assert words == {
+        "claude-code": [
+            *("claude", "mcp", "add-json", "--scope", "user", "k"),
+            json.dumps({"type": "stdio", "command": "python", "args": args, "env": {"A": "b"}}),
+        ],
+        "claude-desktop": None,
+        "cursor": None,
+        "vscode": ["code", "--add-mcp", json.dumps({"name": "k", **entry})],
+        "codex": ["codex", "mcp", "add", "k", "--env", "A=b", "--", "python", *args],
+        "gemini": ["gemini", "mcp", "add", "--scope", "user", "--env", "A=b", "k", "python", "--", *args],
+    }
+    over_http = {
+        name: add_command(client, "user", "k", http_entry(client, URL, "TOKEN"))
+        for name, client in CLIENTS.items()
+        if client.name in ("codex", "gemini")
+    }
+    assert over_http == {
+        "codex": ["codex", "mcp", "add", "k", "--url", URL, "--bearer-token-env-var", "TOKEN"],
+        "gemini": [
+            *("gemini", "mcp", "add", "--scope", "user", "--transport", "http"),
+            *("--header", "Authorization: Bearer ${TOKEN}", "k", URL),
+        ],
+    }
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_client_is_shown_its_entry(client: str) -> None:
+    known = find_client(client)
+    entry = stdio_entry(known, {**server_entry(["--sudo"], cwd="/srv"), "env": {"DOCKER_HOST": 'unix:///a"b'}})
+    read = tomllib.loads if client == "codex" else json.loads
+    assert read(render(known, "k", entry)) == {known.section: {"k": entry}}
+
+
+@pytest.mark.parametrize(("client", "file"), [("cursor", ".cursor/mcp.json"), ("vscode", ".vscode/mcp.json")])
+def test_a_project_has_a_file_of_its_own(tmp_path: Path, install: Install, client: str, file: str) -> None:
+    assert install(client, "--scope", "project").returncode == 0
+    assert "kernelexec" in (tmp_path / "cwd" / file).read_text()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "cwd" / file]
+
+
+def test_settings_without_a_file_or_a_command_are_shown(tmp_path: Path, install: Install) -> None:
+    path = programs(tmp_path)
+    shown = install("codex", "--scope", "project", PATH=path)
+    assert shown.returncode == 125
+    assert "Codex has no command for the settings of a project. Nothing was changed; the entry for" in shown.stderr
+    assert "kernelexec" in tomllib.loads(shown.stdout)["mcp_servers"]
+    assert ran(tmp_path) == []
+
+
+def test_a_clients_command_is_run_and_its_settings_are_left_to_it(tmp_path: Path, install: Install) -> None:
+    path = programs(tmp_path)
+    for client in ("claude-code", "vscode", "codex", "gemini"):
+        done = install(client, *LOCAL, PATH=path)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert [words[0] for words in ran(tmp_path)] == ["claude", "code", "codex", "gemini"]
+    assert all("--isolation" in " ".join(words) for words in ran(tmp_path))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["bin", "cwd", "log"]
+
+
+def test_a_client_that_is_missing_or_fails_is_named_and_the_entry_is_shown(tmp_path: Path, install: Install) -> None:
+    missing = install("claude-code", PATH="/nowhere")
+    assert missing.returncode == 125
+    assert "The command `claude` is not installed here, or not on the PATH. Nothing was changed; the entry" in missing.stderr
+    assert "kernelexec" in json.loads(missing.stdout)["mcpServers"]
+    failed = install("gemini", PATH=programs(tmp_path), FAILS="1")
+    assert failed.returncode == 125
+    assert "`gemini mcp add` failed: the client's own reason. Nothing was changed" in failed.stderr
+    assert "kernelexec" in json.loads(failed.stdout)["mcpServers"]
+
+
+@pytest.mark.parametrize(
+    ("client", "file", "content"),
+    [
+        ("claude-code", ".claude.json", '{"mcpServers": {"kernelexec": {}}}'),
+        ("codex", ".codex/config.toml", "[mcp_servers.kernelexec]\ncommand = 'x'\n"),
+        ("gemini", ".gemini/settings.json", '{"mcpServers": {"kernelexec": {}}}'),
+        ("cursor", ".cursor/mcp.json", '{"mcpServers": {"kernelexec": {}}}'),
+    ],
+)
+def test_a_server_of_that_name_stays_unless_it_is_to_be_replaced(
+    tmp_path: Path, install: Install, client: str, file: str, content: str
+) -> None:
+    path, settings = programs(tmp_path), tmp_path / file
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(content)
+    kept = install(client, PATH=path)
+    assert (kept.returncode, kept.stdout) == (1, "")
+    assert "which stays as it is: --replace replaces it" in kept.stderr
+    assert settings.read_text() == content
+    assert ran(tmp_path) == []
+    assert install(client, "--replace", PATH=path).returncode == 0
+    if client == "cursor":
+        assert json.loads(settings.read_text())["mcpServers"]["kernelexec"]["command"] == sys.executable
+    else:
+        removed = [["claude", "mcp", "remove", "--scope", "user", "kernelexec"]] if client == "claude-code" else []
+        assert ran(tmp_path)[:-1] == removed
+        assert settings.read_text() == content
+
+
+@pytest.mark.parametrize(("indent", "kept"), [(None, '  "'), (4, '    "'), ("\t", '\t"')])
+def test_what_is_written_is_read_again_with_all_that_was_there(tmp_path: Path, indent: int | str | None, kept: str) -> None:
+    path, client = tmp_path / "mcp.json", CLIENTS["cursor"]
+    before = {"theme": "dark \u00e9", "mcpServers": {"other": {"command": "o"}}, "last": [1.5, None]}
+    path.write_text(json.dumps(before, indent=indent), encoding="utf-8")
+    path.chmod(0o640)
+    write_entry(client, path, "k", ENTRY)
+    text = path.read_text(encoding="utf-8")
+    after = json.loads(text)
+    assert after["mcpServers"].pop("k") == ENTRY
+    assert after == before
+    assert text.splitlines()[1].startswith(kept)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_file_that_is_missing_or_empty_is_made_for_its_user(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "new/mcp.json"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_text(content)
+        path.chmod(0o600)
+    write_entry(CLIENTS["cursor"], path, "k", ENTRY)
+    assert json.loads(path.read_text()) == {"mcpServers": {"k": ENTRY}}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{\n  "mcpServers": {} // mine\n}', "not plain JSON"),
+        (b'{\n  "mcpServers": {},\n}', "not plain JSON"),
+        (b'{"mcpServers": []}', "mcpServers: an object is expected"),
+        (b"[]", "an object is expected"),
+        (b'{"a": 1,\n"a": 2}', "a name twice"),
+        (b"\xef\xbb\xbf{}", "not plain JSON"),
+        (b'{\n"a": "\xff"}', "not plain JSON"),
+        (b"[" * 100_000, "not plain JSON"),
+    ],
+)
+def test_a_file_that_would_lose_something_stays_as_it_is(tmp_path: Path, install: Install, content: bytes, why: str) -> None:
+    path = tmp_path / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    done = install("cursor")
+    assert done.returncode == 125
+    assert f"{path} cannot be changed: " in done.stderr
+    assert why in done.stderr
+    assert "kernelexec" in json.loads(done.stdout)["mcpServers"]
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_link_is_followed_to_its_file_and_stays_one(tmp_path: Path) -> None:
+    kept, link = tmp_path / "dotfiles.json", tmp_path / "mcp.json"
+    kept.write_text("{}")
+    link.symlink_to(kept)
+    write_entry(CLIENTS["cursor"], link, "k", ENTRY)
+    assert link.is_symlink()
+    assert "k" in json.loads(kept.read_text())["mcpServers"]
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises((OSError, RuntimeError)):
+        write_entry(CLIENTS["cursor"], link, "k", ENTRY)
+    assert link.is_symlink()
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(UnreadableSettings, match="no plain file"):
+            write_entry(CLIENTS["cursor"], tmp_path / name, "k", ENTRY)
+
+
+def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+
+    def interfering(_first: Path, _second: Path) -> None:
+        path.write_text('{"newer": true}')
+
+    monkeypatch.setattr(shutil, "copymode", interfering)
+    with pytest.raises(UnreadableSettings, match="it changed meanwhile"):
+        write_entry(CLIENTS["cursor"], path, "k", ENTRY)
+    assert json.loads(path.read_text()) == {"newer": True}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--name", "a b"], "letters, digits"),
+        (["--name", "-a"], "letters, digits"),
+        (["--scope", "machine"], "user or project"),
+        (["--url", "ftp://x"], "the server's address"),
+        (["--url", "http://[x/"], "the server's address"),
+        (["--token-env", "TOKEN"], "for a server at --url"),
+        (["--url", URL, "--token-env", "a-b"], "the name of an environment variable"),
+        (["--url", URL, *LOCAL], "a server at --url has options of its own"),
+        (["--http"], "clients do not start such a server"),
+        (["--isolatoin", "local"], "--isolatoin"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path: Path, install: Install, options: list[str], why: str
+) -> None:
+    assert why in refused(install("cursor", *options))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_command_prints_writes_and_refuses(tmp_path: Path, install: Install) -> None:
+    shown = install("cursor", "--print", *LOCAL)
     assert shown.returncode == 0
-    assert shown.stderr.strip().endswith(str(tmp_path / ".config/Code/User/mcp.json"))
-    assert list(tmp_path.iterdir()) == []
-    done = kernelexec(tmp_path, "mcp", "install", "vscode", "--", *LOCAL, HOME=home)
-    assert done.returncode == 0
-    path = tmp_path / ".config/Code/User/mcp.json"
+    assert shown.stderr.strip().endswith(str(tmp_path / ".cursor/mcp.json"))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert install("cursor", "--", *LOCAL).returncode == 0
+    path = tmp_path / ".cursor/mcp.json"
     assert json.loads(path.read_text()) == json.loads(shown.stdout)
-    assert kernelexec(tmp_path, "mcp", "install", "vscode", HOME=home).returncode == 1
-    assert "--isolation" in refused(kernelexec(tmp_path, "mcp", "install", "cursor", "--isolatoin", "local", HOME=home))
-    assert "did you mean 'cursor'" in refused(kernelexec(tmp_path, "mcp", "install", "cursr", HOME=home))
+    assert "did you mean 'cursor'" in refused(install("cursr"))

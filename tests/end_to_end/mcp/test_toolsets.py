@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config.clients import server_entry
+from kernelexec.mcp.clients import server_entry
 from kernelexec.mcp.toolsets import EVERYTHING, GROUPS
 from tests.end_to_end.cli.test_command import kernelexec
 from tests.end_to_end.mcp.test_http import TOOLS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config.clients import add_server, server_entry
+from kernelexec.mcp.clients import add_server, server_entry
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import kernelexec
-from kernelexec.config.publication import SERVER_NAME, server_json
+from kernelexec.mcp.registry import SERVER_NAME, server_json
 from tests.end_to_end.test_readme import PROJECT
 from tests.support.paths import ROOT
 

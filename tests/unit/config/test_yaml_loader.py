@@ -1,4 +1,4 @@
-"""YAML in configuration files: what its readers disagree about is refused, and aliases stand for no more than a bound."""
+"""YAML in configuration files: no number is guessed, and aliases stand for no more than a bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.dialects.yaml_text import ALIASED_MAX, parse
+from kernelexec.dialects.yaml_loader import ALIASED_MAX, parse
 from kernelexec.errors import InvalidConfig
 from tests.unit.config.test_agents import read
 
@@ -69,23 +69,25 @@ def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["1:30", "010", "-010", "08", "1_000", "0b11", "1:30.5", "0x_f", "1_0.5"])
-def test_a_number_to_some_readers_only_is_refused(tmp_path: Path, said: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"agents\.yaml: line 2: timeout: {said} is one number to some readers of YAML"):
-        read(tmp_path, f"isolation: local\nbudgets: {{timeout: {said}}}\n")
-    with pytest.raises(InvalidConfig, match=r"budgets\.timeout: .*valid number"):
-        read(tmp_path, f"isolation: local\nbudgets: {{timeout: '{said}'}}\n")
-    assert read(tmp_path, f"environment: {{set: {{X: '{said}'}}}}\n")["default"].environment.set["X"] == said
+def test_a_number_to_some_readers_only_is_text(tmp_path: Path, said: str) -> None:
+    for value in (said, f"'{said}'"):
+        with pytest.raises(InvalidConfig, match=r"agents\.yaml: .*budgets\.timeout: .*valid number"):
+            read(tmp_path, f"isolation: local\nbudgets: {{timeout: {value}}}\n")
+        assert read(tmp_path, f"environment: {{set: {{X: {value}}}}}\n")["default"].environment.set["X"] == said
 
 
-@pytest.mark.parametrize("said", ["yes", "No", "ON", "off"])
-def test_a_boolean_to_some_readers_only_is_refused(tmp_path: Path, said: str) -> None:
-    for line in (f"cache: {said}", f"rules: {{allowed_commands: [ls, {said}]}}", f"agents: [{{id: a, cache: {said}}}]"):
-        with pytest.raises(
-            InvalidConfig, match=f": {said} is a boolean to some readers.*: say true or false, or put it in quotes"
-        ):
+@pytest.mark.parametrize(("word", "meant"), [("yes", True), ("ON", True), ("No", False), ("off", False)])
+def test_a_word_is_a_boolean_and_no_text(tmp_path: Path, word: str, meant: bool) -> None:  # noqa: FBT001
+    assert read(tmp_path, f"cache: {word}\n")["default"].cache.enabled is meant
+    for line in (
+        f"rules: {{allowed_commands: [ls, {word}]}}",
+        f"confinement: {{level: {word}}}",
+        f"environment: {{set: {{A: {word}}}}}",
+    ):
+        with pytest.raises(InvalidConfig, match=r"allowed_commands|level|environment"):
             read(tmp_path, line + "\n")
-    found = read(tmp_path, f"confinement: {{level: 'off'}}\nenvironment: {{set: {{{said}: !!str {said}}}}}\n")["default"]
-    assert (found.confinement.level, dict(found.environment.set)) == ("off", {said: said})
+    found = read(tmp_path, f"confinement: {{level: 'off'}}\nenvironment: {{set: {{A: '{word}'}}}}\n")["default"]
+    assert (found.confinement.level, dict(found.environment.set)) == ("off", {"A": word})
 
 
 def test_what_all_readers_know_is_read(tmp_path: Path) -> None:

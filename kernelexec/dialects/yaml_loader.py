@@ -1,0 +1,127 @@
+"""A loader of YAML for settings: a key may not be there twice, aliases have a bound, and no number is guessed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from kernelexec.config.messages import shorten
+from kernelexec.errors import InvalidConfig
+
+#: How many values all aliases of one text may stand for together: a few of them could stand for any amount.
+ALIASED_MAX = 10_000
+_DIGITS_MAX = 100
+_PROBLEM_CHARS = 120
+_BOOL, _FLOAT, _INT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
+_MERGE, _NULL = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:null"
+#: The forms of plain values that are not text. YAML 1.1 and 1.2 read all of these numbers alike.
+_FORMS = (
+    (_NULL, r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    (_BOOL, r"true|True|TRUE|yes|Yes|YES|on|On|ON|false|False|FALSE|no|No|NO|off|Off|OFF", "tTfFyYnNoO"),
+    (_INT, r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (_FLOAT, r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    (_FLOAT, r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+    (_MERGE, r"<<", "<"),
+)
+
+
+def parse(text: str) -> Any:  # noqa: ANN401 - any YAML
+    """Return the value of a text. Anchors, aliases and merge keys (``<<``) are taken, within a bound.
+
+    Words are booleans as in YAML 1.1: ``yes``, ``no``, ``on`` and ``off``. Plain values that versions of YAML read as
+    different numbers (``1:30``, ``010``, ``1_000``) and dates are text: an option that is a number refuses text.
+
+    Raises:
+        InvalidConfig: the text is no YAML, or too much; the message names the line.
+    """
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a child of the safe loader
+    except InvalidConfig:
+        raise
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
+        raise InvalidConfig(f"it is no YAML: {_problem(exc)}.") from exc
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader with a bound on aliases, unique keys, and the forms above."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as PyYAML declares it
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.seen = 0
+        self.aliased = 0
+        self.sizes: dict[yaml.Node, int] = {}
+        """The number of values in each finished node."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:  # noqa: ANN401 - as PyYAML declares it
+        is_alias = self.check_event(yaml.AliasEvent)
+        line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call] # it comes without types
+        before = self.seen
+        node: Any = super().compose_node(parent, index)
+        if not is_alias:
+            self.seen += 1
+            self.sizes[node] = self.seen - before
+            return node
+        if node not in self.sizes:
+            raise InvalidConfig(f"line {line}: an alias stands for what it is in itself: write it out.")
+        self.seen += self.sizes[node]
+        self.aliased += self.sizes[node]
+        if self.aliased > ALIASED_MAX:
+            raise InvalidConfig(f"line {line}: aliases stand for more than {ALIASED_MAX} values in all: use fewer of them.")
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> Any:  # noqa: ANN401 - as PyYAML declares it
+        node: Any = super().compose_mapping_node(anchor)
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if (identity := _identity(key)) in seen:
+                message = f"line {key.start_mark.line + 1}: {shorten(repr(key.value))} stands there twice: say it once."
+                raise InvalidConfig(message)
+            seen.add(identity)
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace ``<<`` by the keys that it names: a mapping's own keys come first, then those that are named first.
+
+        In PyYAML 6.0.4 a key that was merged deeper wins over one of the mapping itself; other versions do as here.
+        """
+        named = [value for key, value in node.value if key.tag == _MERGE]
+        if not named:
+            return
+        pairs = {_identity(key): (key, value) for key, value in node.value if key.tag != _MERGE}
+        for value in named:
+            for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(each, yaml.MappingNode):
+                    problem = f"expected a mapping to merge, but found a {each.id}"
+                    raise yaml.constructor.ConstructorError(None, None, problem, each.start_mark)
+                self.flatten_mapping(each)
+                for key, merged in each.value:
+                    pairs.setdefault(_identity(key), (key, merged))
+        node.value = list(pairs.values())
+
+
+def _identity(key: yaml.Node) -> object:
+    return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+
+
+def _problem(exc: Exception) -> str:
+    """Return the problem of a text in one line."""
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        context = f"{exc.context}: " if exc.context else ""
+        return f"line {exc.problem_mark.line + 1}: {context}{shorten(str(exc.problem), _PROBLEM_CHARS)}"
+    return shorten(" ".join(str(exc).split()), _PROBLEM_CHARS)
+
+
+def _construct_int(loader: _Loader, node: Any) -> int:  # noqa: ANN401 - as PyYAML declares it
+    """Return a whole number that can be written: Python refuses to write very long ones, so no message could show it."""
+    if len(node.value) > _DIGITS_MAX:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {shorten(node.value)} has too many digits")
+    return loader.construct_yaml_int(node)
+
+
+for _tag, _pattern, _first in _FORMS:
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list(_first))
+_Loader.add_constructor(_INT, _construct_int)
