@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelexec.cells import Cell, ShellCell, said
 from kernelexec.recorded_history import PastCell
-from kernelexec.repetition import Chance, Judge
+from kernelexec.replay_safety import Chance, SideEffectChecker
 from kernelexec.results import ExecutionResult
 from kernelexec.results.result import plain_json
 
@@ -28,7 +28,7 @@ class Trail:
 
     def __init__(self, begins: object, follows: Callable[[str], bool]) -> None:
         self.shown = self.run = digest("begins", begins)
-        self._judges = Judge(), Chance(follows)
+        self._judges = SideEffectChecker(), Chance(follows)
         self.followed = 0
 
     @classmethod
@@ -40,7 +40,7 @@ class Trail:
         """Follow what a cell imports, defines and sets, and say whether its result may be found again."""
         self.followed += 1
         past = PastCell(said(cell), "command" if isinstance(cell, ShellCell) else "code", cell.language, ename=ename)
-        reasons = [judge.why_not(past) for judge in self._judges]
+        reasons = [judge.reason(past) for judge in self._judges]
         return not isinstance(cell, ShellCell) and not any(reasons)
 
     def lose(self) -> None:

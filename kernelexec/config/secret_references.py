@@ -1,4 +1,4 @@
-"""References to secrets. A configuration never holds their values."""
+"""References to secrets. A configuration holds only these, which may be shown, and no value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Se
 
 from kernelexec.config.types import Directory, FrozenModel
 
-#: What a secret may be called: a variable's name that every shell takes, and which a mark in a text can show.
+#: The name of a secret: a variable's name for every shell, which also fits into a mark.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _OURS = "KERNELEXEC_"
 _WAYS = "it is {'env': NAME}, {'file': PATH}, or a function that returns a str; the value itself is never given here"
@@ -29,17 +29,17 @@ class FromVariable(FrozenModel):
 
 
 class FromFile(FrozenModel):
-    """A regular file, of which one newline at the end does not count."""
+    """A regular file; one newline at its end does not count."""
 
     file: Directory
-    """Its path. It is no link, unless that is the caller's own, or root's."""
+    """Its path, which must not be a link of another user than the caller or root."""
 
     def __str__(self) -> str:
         return f"the file {self.file}"
 
 
 class FromFunction:
-    """A function of the caller. It is not shown: it may hold the value."""
+    """A function of the caller's. Its content is not shown, since it may hold the value."""
 
     __slots__ = ("call",)
 
@@ -53,12 +53,12 @@ class FromFunction:
         return "FromFunction(...)"
 
 
-#: Where one secret comes from.
+#: The source of one secret.
 Reference = FromVariable | FromFile | FromFunction
 
 
 def _reference(value: object) -> object:
-    """Return a reference; no message shows another value, since it may be the secret itself."""
+    """Return a reference. No message shows another value, since it may be the secret."""
     if isinstance(value, FromVariable | FromFile | FromFunction):
         return value
     if callable(value):
@@ -72,23 +72,23 @@ def _reference(value: object) -> object:
     raise ValueError(_WAYS)
 
 
-def _named(references: Mapping[str, Reference]) -> Mapping[str, Reference]:
-    for name in references:
+def _named(value: Mapping[str, Reference]) -> Mapping[str, Reference]:
+    for name in value:
         if not _NAME.fullmatch(name) or name.startswith(_OURS):
             message = f"a secret is called by letters, digits and underscores, the first no digit, and not {_OURS}..."
             raise ValueError(message)
-    return MappingProxyType(dict(references))
+    return MappingProxyType(dict(value))
 
 
-def _dumped(references: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
+def _dumped(value: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
     plain = info.mode == "json"
     return {
-        name: reference if isinstance(reference, FromFunction) and not plain else _as_said(reference)
-        for name, reference in references.items()
+        name: reference if isinstance(reference, FromFunction) and not plain else _as_json(reference)
+        for name, reference in value.items()
     }
 
 
-def _as_said(reference: Reference) -> dict[str, str]:
+def _as_json(reference: Reference) -> dict[str, str]:
     match reference:
         case FromVariable():
             return {"env": reference.env}
@@ -107,5 +107,5 @@ Secrets = Annotated[
 
 
 def sources(secrets: Mapping[str, Reference]) -> frozenset[str]:
-    """Return the names of this process's environment variables that are sources of secrets."""
+    """Return the names of this process's variables that are secrets."""
     return frozenset(reference.env for reference in secrets.values() if isinstance(reference, FromVariable))

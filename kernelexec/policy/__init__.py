@@ -1,7 +1,6 @@
-"""What may run: manners, not a wall. The container, or the confinement of a local kernel, is the wall.
+"""Rules for cells: manners, not a wall. The container, or the confinement of a local kernel, is the wall.
 
-Rules keep an agent from what it did not mean to do. Who means to get around them can: they see what a text says, and not what
-a program does.
+Rules keep an agent from accidents. Code that means to get around them can, since they see only the text of a cell.
 """
 
 from kernelexec.policy.code import CodeRules

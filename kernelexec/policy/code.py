@@ -1,6 +1,7 @@
-"""Whether Python code may run: modules that it may not import, and built-in functions that it may not use.
+"""Rules for Python code: modules that it must not import, and built-in functions that it must not use.
 
-Judged on the syntax tree, so what only looks like them may run: ``import operator``, ``model.eval()``, ``x = "import sys"``.
+Code is judged by its syntax tree, so lookalikes may run:
+``import operator``, ``model.eval()``, ``x = "import sys"``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Self
 from kernelexec.config import Config
 from kernelexec.policy.refusal import Refusal, shown
 
-#: What a validator of AG2's tutorials refuses: these words, and modules that reach the network.
+#: Names and modules that a validator of AG2's tutorials refuses, and modules that reach the network.
 TUTORIAL_MODULES = frozenset(["os", "subprocess", "sys", "requests", "urllib", "socket", "http"])
 TUTORIAL_NAMES = frozenset(["exec", "eval", "open", "file", "__import__", "globals", "locals"])
 _WAYS_TO_BUILTINS = frozenset(["__builtins__", "__globals__", "__subclasses__", "__loader__", "__import__"])
@@ -28,18 +29,18 @@ class CodeRules:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The rules of a configuration."""
+        """Return the rules of a configuration."""
         rules, tutorial = config.rules, config.rules.code == "tutorial"
         modules, names = (TUTORIAL_MODULES, TUTORIAL_NAMES) if tutorial else (frozenset[str](), frozenset[str]())
         return cls(modules | set(rules.forbidden_modules), names | set(rules.forbidden_names))
 
     @property
     def on(self) -> bool:
-        """Whether there is any rule."""
+        """Tell whether there is any rule."""
         return bool(self.modules or self.names)
 
     def judge(self, source: str) -> Refusal | None:
-        """Why code may not run; None where it may. What is no Python runs as little as the kernel lets it."""
+        """Return the refusal of code, or None if it may run."""
         if not self.on:
             return None
         try:
@@ -48,7 +49,7 @@ class CodeRules:
             return Refusal("unread", shown(source), f"It is not understood as Python: {exc}", "Mend it.")
         own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
         own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        return next((found for node in ast.walk(tree) for found in self._of(node, own)), None)
+        return next((refusal for node in ast.walk(tree) for refusal in self._of(node, own)), None)
 
     def _of(self, node: ast.AST, own: set[str]) -> Iterator[Refusal]:
         match node:
@@ -57,9 +58,9 @@ class CodeRules:
             case ast.ImportFrom(module=str() as name, level=0) if self._is_forbidden(name):
                 yield self._module(node, name)
             case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"), args=[first, *_]):
-                named = first.value if isinstance(first, ast.Constant) else None
-                if not isinstance(named, str) or self._is_forbidden(named):
-                    yield self._module(node, str(named or "a module that is computed"))
+                module = first.value if isinstance(first, ast.Constant) else None
+                if not isinstance(module, str) or self._is_forbidden(module):
+                    yield self._module(node, str(module or "a module that is computed"))
             case ast.Name(id=name) if self.names and (name in self.names - own or name in _WAYS_TO_BUILTINS):
                 yield self._name(node, name)
             case ast.Attribute(attr=name) if self.names and name in _WAYS_TO_BUILTINS:

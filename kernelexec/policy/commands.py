@@ -1,4 +1,4 @@
-"""Whether a shell's command may run: the dangerous classes first, then the allow list, then the block list."""
+"""Rules for shell commands: dangerous classes first, then the allow list, then the block list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelexec.policy.magics import may_run_commands, parts
 from kernelexec.policy.refusal import Refusal, shown
 from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import GLOB, UNKNOWN
-from kernelexec.policy.shell.nested import Found, name_of, of_python, opened
+from kernelexec.policy.shell.nested import FoundCommand, name_of, nested_commands, script_of_python
 from kernelexec.policy.shell.reader import Command, Script, read
 
 _PLAINLY = "Write the command out in plain words."
@@ -23,12 +23,12 @@ _OTHERWISE = "Nothing ran; other commands are not concerned."
 
 @dataclass(frozen=True, slots=True)
 class CommandRules:
-    """Rules for the commands of one session.
+    """The rules for the commands of one session.
 
     ``allowed`` and ``blocked`` are regular expressions, matched from the beginning of each simple command, with its words as a
     shell would give them, one blank between. ``match`` says where: on each ``command``, or at the ``prefix`` of the whole text
-    only, as MassGen does. What only carries another (``env``, ``timeout``, ``sh -c``) need not be allowed itself. In ``sudo``
-    mode commands that change users and permissions are not dangerous.
+    only, as MassGen does. A wrapper of another command (``env``, ``timeout``, ``sh -c``) need not be allowed itself. In
+    ``sudo`` mode commands that change users and permissions are not dangerous.
     """
 
     allowed: tuple[re.Pattern[str], ...] = ()
@@ -39,61 +39,61 @@ class CommandRules:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The rules of a configuration."""
+        """Return the rules of a configuration."""
         rules, sudo = config.rules, config.isolation == "container" and config.container.sudo
         return cls(rules.allowed_commands, rules.blocked_commands, sudo, rules.match, rules.dangers)
 
     @property
     def on(self) -> bool:
-        """Whether there is any rule."""
+        """Tell whether there is any rule."""
         return self.dangers or bool(self.allowed or self.blocked)
 
     def judge(self, text: str) -> Refusal | None:
-        """Why a text for a shell may not run; None where it may."""
+        """Return the refusal of a text for a shell, or None if it may run."""
         if self.match == "prefix" and (refusal := self._listed(text)) is not None:
             return refusal
         return self._judge(text, lambda: read(text))
 
     def judge_cell(self, cell: Cell) -> Refusal | None:
-        """Why a cell may not run, for the commands that can be seen in it; None where it may."""
+        """Return the refusal of a cell for the commands that are visible in it, or None if it may run."""
         if not self.on:
             return None
         match cell:
             case ShellCell(lasts=True, command=text):
                 return self.judge(text)
             case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
-                found = parts(source)
-                if found.naming:
-                    return Refusal("unread", shown(found.naming), "It changes what the names of magics mean", _PLAINLY)
-                refusals = (self.judge(command) for command in found.commands)
-                return next(filter(None, refusals), None) or self.judge_python(found.python)
+                cell_parts = parts(source)
+                if cell_parts.naming:
+                    return Refusal("unread", shown(cell_parts.naming), "It changes the meaning of magics' names", _PLAINLY)
+                refusals = (self.judge(command) for command in cell_parts.commands)
+                return next(filter(None, refusals), None) or self.judge_python(cell_parts.python)
             case CodeCell(source=source, language="bash"):
                 return self.judge(source)
         return None
 
     def judge_words(self, words: Sequence[str]) -> Refusal | None:
-        """Why a program may not be started with these words; None where it may."""
-        return self._judge(" ".join(words), lambda: Script((Command(tuple(words)),), ()))
+        """Return the refusal of a program with these words, or None if it may be started."""
+        return self._judge(" ".join(words), lambda: Script((Command(tuple(words)),)))
 
     def judge_python(self, source: str) -> Refusal | None:
-        """Why Python code may not run, for the commands that it holds in plain words; None where it may."""
-        return self._judge(source, lambda: of_python(source))
+        """Return the refusal of Python code for the commands that it starts by literal words, or None if it may run."""
+        return self._judge(source, lambda: script_of_python(source))
 
     def _judge(self, text: str, script: Callable[[], Script]) -> Refusal | None:
         if not self.on:
             return None
         try:
-            return next((refusal for found in opened(script()) if (refusal := self._of(found)) is not None), None)
+            return next((refusal for found in nested_commands(script()) if (refusal := self._of(found)) is not None), None)
         except UnparsableScript as exc:
-            return Refusal("unread", shown(text), f"What it runs cannot be known: {exc}", _PLAINLY)
+            return Refusal("unread", shown(text), f"It cannot be judged: {exc}", _PLAINLY)
 
-    def _of(self, found: Found) -> Refusal | None:
-        said = shown(" ".join(found.command.words))
+    def _of(self, found: FoundCommand) -> Refusal | None:
+        text = shown(" ".join(found.command.words))
         if self.dangers and (danger := danger_of(found, sudo=self.sudo)) is not None:
-            return Refusal(danger.name, said, f"It is dangerous: {danger.what}", _OTHERWISE)
+            return Refusal(danger.name, text, f"It is dangerous: {danger.what}", _OTHERWISE)
         name = name_of(found.command)
         if UNKNOWN in name or GLOB & set(name):
-            return Refusal("unknown-command", said, "Which program it runs is known only while it runs", _PLAINLY)
+            return Refusal("unknown-command", text, "Its program is not literal, so the rules do not know it", _PLAINLY)
         if self.match == "command" and found.command.words and not found.bomb:
             return self._listed(" ".join(found.command.words), carries=found.carries)
         return None

@@ -1,7 +1,7 @@
-"""The commands that are refused whatever else is allowed: nine classes, and what makes file systems anew.
+"""Classes of dangerous commands, which are refused whatever else is allowed.
 
-Matched on the words that a program would get, not on text: ``echo dd`` prints. The classes are those of MassGen's and AG2's
-sanitisers; in sudo mode the four that change users and permissions are allowed.
+Commands are matched by the words that a program would get, not by text: ``echo dd`` prints. The classes are those of
+MassGen's and AG2's sanitisers; in sudo mode the four that change users and permissions are allowed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernelexec.policy.shell.expansion import GLOB
-from kernelexec.policy.shell.nested import Found, name_of
+from kernelexec.policy.shell.nested import FoundCommand, name_of
 from kernelexec.policy.shell.reader import Command
 
 _DISK = re.compile(
@@ -21,7 +21,7 @@ _DISK = re.compile(
 _TOP = re.compile("bin|boot|dev|etc|home|lib(?:32|64)?|media|mnt|opt|proc|root|run|sbin|srv|sys|usr|var")
 _MAKER = re.compile(r"mkfs(?:\..+)?|mke2fs|mkswap|mkdosfs|mkntfs|[cs]?fdisk|s?gdisk|parted|wipefs|blkdiscard|badblocks|format")
 _TELLING = frozenset(["--help", "--version", "-h", "-V"])
-#: Those that only list with -l.
+#: Programs that only list with -l.
 _LISTERS = frozenset(["fdisk", "sfdisk", "gdisk", "parted"])
 _WRITERS = frozenset(["tee", "cp", "mv", "install", "shred", "truncate"])
 _RECURSIVE = frozenset("rR")
@@ -37,8 +37,8 @@ class Danger:
     by_sudo: bool = False
 
 
-def danger_of(found: Found, *, sudo: bool) -> Danger | None:
-    """The class that a command is of, if it is of any."""
+def danger_of(found: FoundCommand, *, sudo: bool) -> Danger | None:
+    """Return the class of a dangerous command, or None."""
     if found.bomb:
         return _BOMB
     return next((danger for danger in _DANGERS if not (sudo and danger.by_sudo) and danger.holds(found.command)), None)
@@ -61,14 +61,14 @@ def _removes_all(command: Command) -> bool:
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options, and what is none; after ``--`` nothing is."""
+    """Return the options and the other words of a command; behind ``--`` no word is an option."""
     end = words.index("--") if "--" in words else len(words)
     options = [word for word in words[:end] if word.startswith("-") and word != "-"]
     return options, [word for word in words[:end] if word not in options] + list(words[end + 1 :])
 
 
 def _is_everything(path: str) -> bool:
-    """The root, a directory of the system right below it, or a home; or all that is in one of them."""
+    """Tell whether a path is the root, a directory of the system, a home, or all the content of one of them."""
     if path in ("~", "~/", "~/*", "~/.*", "~root", "~/.", "~/.."):
         return True
     if not path.startswith("/"):

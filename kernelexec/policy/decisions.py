@@ -1,4 +1,4 @@
-"""What validators decide about a cell, and what an approver is asked: the words of both."""
+"""Decisions of validators about a cell, and requests to approvers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A cell that somebody wants to run, as it was sent or as the validator before rewrote it."""
+    """A cell to be run, as it was sent or as the previous validator rewrote it."""
 
     session: str
     kind: Literal["code", "command"]
@@ -19,26 +19,26 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Nothing speaks against it: the next validator decides, then the rules. None says the same."""
+    """The decision to allow a cell: the next validator decides, then the rules. None means the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The approver decides, if nothing else denies it."""
+    """The decision to ask the approver, if nothing else denies the cell."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """It does not run."""
+    """The decision against running a cell."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """This runs in its place, if nothing that comes after denies that."""
+    """The decision to run another source instead, if nothing later denies it."""
 
     source: str
     reason: str = ""
@@ -47,12 +47,12 @@ class Rewrite:
 Decision = Allow | Ask | Deny | Rewrite
 
 Validator = Callable[[Proposal], Decision | Awaitable[Decision | None] | None]
-"""Decides about a cell before it runs. A plain function is called in a thread. What it raises is a denial."""
+"""Decides about a cell before it runs. A plain function is called in a thread. An exception is a denial."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """What somebody is asked: whether this cell may run."""
+    """A question to the approver: may this cell run?"""
 
     execution_id: str
     proposal: Proposal
@@ -61,15 +61,15 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An answer. A plain True or False is one too."""
+    """The answer of an approver, which may also be a plain True or False."""
 
     approved: bool
     reason: str = ""
 
 
 class Approver(Protocol):
-    """Who is asked. A plain function is called in a thread; it may take ``budgets.approval`` seconds. No answer is a no."""
+    """A function that approves cells. A plain one is called in a thread. No answer in ``budgets.approval`` seconds is a no."""
 
     def __call__(self, request: ApprovalRequest, /) -> Approval | bool | Awaitable[Approval | bool]:
-        """Whether the cell may run."""
+        """Return whether the cell may run."""
         ...

@@ -1,4 +1,4 @@
-"""Whether a cell may run, by all rules of a configuration: those of commands first, then those of code."""
+"""The judge of cells by all rules of a configuration: those of commands first, then those of code."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kernelexec.policy.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judges the cells of an executor's sessions."""
+    """A judge of the cells of an executor's sessions."""
 
     commands: CommandRules
     code: CodeRules
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """By the rules of a configuration."""
+        """Return the judge by the rules of a configuration."""
         return cls(CommandRules.of(config), CodeRules.of(config))
 
     def judge(self, cell: Cell) -> Refusal | None:
-        """Why a cell may not run; None where it may."""
+        """Return the refusal of a cell, or None if it may run."""
         refusal = self.commands.judge_cell(cell)
         if refusal is None and self.code.on and isinstance(cell, CodeCell) and cell.language == "python":
             refusal = self.code.judge(parts(cell.source).python)

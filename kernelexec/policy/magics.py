@@ -1,6 +1,6 @@
-"""The shell commands that IPython's syntax holds in a cell of code, told without IPython, whose import takes half a second.
+"""Shell commands in the IPython syntax of a cell, found without IPython, whose import takes half a second.
 
-What a magic's line interpolates (``{x}``) only the kernel knows. A line in a string may look like a magic: it is judged as one.
+Values that a magic's line interpolates (``{x}``) are unknown. A line in a string that looks like a magic is judged as one.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 from dataclasses import dataclass
 
 _CELL = re.compile(r"\s*%%(?P<name>\S+)[ \t]*(?P<rest>[^\n]*)\n(?P<body>.*)\Z", re.DOTALL)
-#: Whose cells are code of IPython's.
+#: Cell magics whose cells are code.
 _CODE_CELLS = frozenset(["time", "timeit", "capture", "prun", "memit", "python", "python3", "pypy", "debug", "mprun", "lprun"])
-#: Whose words are code, behind options; these letters of them take a word.
+#: Magics whose words are code behind options, with the letters of options that take a word.
 _TIMING = {"time": "", "timeit": "nrp", "prun": "lsTD", "memit": "rtic", "mprun": "fT", "lprun": "fmTDsuz"}
 _TIMED = re.compile(
     rf"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?%(?P<name>{'|'.join(_TIMING)})\b(?P<rest>[^\n]*)$", re.MULTILINE
 )
 _OPTION = re.compile(r"[ \t]+-(?P<letters>[A-Za-z]\S*)")
 SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
-#: Magics that hand their line to a shell, with their name; those of the system are IPython's aliases.
+#: Magics that hand their name and line to a shell; some are IPython's aliases.
 _HANDED = "pip|conda|mamba|micromamba|uv|ls|ll|lf|lk|ldir|lx|mkdir|rmdir|rm|mv|cp|cat|man|more|less"
 _LINE = re.compile(
     r"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?"
@@ -26,7 +26,7 @@ _LINE = re.compile(
     rf"|%(?=(?:{_HANDED})\b))(?P<command>(?:[^\n]*\\\n)*[^\n]*)$",
     re.MULTILINE,
 )
-#: A cell of one line that IPython takes for a magic without its sign.
+#: A cell of one line that IPython reads as a magic without its sign.
 _WITHOUT_SIGN = re.compile(
     rf"\s*(?P<magic>(?:sx|sc|system|alias|rehashx|alias_magic|{'|'.join(_TIMING)}|{_HANDED})[ \t]+(?![=(.,])[^\n]*)\s*\Z"
 )
@@ -37,12 +37,12 @@ _SIGN = re.compile(
 )
 _PUT_IN = re.compile(r"(?<!\$)\{[^{}\s,]*\}")
 _PYTHON = re.compile(r"\{sys\.executable\}|\$sys\.executable\b")
-_GIVEN = re.compile(r"%[sl]")
+_ARGUMENT = re.compile(r"%[sl]")
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a cell of code holds: commands for a shell, Python without them, and what changes the meaning of what follows."""
+    """The parts of a cell: commands for a shell, the Python without them, and a magic that renames magics."""
 
     commands: tuple[str, ...]
     python: str
@@ -50,12 +50,12 @@ class Parts:
 
 
 def may_run_commands(source: str) -> bool:
-    """Whether a cell holds any sign of a command: most hold none, and need no reading."""
+    """Tell whether a cell holds any sign of a command; most hold none and need no parsing."""
     return _SIGN.search(source) is not None or _WITHOUT_SIGN.match(source) is not None
 
 
 def parts(source: str) -> Parts:
-    """The commands and the Python of a cell."""
+    """Return the commands and the Python of a cell."""
     text = source
     while (whole := _CELL.match(text)) is not None:
         name, rest, body = whole["name"], whole["rest"], whole["body"]
@@ -72,13 +72,13 @@ def parts(source: str) -> Parts:
         text = f"%{without['magic']}"
     while (plain := _TIMED.sub(_timed, text)) != text:
         text = plain
-    found = [_command(match) for match in _LINE.finditer(text)]
+    commands = [_command(match) for match in _LINE.finditer(text)]
     naming = _NAMING.search(text)
-    return Parts(tuple(found), _OTHER.sub(_nothing, _LINE.sub(_nothing, text)), naming[0].strip() if naming else "")
+    return Parts(tuple(commands), _OTHER.sub(_nothing, _LINE.sub(_nothing, text)), naming[0].strip() if naming else "")
 
 
 def interpolated(command: str) -> str:
-    """A command with what IPython puts in for braces as an unknown variable."""
+    """Return a command with an unknown variable in the place of each interpolation."""
     return _PUT_IN.sub("${__put_in__}", _PYTHON.sub("python", command))
 
 
@@ -86,8 +86,8 @@ def _command(match: re.Match[str]) -> str:
     command = interpolated(match["command"])
     if match["alias"] is None:
         return command
-    given = _GIVEN.sub("${__put_in__}", command)
-    return given if given != command else f"{command} ${{__put_in__}}"
+    filled = _ARGUMENT.sub("${__put_in__}", command)
+    return filled if filled != command else f"{command} ${{__put_in__}}"
 
 
 def _timed(match: re.Match[str]) -> str:
@@ -95,7 +95,7 @@ def _timed(match: re.Match[str]) -> str:
 
 
 def _behind_options(name: str, rest: str) -> str:
-    """The code behind a magic's options."""
+    """Return the code behind a magic's options."""
     while option := _OPTION.match(rest):
         letters, rest = option["letters"], rest[option.end() :]
         takes = next((place for place, letter in enumerate(letters, 1) if letter in _TIMING[name]), None)

@@ -1,4 +1,4 @@
-"""The commands that a Python text runs, as far as it says them in plain words: ``os.system("…")``, ``subprocess.run([…])``."""
+"""Commands that Python code starts by literal words: ``os.system("…")``, ``subprocess.run([…])``."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from kernelexec.policy.shell.expansion import UNKNOWN
 _BY_TEXT = frozenset({"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"})
 _BY_WORDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "spawn", "create_subprocess_exec"})
 _WHERE = frozenset({"os", "subprocess", "sp", "pty", "asyncio", "commands", "get_ipython()", "ip", "ipython", "shell"})
-#: Those of IPython's that take its syntax, and what of it their words are.
+#: Methods of IPython's shell that take its syntax, with the form of their arguments.
 _BY_CELL = {"run_line_magic": "%{} {}", "run_cell_magic": "%%{} {}\n{}", "run_cell": "{}", "magic": "%{}"}
 _CALLED = _BY_TEXT | _BY_WORDS | _BY_CELL.keys()
 
 
 def commands_started_by(source: str) -> Iterator[str | list[str]]:
-    """Each command, as a text for a shell or as words; what is computed is not seen."""
+    """Yield each command, as a text for a shell or as words. Computed commands are not seen."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (node.args or node.keywords) and (name := _called(node.func)) is not None:
-            given = [_constant(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
-            first = given[0]
+            arguments = [_constant(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
+            first = arguments[0]
             if isinstance(first, str) and name in _BY_TEXT | _BY_WORDS:
-                words = [word for word in given if isinstance(word, str)]
+                words = [word for word in arguments if isinstance(word, str)]
                 yield words if name == "create_subprocess_exec" else first
             elif isinstance(first, str):
-                yield from _of_cell(_BY_CELL[name], given)
+                yield from _of_cell(_BY_CELL[name], arguments)
             elif isinstance(first, list) and name in _BY_WORDS and first[:1] != [UNKNOWN]:
                 yield first
 
 
-def _of_cell(form: str, given: list[str | list[str] | None]) -> Iterator[str | list[str]]:
-    """What a call runs that is given a cell, or a magic's name, line and body."""
-    texts = [text for text in given[: form.count("{}")] if isinstance(text, str)]
+def _of_cell(form: str, arguments: list[str | list[str] | None]) -> Iterator[str | list[str]]:
+    """Yield the commands of a call that takes a cell, or a magic's name, line and body."""
+    texts = [text for text in arguments[: form.count("{}")] if isinstance(text, str)]
     if len(texts) < form.count("{}"):
         return
-    found = parts(
+    cell = parts(
         f"%%{texts[0]}\n{texts[1]}" if form == _BY_CELL["run_line_magic"] and texts[0] in SHELL_CELLS else form.format(*texts)
     )
-    if found.naming:
-        raise UnparsableScript("it changes what the names of magics mean")
-    yield from found.commands
-    yield from commands_started_by(found.python)
+    if cell.naming:
+        raise UnparsableScript("it changes the meaning of magics' names")
+    yield from cell.commands
+    yield from commands_started_by(cell.python)
 
 
 def _called(node: ast.expr) -> str | None:
@@ -60,8 +60,8 @@ def _called(node: ast.expr) -> str | None:
             return name
         case ast.Name(id=name) if name in _CALLED - {"run", "call", "spawn", "magic"}:
             return name
-        case ast.Call(func=ast.Name(id="getattr"), args=[_, named, *_]):
-            folded = _constant(named)
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, attribute, *_]):
+            folded = _constant(attribute)
             return folded if isinstance(folded, str) and folded in _CALLED else None
     return None
 

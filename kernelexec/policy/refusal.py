@@ -1,4 +1,4 @@
-"""Why something may not run."""
+"""The refusal of a cell or command, with the rule that it breaks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The rule by its name, the command or the code, and what would be allowed."""
+    """A refusal: the name of the rule, the command or code, the reason and the alternative."""
 
     rule: str
     command: str
@@ -24,11 +24,11 @@ class Refusal:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """The same as the diagnosis of a result."""
+        """Return the refusal as the diagnosis of a result."""
         return Diagnosis("refused", str(self), line_text=self.command, cause=f"rule {self.rule!r}", hints=(self.instead,))
 
 
 def shown(text: str) -> str:
-    """A text as people read it: what is unknown as dots, and not too much of it."""
+    """Return a text for messages: bounded, with dots for unknown parts."""
     plain = text.replace(UNKNOWN, "…")
     return plain if len(plain) <= _SHOWN_CHARS else f"{plain[:_SHOWN_CHARS]}…"

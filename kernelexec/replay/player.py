@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.recorded_history import Past, PastCell
-from kernelexec.repetition import Judge, definitions, name_changes, used_names, why_not
+from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
 from kernelexec.results import ExecutionFailed, ExecutionResult, Outcome, Replay, ReplayedCell, Restored
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
@@ -70,12 +70,12 @@ class _Plan:
 
 
 def _plans(past: tuple[PastCell, ...]) -> list[_Plan]:
-    judge, plans = Judge(), []
+    judge, plans = SideEffectChecker(), []
     for cell in past:
-        unsafe = _HELD if _MASKED.search(cell.source) else judge.why_not(cell)
+        unsafe = _HELD if _MASKED.search(cell.source) else judge.reason(cell)
         source = cell.source if cell.kind == "code" and cell.language == "python" else ""
         code, defined = definitions(source)
-        code = "" if code and why_not(PastCell(code)) else code
+        code = "" if code and reason_against(PastCell(code)) else code
         plans.append(_Plan(unsafe, name_changes(source), used_names(source), code, defined))
     return plans
 

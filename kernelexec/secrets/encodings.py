@@ -1,4 +1,4 @@
-"""Every form in which a secret is looked for: as it is, and as programs write it when they encode, quote or escape it."""
+"""The forms in which a secret is searched: as it is, and encoded, quoted or escaped as programs do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
-#: What is shorter is no secret: to mask it would mask everything.
+#: The length of the shortest secret: masking shorter texts would mask everything.
 LEAST_CHARS = 4
-#: So much of a line of a longer secret is one by itself.
+#: The length from which a line of a longer secret is searched alone.
 _LINE_CHARS = 12
 _PLAIN = re.compile(r"([^\w@%+=:,./-])", re.ASCII)
 _IN_QUOTES = re.compile(r'([$`"\\])')
@@ -21,12 +21,12 @@ _ESCAPED_OCTET = re.compile("%[0-9A-F]{2}")
 
 
 def encodings(value: str) -> frozenset[str]:
-    """The forms of a secret, itself among them, none shorter than four characters.
+    """Return the forms of a secret, none shorter than four characters.
 
-    In base64 it can begin at three places of a group of four characters. Those that hold bits of its neighbours too are not
-    known: what is looked for is what lies between them, so at most five bits at either end stay in sight.
+    In base64 a secret begins at one of three places in a group of four characters. Characters that also hold bits of its
+    neighbours are unknown, so only those between them are searched and at most five bits at either end stay visible.
     """
-    return frozenset(guise for guise in _all(value) if len(guise) >= LEAST_CHARS)
+    return frozenset(form for form in _all(value) if len(form) >= LEAST_CHARS)
 
 
 def _all(value: str) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _all(value: str) -> Iterator[str]:
 
 
 def _inner_base64(raw: bytes, shift: int) -> str:
-    """The characters that say nothing but the bytes, where these follow ``shift`` others in a group of three."""
+    """Return the base64 characters of the bytes alone, where these follow ``shift`` others in a group of three."""
     text = base64.b64encode(bytes(shift) + raw).decode()
     return text[-(-8 * shift // 6) : 8 * (shift + len(raw)) // 6]
 
@@ -64,7 +64,7 @@ def _as_json(value: str) -> Iterator[str]:
 
 
 def _as_python(value: str) -> Iterator[str]:
-    """As ``repr`` and ``ascii`` have it, in whichever quotes the text around it is."""
+    """Yield the forms of ``repr`` and ``ascii``, in either quotes."""
     for text in (repr(value)[1:-1], ascii(value)[1:-1], repr(value.encode())[2:-1]):
         bare = text.replace("\\'", "'")
         yield text
@@ -81,14 +81,14 @@ def _as_markup(value: str) -> Iterator[str]:
 
 
 def _as_shell(value: str) -> Iterator[str]:
-    """As shells quote it when they trace what they run, and as they join its words again where it was not quoted."""
+    """Yield the forms of shells: quoted in a trace, and joined by single blanks where it was not quoted."""
     yield shlex.quote(f"{value} ")[1:-2]
     yield value.replace("'", "'\\''")
     yield " ".join(value.split())
 
 
 def _quoted(value: str) -> Iterator[str]:
-    """As bash has it in double quotes and by ``%q``, CSV and SQL by doubled quotes, and other languages by escapes."""
+    """Yield the forms of bash in double quotes and ``%q``, of CSV and SQL with doubled quotes, and of escapes."""
     yield _IN_QUOTES.sub(r"\\\1", value)
     yield _PLAIN.sub(r"\\\1", value)
     yield value.replace('"', '""')
@@ -99,7 +99,7 @@ def _quoted(value: str) -> Iterator[str]:
 
 
 def _lines(value: str) -> Iterator[str]:
-    """Its lines one by one, as ``head`` and ``grep`` show them, but for short ones and what only says what it is."""
+    """Yield single lines, as ``head`` and ``grep`` show them, without short ones and headers of keys."""
     yield value.replace("\n", "\r\n")
     lines = value.splitlines()
     yield from (

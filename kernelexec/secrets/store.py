@@ -1,4 +1,4 @@
-"""The secrets of one executor: their values are read when a kernel starts, and none that was ever read is shown again."""
+"""The store of an executor's secrets: values are read when a kernel starts, and every value that was read stays masked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelexec.secrets.masker import Masker
 
 #: The largest secret, in bytes of UTF-8: a variable of a process has room for twice that.
 SECRET_BYTES = 64 * 1024
-#: How long all of them may take to be read, in seconds.
+#: The time for reading all secrets, in seconds.
 _PATIENCE = 30.0
 _LINKS_MAX = 8
 _NEWLINE = "\r\n"
@@ -28,36 +28,36 @@ _OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Unfit(Exception):
-    """Why a secret cannot be had, in words that show nothing of it."""
+    """A secret cannot be used; the message shows nothing of its value."""
 
 
 class SecretStore:
-    """Reads secrets, and knows all values that they have had."""
+    """A reader of secrets that remembers all their values."""
 
     def __init__(self, references: Mapping[str, Reference]) -> None:
         self.masker = Masker()
-        """What masks them, as they are known by now."""
+        """Masks all values that were read until now."""
         self._references = references
         self._known: dict[tuple[str, str], None] = {}
 
     async def read(self) -> dict[str, str]:
-        """The values of now, by the names of the variables that kernels get. From then on they are masked.
+        """Return the present values by the names of the kernels' variables. From then on they are masked.
 
         Raises:
-            InvalidConfig: one is missing or unfit; the message names it, and shows nothing of any value.
+            InvalidConfig: A secret is missing or unfit; the message names it and shows nothing of any value.
         """
         try:
             with anyio.fail_after(_PATIENCE):
                 limiter = anyio.CapacityLimiter(1)  # a function of the caller's may take every thread that there is
-                values, why = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True, limiter=limiter)
+                values, error = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True, limiter=limiter)
         except TimeoutError:
-            values, why = {}, f"secrets: they were not read within {_PATIENCE:.0f} s."
-        if why is not None:
-            raise InvalidConfig(why)
+            values, error = {}, f"secrets: they were not read within {_PATIENCE:.0f} s."
+        if error is not None:
+            raise InvalidConfig(error)
         return values
 
     def _read(self) -> tuple[dict[str, str], str | None]:
-        """The values; or why not. What was raised on the way is not kept: it may hold a value."""
+        """Return the values, or the error as text: the exception is not kept, since it may hold a value."""
         values: dict[str, str] = {}
         for name, reference in self._references.items():
             try:
@@ -73,9 +73,9 @@ class SecretStore:
 def _value(reference: Reference) -> str:
     match reference:
         case FromVariable():
-            if (found := os.environ.get(reference.env)) is None:
+            if (value := os.environ.get(reference.env)) is None:
                 raise _Unfit("is not set here: set it, or name another source")
-            return found
+            return value
         case FromFile():
             return _content(reference.file.expanduser())
         case FromFunction():
@@ -85,37 +85,37 @@ def _value(reference: Reference) -> str:
 def _returned(reference: FromFunction) -> str:
     raised = ""
     try:
-        found: object = reference.call()
-    except Exception as exc:  # noqa: BLE001 - the caller's own; what it says may be the secret
+        value: object = reference.call()
+    except Exception as exc:  # noqa: BLE001 - its message may be the secret
         raised = type(exc).__name__
     if raised:
         message = f"raised {raised}"
         raise _Unfit(message)
-    if not isinstance(found, str):
-        message = f"returned {type(found).__name__}, not str"
+    if not isinstance(value, str):
+        message = f"returned {type(value).__name__}, not str"
         raise _Unfit(message)
-    return found
+    return value
 
 
 def _content(path: Path) -> str:
-    """The text of a regular file, without one newline at its end."""
-    why = ""
+    """Return the text of a regular file, without one newline at its end."""
+    error = ""
     raw = b""
     try:
         fd = _opened(path)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                why = "is no regular file"
+                error = "is no regular file"
             else:
                 with os.fdopen(os.dup(fd), "rb") as file:
                     raw = file.read(SECRET_BYTES + len(_NEWLINE) + 1)
-                why = _TOO_LARGE if len(raw) > SECRET_BYTES + len(_NEWLINE) else ""
+                error = _TOO_LARGE if len(raw) > SECRET_BYTES + len(_NEWLINE) else ""
         finally:
             os.close(fd)
     except OSError as exc:
-        why = f"cannot be read ({exc.strerror})"
-    if why:
-        raise _Unfit(why)
+        error = f"cannot be read ({exc.strerror})"
+    if error:
+        raise _Unfit(error)
     with suppress(UnicodeDecodeError):
         text = raw.decode()
         return text.removesuffix(_NEWLINE if text.endswith(_NEWLINE) else "\n")
@@ -123,18 +123,18 @@ def _content(path: Path) -> str:
 
 
 def _opened(path: Path) -> int:
-    """A file. A link that somebody else has put in its place is not followed.
+    """Open a file, without following a link of another user.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: It cannot be opened.
     """
     for _ in range(_LINKS_MAX):
         link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            found = os.fstat(link)
-            if not stat.S_ISLNK(found.st_mode):
+            status = os.fstat(link)
+            if not stat.S_ISLNK(status.st_mode):
                 return os.open(path, _OPENED)
-            if found.st_uid not in (os.geteuid(), 0):
+            if status.st_uid not in (os.geteuid(), 0):
                 raise OSError(errno.ELOOP, "it is another user's link")
             path = path.parent / os.readlink("", dir_fd=link)
         finally:
@@ -143,16 +143,16 @@ def _opened(path: Path) -> int:
 
 
 def _checked(value: str) -> str:
-    """A value that a variable can hold and that can be masked."""
-    why = ""
+    """Return a value, once a variable can hold it and it can be masked."""
+    error = ""
     if any("\ud800" <= char <= "\udfff" for char in value):
-        why = "holds what is no text"
+        error = "is not valid text"
     elif len(value.encode()) > SECRET_BYTES:
-        why = _TOO_LARGE
+        error = _TOO_LARGE
     elif len("".join(value.split())) < LEAST_CHARS:
-        why = f"has less than {LEAST_CHARS} characters that can be seen: to mask it would mask everything"
+        error = f"has less than {LEAST_CHARS} characters that can be seen: to mask it would mask everything"
     elif "\0" in value or "\x1b" in value:
-        why = "holds a control character that no variable can have, or that is for terminals"
-    if why:
-        raise _Unfit(why)
+        error = "holds a control character that no variable can have, or that is for terminals"
+    if error:
+        raise _Unfit(error)
     return value

@@ -1,7 +1,7 @@
-"""What is said of a script that cannot be read."""
+"""The error of a script that cannot be judged."""
 
 from __future__ import annotations
 
 
 class UnparsableScript(Exception):
-    """A script, or a part of one, that is no shell's language, or of which too much cannot be known."""
+    """A script is not in the language of bash, or a part of it is not literal where only literal text can be judged."""

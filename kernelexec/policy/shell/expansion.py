@@ -1,12 +1,13 @@
-"""What a shell makes of a word: quotes are gone, variables that are known are put in, and what cannot be known is marked."""
+"""Word expansion: the fields that bash makes of a word, as far as they are literal."""
 
 from __future__ import annotations
 
 import codecs
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernelexec.policy.shell.errors import UnparsableScript
@@ -14,217 +15,164 @@ from kernelexec.policy.shell.errors import UnparsableScript
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Stands for text that only the running shell knows. No command can hold it.
+#: Stands for text that only the running shell knows. No command can hold this character.
 UNKNOWN = "\x00"
-#: Where a shell splits values, unless it is told otherwise.
-BLANKS = " \t\n"
-#: What a shell may replace by names of files.
+#: Characters of patterns that a shell replaces by names of files.
 GLOB = frozenset("*?[")
-_FIELDS_MAX = 256
+#: Bounds of the combinations of values in one word or command, and of the fields of one word.
+ALTERNATIVES_MAX, _FIELDS_MAX = 64, 256
 _BLANK = re.compile(r"[ \t\n]+")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_RANGE = re.compile(r"\{(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.-?\d+)?\}")
+_RANGE = re.compile(r"\{(?:-?\d+|[A-Za-z])\.\.[^{}]*\}")
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
-_ANSI_C = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|c(.)|(.))", re.DOTALL)
-_ANSI_C_NAMED = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_LITERAL = frozenset({"word", "number", "variable_name", "extglob_pattern", "regex", "test_operator"})
+#: Escapes of ``$'...'`` that Python reads alike.
+_ANSI_C = re.compile(r"(?:[^\\]|\\(?:[\\'\"abfnrtv]|[0-7]{1,3}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}))*", re.ASCII)
+_LITERAL = frozenset({"word", "number", "variable_name", "extglob_pattern", "regex", "test_operator", "brace_expression"})
+_SUBSTITUTIONS = ("command_substitution", "process_substitution")
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Text that came of one part of a word; what is quoted is neither split nor expanded any more."""
+    """A part of a word with the texts that it may have. A quoted part is final; the value of a ``split`` one is split."""
 
-    text: str
+    options: tuple[str, ...]
     quoted: bool = False
     split: bool = False
 
 
-class Words:
-    """Reads words, with the variables of a place in a script.
+class WordExpansion:
+    """Expands words. A variable has any value that the script assigns to it, or an unknown one.
 
-    ``output`` tells what commands in ``$( )`` print, as far as that is known; ``again`` is told each value that is expanded
-    once more.
+    Args:
+        variables: The literal values of each variable.
+        output: Returns the output of a command substitution.
     """
 
-    def __init__(self, variables: Mapping[str, str], output: Callable[[Node], str], again: Callable[[str], None]) -> None:
+    def __init__(self, variables: Mapping[str, Iterable[str]], output: Callable[[Node], str]) -> None:
         self._variables = variables
         self._output = output
-        self._again = again
 
-    def fields(self, node: Node) -> list[str]:
-        """The fields that a word becomes: none, one or several.
+    def alternatives(self, node: Node) -> list[list[str]]:
+        """Return the fields that a word becomes, once for each combination of its variables' values.
 
         Raises:
-            UnparsableScript: more than 256.
+            UnparsableScript: The word becomes too many fields, or its variable is expanded a second time (``${x@P}``).
         """
-        found: list[str] = []
-        for pieces in _braced(list(self._pieces(node))):
-            found += _split(pieces)
-            if len(found) > _FIELDS_MAX:
-                message = f"a word becomes more than {_FIELDS_MAX} fields"
-                raise UnparsableScript(message)
-        return found
+        return [_fields(list(zip(texts, pieces, strict=True))) for pieces, texts in self._combinations(node)]
 
-    def text(self, node: Node) -> str:
-        """What a word is where it is not split, as in an assignment."""
-        return "".join(piece.text for piece in self._pieces(node))
+    def texts(self, node: Node) -> list[str]:
+        """Return the texts of a word where it is not split, as in an assignment."""
+        return ["".join(texts) for _, texts in self._combinations(node)]
+
+    def _combinations(self, node: Node) -> Iterator[tuple[list[_Piece], tuple[str, ...]]]:
+        pieces = list(self._pieces(node))
+        if math.prod(len(piece.options) for piece in pieces) > ALTERNATIVES_MAX:
+            pieces = [piece if len(piece.options) == 1 else replace(piece, options=(UNKNOWN,)) for piece in pieces]
+        yield from ((pieces, texts) for texts in itertools.product(*(piece.options for piece in pieces)))
 
     def _pieces(self, node: Node) -> Iterator[_Piece]:
         match node.type:
-            case kind if kind in _LITERAL:
-                yield from _unescaped(text_of(node))
             case "raw_string":
-                yield _Piece(text_of(node)[1:-1], quoted=True)
+                yield _Piece((text_of(node)[1:-1],), quoted=True)
             case "ansi_c_string":
-                yield _Piece(_ansi_c(text_of(node)[2:-1]), quoted=True)
-            case "string" | "translated_string":
-                yield _Piece(self.quoted(node), quoted=True)
-            case "concatenation" | "command_name":
-                for child in node.children:
-                    yield from self._pieces(child)
-            case "simple_expansion" | "expansion" | "command_substitution" | "arithmetic_expansion" | "process_substitution":
-                yield _Piece(self._separated(self._expanded(node)), split=True)
-            case "brace_expression":
-                yield _Piece(text_of(node))
-            case _ if not node.children:
+                yield _Piece((_ansi_c(text_of(node)[2:-1]),), quoted=True)
+            case "string":
+                yield from self._quoted(node)
+            case "concatenation" | "command_name" | "translated_string":
+                for child, following in itertools.zip_longest(node.children, node.children[1:]):
+                    if child.type != "$" or following is None or following.type != "string":  # $"..." is translated
+                        yield from self._pieces(child)
+            case "simple_expansion" | "expansion":
+                yield _Piece(tuple(self._values(node)), split=True)
+            case kind if kind in _SUBSTITUTIONS:
+                yield _Piece((self._output(node),), split=True)
+            case kind if kind in _LITERAL or not node.children:
                 yield from _unescaped(text_of(node))
             case _:
-                yield _Piece(UNKNOWN)
+                yield _Piece((UNKNOWN,))
 
-    def _separated(self, text: str) -> str:
-        """A value that the shell splits; unknown where that is not at blanks."""
-        separators = self._variables.get("IFS", BLANKS)
-        as_ever = separators == BLANKS or (UNKNOWN not in separators and not set(text) & set(separators + BLANKS))
-        return text if as_ever else UNKNOWN
+    def _quoted(self, node: Node) -> Iterator[_Piece]:
+        """Yield the pieces of a string in double quotes; the grammar leaves out blanks beside expansions."""
+        source, end = node.text or b"", 0
+        yield _Piece(("",), quoted=True)
+        for child in node.children:
+            begin = child.start_byte - node.start_byte
+            text = text_of(child)
+            if child.type == '"':
+                text = ""
+            elif child.type not in ("string_content", "$"):
+                text = text[: len(text) - len(text.lstrip())]
+            between = source[end:begin].decode("utf-8", "replace") + text
+            yield _Piece((_ESCAPED_IN_QUOTES.sub(lambda match: match[1].strip("\n"), between),), quoted=True)
+            if child.type in ("simple_expansion", "expansion", "arithmetic_expansion", "string", *_SUBSTITUTIONS):
+                yield from (replace(piece, quoted=True, split=False) for piece in self._pieces(child))
+            end = child.end_byte - node.start_byte
 
-    def quoted(self, node: Node) -> str:
-        """The text of a string in double quotes, or of a here-document, as which ``node`` is read."""
-        found, end = [], node.start_byte
-        source = node.text or b""
-        for child in [*node.children, None]:
-            start = node.end_byte if child is None else child.start_byte
-            between = source[end - node.start_byte : start - node.start_byte].decode("utf-8", "replace")
-            found.append(_in_quotes(between))
-            if child is None:
-                break
-            end = child.end_byte
-            if child.type in ('"', '$"', "$"):
-                found.append("" if child.type != "$" else "$")
-            elif child.type in ("string_content", "heredoc_content"):
-                found.append(_in_quotes(text_of(child)))
-            elif child.type == "string":
-                found.append(self.quoted(child))
-            else:
-                leading = text_of(child)
-                found.append(leading[: len(leading) - len(leading.lstrip())] + self._expanded(child))
-        return "".join(found)
-
-    def _expanded(self, node: Node) -> str:
-        if node.type in ("command_substitution", "process_substitution"):
-            return self._output(node)
-        for child in node.named_children:  # what stands in ${x:-$(y)} or $((...)) runs too
-            self._look_within(child)
-        names = [text_of(child) for child in node.named_children if child.type == "variable_name"]
-        if node.type not in ("simple_expansion", "expansion") or len(names) != 1:
-            return UNKNOWN
-        return self._value(names[0], node)
-
-    def _value(self, name: str, node: Node) -> str:
+    def _values(self, node: Node) -> list[str]:
         kinds = [child.type for child in node.children]
-        known = self._variables.get(name)
-        if node.type == "simple_expansion" or kinds == ["${", "variable_name", "}"]:
-            return UNKNOWN if known is None else known
+        names = [text_of(child) for child in node.named_children if child.type.endswith("variable_name")]
         if kinds[-3:-1] == ["@", "P"]:
-            self._again(UNKNOWN if known is None else known)
-        operator = next((kind for kind in kinds if kind in (":-", "-", ":=", "=", ":+", "+")), None)
-        if operator is None or kinds[1] != "variable_name":
-            return UNKNOWN
-        instead = "".join(self.text(child) for child in node.named_children[1:])
-        if operator.endswith("+"):
-            return instead
-        return known or instead
-
-    def _look_within(self, node: Node) -> None:
-        if node.type in ("command_substitution", "process_substitution"):
-            self._output(node)
-            return
-        for child in node.named_children:
-            self._look_within(child)
+            raise UnparsableScript("a variable's value is expanded once more")
+        if len(names) != 1:
+            return [UNKNOWN]
+        known = list(self._variables.get(names[0], ()))
+        if node.type == "simple_expansion" or len(kinds) == 3:  # noqa: PLR2004 - ${ x }
+            return [*known, UNKNOWN]
+        if kinds[2] not in (":-", "-", ":=", "=", ":+", "+"):
+            return [UNKNOWN]
+        defaults = itertools.product(*(self.texts(child) for child in node.named_children[1:]))
+        return [*map("".join, defaults), *("" if kinds[2].endswith("+") else known)]
 
 
 def text_of(node: Node) -> str:
-    """The text of a part of the script."""
+    """Return the source text of a node."""
     return (node.text or b"").decode("utf-8", "replace")
 
 
 def _unescaped(text: str) -> Iterator[_Piece]:
-    """A word without quotes; what a backslash stands before is as if quoted."""
+    """Yield the pieces of a word without quotes; an escaped character is quoted."""
     end = 0
     for match in _ESCAPED.finditer(text):
         if match.start() > end:
-            yield _Piece(text[end : match.start()])
+            yield _Piece((text[end : match.start()],))
         if match[1] != "\n":
-            yield _Piece(match[1], quoted=True)
+            yield _Piece((match[1],), quoted=True)
         end = match.end()
     if end < len(text):
-        yield _Piece(text[end:])
-
-
-def _in_quotes(text: str) -> str:
-    return _ESCAPED_IN_QUOTES.sub(lambda match: "" if match[1] == "\n" else match[1], text)
+        yield _Piece((text[end:],))
 
 
 def _ansi_c(text: str) -> str:
-    def read(match: re.Match[str]) -> str:
-        octal, byte, short, long, control, other = match.groups()
-        if octal:
-            return chr(int(octal, 8) & 0xFF)
-        if byte or short or long:
-            number = int(byte or short or long, 16)
-            return chr(number) if number <= 0x10FFFF else UNKNOWN  # noqa: PLR2004 - the last character of Unicode
-        return chr(ord(control) & 0x1F) if control else _ANSI_C_NAMED.get(other, other)
-
-    read_text = _ANSI_C.sub(read, text).split("\x00")[0]  # as bash: it ends at NUL
-    with_bytes = read_text.encode("latin-1", "ignore") if max(map(ord, read_text), default=0) < 256 else b""  # noqa: PLR2004 - bytes
-    try:
-        return codecs.decode(with_bytes, "utf-8") or read_text
-    except UnicodeDecodeError:
-        return read_text
+    if not text.isascii() or _ANSI_C.fullmatch(text) is None:
+        return text if "\\" not in text else UNKNOWN
+    return codecs.decode(text, "unicode_escape").split("\0")[0]
 
 
-def _braced(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-    """The words that braces make of one."""
-    plain = "".join(piece.text for piece in pieces)
-    if any(piece.quoted or piece.split for piece in pieces) or "{" not in plain:
-        yield pieces
-        return
-    words = [plain]
-    for _ in range(4):
-        words = list(itertools.islice((made for word in words for made in _one_brace(word)), _FIELDS_MAX + 1))
-    yield from ([_Piece(word)] for word in words)
-
-
-def _one_brace(word: str) -> list[str]:
-    match = _BRACES.search(word)
-    if match is not None:
-        return [word[: match.start()] + part + word[match.end() :] for part in match[1].split(",")]
-    ranged = _RANGE.search(word)
-    return [word] if ranged is None else [word[: ranged.start()] + UNKNOWN + word[ranged.end() :]]
-
-
-def _split(pieces: list[_Piece]) -> list[str]:
-    """Fields, cut where a variable without quotes brought blanks."""
-    fields, current, begun = [], "", False
-    for piece in pieces:
-        if not piece.split:
-            current, begun = current + piece.text, begun or bool(piece.text) or piece.quoted
-            continue
-        parts = _BLANK.split(piece.text)
-        for place, part in enumerate(parts):
+def _fields(parts: list[tuple[str, _Piece]]) -> list[str]:
+    """Split one combination of texts into fields: braces first, then unquoted values at blanks."""
+    whole = "".join(text for text, _ in parts)
+    if "{" in whole and not any(piece.quoted or piece.split for _, piece in parts):
+        words = [whole]
+        for _ in range(4):
+            words = list(itertools.islice((word for braced in words for word in _braced(braced)), _FIELDS_MAX + 1))
+        if len(words) > _FIELDS_MAX:
+            message = f"a word becomes more than {_FIELDS_MAX} fields"
+            raise UnparsableScript(message)
+        return words
+    fields, current, begun = list[str](), "", False
+    for text, piece in parts:
+        for place, part in enumerate(_BLANK.split(text) if piece.split else [text]):
             if place and begun:
                 fields.append(current)
                 current, begun = "", False
-            if part:
-                current, begun = current + part, True
+            current, begun = current + part, begun or bool(part) or piece.quoted
     return [*fields, current] if begun else fields
+
+
+def _braced(word: str) -> list[str]:
+    """Expand the first braces of a word; a range is unknown."""
+    match = _BRACES.search(word)
+    if match is not None:
+        return [word[: match.start()] + part + word[match.end() :] for part in match[1].split(",")]
+    return [_RANGE.sub(UNKNOWN, word)]

@@ -1,4 +1,4 @@
-"""What commands print and what functions do, as far as their words say it."""
+"""Facts about commands that their words alone show: their output, and functions that multiply."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 _SILENT = frozenset(["cd", "export", "true", ":", "set", "mkdir", "touch", "rm", "sleep", "exec"])
 
 
-def printed_by(words: Sequence[str], stdin: str | None) -> str:
-    """What a command prints, where that is known."""
+def known_stdout(words: Sequence[str], stdin: str | None) -> str:
+    """Return the output of a command, or ``UNKNOWN`` where its words do not show it."""
     match list(words):
         case ["echo", *rest]:
-            plain = [word for place, word in enumerate(rest) if not (place == 0 and word in ("-n", "-e", "-en", "-ne", "-E"))]
-            text = " ".join(plain) + "\n"
-            return UNKNOWN if "\\" in text and len(plain) != len(rest) else text
+            options = rest[:1] if rest[:1] in (["-n"], ["-e"], ["-en"], ["-ne"], ["-E"]) else []
+            text = " ".join(rest[len(options) :]) + "\n"
+            return UNKNOWN if options and "\\" in text else text
         case ["printf", "%s" | "%s\\n" | "%s\n", text]:
             return text
         case ["printf", text] if "%" not in text and "\\" not in text:
@@ -31,12 +31,12 @@ def printed_by(words: Sequence[str], stdin: str | None) -> str:
     return UNKNOWN if words and words[0] not in _SILENT else ""
 
 
-def multiplies(name: str, body: Node) -> bool:
-    """Whether a function calls itself in the background, or more than once at a time."""
+def is_fork_bomb(name: str, body: Node) -> bool:
+    """Tell whether a function calls itself in the background, or more than once at a time."""
     calls = list(_calls(name, body))
-    behind = any(following is not None and following.type == "&" for call in calls for following in _followers(call, body))
-    piped = any(call.parent is not None and call.parent.type == "pipeline" for call in calls)
-    return bool(calls) and (behind or (piped and len(calls) > 1))
+    in_background = any(sibling is not None and sibling.type == "&" for call in calls for sibling in _siblings(call, body))
+    in_pipe = any(call.parent is not None and call.parent.type == "pipeline" for call in calls)
+    return bool(calls) and (in_background or (in_pipe and len(calls) > 1))
 
 
 def _calls(name: str, node: Node) -> Iterator[Node]:
@@ -46,7 +46,8 @@ def _calls(name: str, node: Node) -> Iterator[Node]:
         yield from _calls(name, child)
 
 
-def _followers(node: Node, upto: Node) -> Iterator[Node | None]:
+def _siblings(node: Node, upto: Node) -> Iterator[Node | None]:
+    """Yield the node that follows this one, and those that follow the nodes around it."""
     current: Node | None = node
     while current is not None and current != upto:
         yield current.next_sibling

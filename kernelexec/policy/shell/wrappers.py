@@ -1,4 +1,4 @@
-"""Commands that run another one, whose words follow their own (``env``, ``timeout``, ``uv run``), and how these end."""
+"""Commands that start the command whose words follow their own: ``env``, ``timeout``, ``uv run``."""
 
 from __future__ import annotations
 
@@ -7,76 +7,77 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
-    """How a command's own words end: options that take a word (letters, and long names), then so many words of its own."""
+class WrapperCommand:
+    """A command that starts another: its options that take a word (letters and long names), and its number of own words.
+
+    ``verbs`` are the subcommands that start another command, as in ``uv run``, where there are any.
+    """
 
     letters: str = ""
     names: frozenset[str] = frozenset()
     own: int = 0
     verbs: frozenset[str] = frozenset()
-    """Where there are any, its first word must be one of them, as in ``uv run``."""
 
 
-def _carrier(letters: str = "", names: str = "", own: int = 0, verbs: str = "") -> Carrier:
-    return Carrier(letters, frozenset(names.split()), own, frozenset(verbs.split()))
+def _wrapper(letters: str = "", names: str = "", own: int = 0, verbs: str = "") -> WrapperCommand:
+    return WrapperCommand(letters, frozenset(names.split()), own, frozenset(verbs.split()))
 
 
-CARRIERS = {
-    "env": _carrier("uCS", "--unset --chdir --split-string"),
-    "sudo": _carrier("ugpCTDRUrth", "--user --group --prompt --close-from --chdir --chroot --other-user --role --type --host"),
-    "doas": _carrier("uC"),
-    "pkexec": _carrier("", "--user"),
-    "runuser": _carrier("ugGw", "--user --group --supp-group"),
-    "setpriv": _carrier("", "--reuid --regid --groups"),
-    "nice": _carrier("n", "--adjustment"),
-    "ionice": _carrier("cnpPu", "--class --classdata"),
-    "chrt": _carrier("TPD", "", 1),
-    "taskset": _carrier("", "", 1),
-    "nohup": _carrier(),
-    "setsid": _carrier(),
-    "stdbuf": _carrier("ioe", "--input --output --error"),
-    "unbuffer": _carrier(),
-    "timeout": _carrier("ks", "--kill-after --signal", 1),
-    "time": _carrier("fo", "--format --output"),
-    "command": _carrier(),
-    "builtin": _carrier(),
-    "exec": _carrier("a"),
-    "coproc": _carrier(),
-    "linux32": _carrier(),
-    "linux64": _carrier(),
-    "i386": _carrier(),
-    "x86_64": _carrier(),
-    "setarch": _carrier(),
-    "ssh-agent": _carrier("aEOPt"),
-    "ld.so": _carrier(
+WRAPPERS = {
+    "env": _wrapper("uCS", "--unset --chdir --split-string"),
+    "sudo": _wrapper("ugpCTDRUrth", "--user --group --prompt --close-from --chdir --chroot --other-user --role --type --host"),
+    "doas": _wrapper("uC"),
+    "pkexec": _wrapper("", "--user"),
+    "runuser": _wrapper("ugGw", "--user --group --supp-group"),
+    "setpriv": _wrapper("", "--reuid --regid --groups"),
+    "nice": _wrapper("n", "--adjustment"),
+    "ionice": _wrapper("cnpPu", "--class --classdata"),
+    "chrt": _wrapper("TPD", "", 1),
+    "taskset": _wrapper("", "", 1),
+    "nohup": _wrapper(),
+    "setsid": _wrapper(),
+    "stdbuf": _wrapper("ioe", "--input --output --error"),
+    "unbuffer": _wrapper(),
+    "timeout": _wrapper("ks", "--kill-after --signal", 1),
+    "time": _wrapper("fo", "--format --output"),
+    "command": _wrapper(),
+    "builtin": _wrapper(),
+    "exec": _wrapper("a"),
+    "linux32": _wrapper(),
+    "linux64": _wrapper(),
+    "i386": _wrapper(),
+    "x86_64": _wrapper(),
+    "setarch": _wrapper(),
+    "ssh-agent": _wrapper("aEOPt"),
+    "ld.so": _wrapper(
         "", "--library-path --preload --argv0 --inhibit-rpath --audit --glibc-hwcaps-prepend --glibc-hwcaps-mask"
     ),
-    "strace": _carrier("aeEIobOpPsSuUX"),
-    "ltrace": _carrier("aAeFlnopsuwx"),
-    "chroot": _carrier("", "--userspec --groups", 1),
-    "unshare": _carrier("RSGw", "--root --wd --setuid --setgid"),
-    "nsenter": _carrier("tSG", "--target --setuid --setgid"),
-    "flock": _carrier("wEc", "--timeout --conflict-exit-code --command", 1),
-    "prlimit": _carrier("p", "--pid"),
-    "busybox": _carrier(),
-    "toybox": _carrier(),
-    "fakeroot": _carrier("liusb"),
-    "watch": _carrier("nq", "--interval --equexit"),
-    "xargs": _carrier("adEILnPs", "--arg-file --delimiter --max-lines --max-args --max-procs --replace --max-chars"),
-    "parallel": _carrier("jNnLaI", "--jobs --max-args --delay --timeout --joblog --colsep"),
-    "uv": _carrier("p", "--with --python --project --directory --env-file --extra --group", 1, "run"),
-    "poetry": _carrier("CP", "--directory --project", 1, "run"),
-    "pipenv": _carrier("", "", 1, "run"),
-    "pdm": _carrier("p", "", 1, "run"),
-    "hatch": _carrier("e", "", 1, "run"),
-    "conda": _carrier("npc", "--name --prefix --cwd", 1, "run"),
-    "mamba": _carrier("np", "--name --prefix", 1, "run"),
-    "micromamba": _carrier("np", "--name --prefix", 1, "run"),
+    "strace": _wrapper("aeEIobOpPsSuUX"),
+    "ltrace": _wrapper("aAeFlnopsuwx"),
+    "chroot": _wrapper("", "--userspec --groups", 1),
+    "unshare": _wrapper("RSGw", "--root --wd --setuid --setgid"),
+    "nsenter": _wrapper("tSG", "--target --setuid --setgid"),
+    "flock": _wrapper("wEc", "--timeout --conflict-exit-code --command", 1),
+    "prlimit": _wrapper("p", "--pid"),
+    "busybox": _wrapper(),
+    "toybox": _wrapper(),
+    "fakeroot": _wrapper("liusb"),
+    "watch": _wrapper("nq", "--interval --equexit"),
+    "xargs": _wrapper("adEILnPs", "--arg-file --delimiter --max-lines --max-args --max-procs --replace --max-chars"),
+    "parallel": _wrapper("jNnLaI", "--jobs --max-args --delay --timeout --joblog --colsep"),
+    "uv": _wrapper("p", "--with --python --project --directory --env-file --extra --group", 1, "run"),
+    "poetry": _wrapper("CP", "--directory --project", 1, "run"),
+    "pipenv": _wrapper("", "", 1, "run"),
+    "pdm": _wrapper("p", "", 1, "run"),
+    "hatch": _wrapper("e", "", 1, "run"),
+    "conda": _wrapper("npc", "--name --prefix --cwd", 1, "run"),
+    "mamba": _wrapper("np", "--name --prefix", 1, "run"),
+    "micromamba": _wrapper("np", "--name --prefix", 1, "run"),
 }
 
 
-def after_options(words: Sequence[str], carrier: Carrier) -> Sequence[str]:
-    """The words behind a command's options."""
+def after_options(words: Sequence[str], carrier: WrapperCommand) -> Sequence[str]:
+    """Return the words behind a command's options."""
     place = 0
     while place < len(words) and words[place].startswith("-") and words[place] != "-":
         word = words[place]
@@ -91,7 +92,7 @@ def after_options(words: Sequence[str], carrier: Carrier) -> Sequence[str]:
 
 
 def option(words: Sequence[str], letter: str, *names: str) -> str | None:
-    """The word that an option takes, if it is there, as in ``-c TEXT``, ``-lc TEXT``, ``-cTEXT`` and ``--command=TEXT``."""
+    """Return the word of an option, as in ``-c TEXT``, ``-lc TEXT``, ``-cTEXT``, ``--command=TEXT``, or None."""
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else None
         if word in names:

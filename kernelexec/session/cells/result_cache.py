@@ -23,7 +23,7 @@ from kernelexec.outputs import Collector
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.host.writable_paths import import_path
 from kernelexec.provisioning.launch.environment import environment_of
-from kernelexec.repetition import PASSING
+from kernelexec.replay_safety import PASSING
 from kernelexec.results import ExecutionResult, Timing
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.result_builder import conclude

@@ -12,6 +12,18 @@ import pytest
 
 from kernelexec.policy import CommandRules
 
+#: Places of a command in which the grammar of bash reads it in another way.
+AROUND = [
+    "if x; then {}\nfi",
+    "(cd x; {}\n)",
+    "while read x; do {}\ndone < f",
+    "cat <<'E' > f\nit's `a`\nE\n{}",
+    "cat <<A > f\nx\nA\n{}",
+    "sh <<'END'\n{}\nEND",
+    "echo 'it'\\''s'; {}",
+    "time {}",
+    "! {}",
+]
 RULES = CommandRules(blocked=(re.compile("sudo"),))
 
 
@@ -23,6 +35,11 @@ def commands(name: str) -> list[str]:
 @pytest.mark.parametrize("text", commands("evasions.txt"))
 def test_a_disguise_is_seen_through_or_refused_as_unknown(text: str) -> None:
     assert RULES.judge(text) is not None
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_disguise_is_seen_through_wherever_it_stands(around: str) -> None:
+    assert [text for text in commands("evasions.txt") if RULES.judge(around.format(text)) is None] == []
 
 
 @pytest.mark.parametrize("text", commands("everyday.txt"))

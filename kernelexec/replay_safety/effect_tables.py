@@ -1,4 +1,4 @@
-"""What calls do that must not happen twice, by their full names, by the names of methods, and by their arguments."""
+"""Effects of calls that must not happen twice: by full names, by names of methods, and by arguments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 
 
 def words(text: str) -> list[str]:
-    """The words of a text: long lists are easier to read so."""
+    """Return the words of a text; long lists are easier to read in this form."""
     return text.split()
 
 
-#: Named at all, these count: whoever names one means to call it, or to hand it to something that does.
+#: The bare name of one of these counts as its call, since it may be handed on and called elsewhere.
 EFFECTS: dict[str, str] = {
     **dict.fromkeys(
         words("""os.remove os.unlink os.rmdir os.removedirs shutil.rmtree send2trash.send2trash pathlib.Path.unlink
@@ -57,7 +57,7 @@ METHODS: dict[str, str] = {
     **dict.fromkeys(words("delete_many replace_one bulk_write write_database copy_from copy_expert"), "writes to a database"),
     **dict.fromkeys(words("terminate kill send_signal"), "ends a process"),
 }
-#: Libraries whose objects act elsewhere, and what of them only reads or connects.
+#: Libraries whose objects act elsewhere, without calls that only read or connect.
 _REMOTE = re.compile(
     r"(?:boto3|paramiko|fabric|smtplib|ftplib|socket|websockets?|kafka|docker)\b.*|requests(?:\.[Ss]ession)?|httpx(?:\.\w*Client)?"
     r"|aiohttp(?:\.ClientSession)?"
@@ -71,7 +71,7 @@ _SQL_READS = re.compile(r"\s*(?:select|with|explain|show|describe|pragma|values)
 _SQL_WRITES = re.compile(
     r"\b(?:insert|update|delete|drop|alter|create|truncate|replace|merge|grant|call|copy)\b", re.IGNORECASE
 )
-#: Calls that take a statement as their first argument, and some also what is none: it is judged where it surely writes.
+#: Calls whose first argument may be a statement: it is judged if it surely writes.
 _ASKERS = frozenset(words("sql query read_sql read_sql_query read_database run raw query_and_wait"))
 _SQL_SURELY_WRITES = re.compile(
     r"\s*(?:insert\s+(?:or\s+\w+\s+|overwrite\s+)?into|delete\s+from|update\s+\S+\s+set|merge\s+into|replace\s+into|"
@@ -91,50 +91,50 @@ _MOVED = re.compile(r"[./\\]")
 
 
 def of_name(dotted: str) -> str | None:
-    """Why a thing of this full name must not be used twice, or None."""
+    """Return the reason against using an object of this full name twice, or None."""
     if dotted in EFFECTS:
         return f"it {EFFECTS[dotted]} (`{dotted}`)"
     return f"it starts a process (`{dotted}`)" if _STARTS.fullmatch(dotted) else None
 
 
 def of_call(dotted: str, call: ast.Call) -> str | None:
-    """Why a call must not be made twice, by its arguments and by what it is called on, or None."""
+    """Return the reason against making a call twice, by its arguments and its object, or None."""
     owner, _, method = dotted.rpartition(".")
     if isinstance(call.func, ast.Attribute) and method in METHODS and not owner.startswith(("multiprocessing", "signal")):
         return f"it {METHODS[method]} (`.{method}`)"
     if _REMOTE.fullmatch(owner) and _REMOTE_ACTS.fullmatch(method):
         return f"it sends over the network (`{dotted}`)"
     for rule in (_request, _opening, _statement, _export, _moving):
-        if why := rule(dotted, method, call):
-            return why
+        if reason := rule(dotted, method, call):
+            return reason
     return None
 
 
 def constant(node: ast.AST | None) -> str | None:
-    """The text that an expression is, if it can be seen."""
+    """Return the text of a literal expression, or None."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
-    """An argument by its place or by its name."""
+    """Return an argument by its position or by its name."""
     given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
     return given if given is not None else (call.args[place] if place < len(call.args) else None)
 
 
 def _request(dotted: str, method: str, call: ast.Call) -> str | None:
-    """HTTP requests that say by an argument what they do; those on an unknown object, if they go to an address."""
-    why = f"it sends over the network (`{dotted}`)"
+    """Judge HTTP requests by their arguments; on an unknown object only those that go to an address."""
+    reason = f"it sends over the network (`{dotted}`)"
     if dotted in ("urllib.request.urlopen", "urllib.request.Request"):
         verb = argument(call, 9, "method")
-        return why if argument(call, 1, "data") is not None or (verb and constant(verb) not in _HTTP_READS) else None
+        return reason if argument(call, 1, "data") is not None or (verb and constant(verb) not in _HTTP_READS) else None
     if method in ("request", "stream") and dotted.startswith(("requests.", "httpx.", "aiohttp.")):
-        return why if (constant(argument(call, 0, "method")) or "").upper() not in _HTTP_READS else None
+        return reason if (constant(argument(call, 0, "method")) or "").upper() not in _HTTP_READS else None
     if method == "request" and (constant(argument(call, 0, "method")) or "").upper() in _HTTP_WRITES:
-        return why
+        return reason
     if method in ("put", "patch", "delete") and call.args and _starts_with(call.args[0], "http"):
-        return why
+        return reason
     is_socket = method == "send" and re.search(r"sock|conn|client|producer|ws", dotted.rpartition(".")[0], re.IGNORECASE)
-    return why if is_socket else None
+    return reason if is_socket else None
 
 
 def _starts_with(node: ast.expr, text: str) -> bool:
@@ -143,7 +143,7 @@ def _starts_with(node: ast.expr, text: str) -> bool:
 
 
 def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
-    """Files that are opened to add to them, or to change them in place."""
+    """Judge files that are opened to add to them or to change them in place."""
     if dotted == "shelve.open" or dotted.startswith("dbm."):
         return f"it changes a file in place (`{dotted}`)" if constant(argument(call, 1, "flag")) != "r" else None
     is_method = method == "open" and dotted not in _OPENERS and isinstance(call.func, ast.Attribute)
@@ -160,7 +160,7 @@ def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
-    """SQL that writes, or that cannot be seen."""
+    """Judge SQL that writes or that is not literal."""
     if method in _ASKERS and isinstance(call.func, ast.Attribute) and call.args:
         shown = (constant(call.args[0]) or "").strip()
         return f"it writes to a database (`{shown[:40]}`)" if _SQL_SURELY_WRITES.match(shown) else None
@@ -180,7 +180,7 @@ def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _export(_dotted: str, method: str, call: ast.Call) -> str | None:
-    """Tables that are added to what is there; things that are deleted whole."""
+    """Judge tables that are appended, and objects that are deleted whole."""
     if method == "to_sql":
         return "it writes to a database (`.to_sql`)" if constant(argument(call, 3, "if_exists")) != "replace" else None
     if method in ("delete", "drop") and isinstance(call.func, ast.Attribute) and not call.args and not call.keywords:
@@ -195,7 +195,7 @@ def _export(_dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
-    """``rename`` and ``replace`` with one argument, which may be those of a path: on a path, or to what reads like one."""
+    """Judge ``rename`` and ``replace`` with one argument: on a path, or to a text that looks like one."""
     if method not in ("rename", "replace") or not isinstance(call.func, ast.Attribute) or len(call.args) != 1 or call.keywords:
         return None
     target, owner = call.args[0], call.func.value
@@ -206,7 +206,7 @@ def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _is_path(node: ast.expr) -> bool:
-    """Whether an expression makes a path, as far as it shows."""
+    """Tell whether an expression is visibly a path."""
     match node:
         case ast.BinOp(op=ast.Div()):
             return True

@@ -1,4 +1,4 @@
-"""Which shell commands may be run again: those that read, those that set the shell's own state, and a few that end the same."""
+"""Shell commands that are safe to repeat: those that read, those that change only the shell, and a few that end the same."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 
-from kernelexec.repetition import rules
-from kernelexec.repetition.rules import words
-from kernelexec.repetition.script import Simple, Unread, simple_commands
+from kernelexec.policy.shell.errors import UnparsableScript
+from kernelexec.policy.shell.expansion import UNKNOWN
+from kernelexec.policy.shell.reader import Command, read
+from kernelexec.replay_safety import effect_tables
+from kernelexec.replay_safety.effect_tables import words
 
 #: Commands that read, whatever their arguments, or that change their own shell only.
 _READING = frozenset(
@@ -18,7 +20,6 @@ _READING = frozenset(
     sha224sum sha256sum sha384sum sha512sum cksum b2sum basename dirname realpath readlink seq sleep hostname ps free nproc
     uptime lscpu jq tree strings hexdump xxd od locale umask shift local return exit wait read touch pushd popd dirs""")
 )
-_OPENERS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "time", "{", "}", "fi", "done"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _FIND_ACTS = ("-delete", "-exec", "-execdir", "-ok", "-okdir", "-fprint", "-fprint0", "-fprintf", "-fls")
 _GIT_READS = frozenset(words("status log diff show rev-parse describe ls-files blame shortlog grep cat-file ls-tree"))
@@ -28,51 +29,49 @@ _SED_PRINTS = re.compile(r"(?:[\d,$+~ ]*[pq=];?)+")
 _SHOWN_CHARS = 60
 
 
-def why_not_script(text: str) -> str | None:
-    """Why a shell script is not safe to repeat, or None. What cannot be taken apart is not safe."""
+def reason_against_script(text: str) -> str | None:
+    """Return the reason why a shell script is not safe to repeat, or None. A script that is not understood is not safe."""
     try:
-        commands = simple_commands(text)
-    except Unread as exc:
-        return f"its command holds {exc}, which is not judged"
-    return next((why for command in commands if (why := _why_not(command))), None)
+        script = read(text)
+    except UnparsableScript as exc:
+        return f"its command is not judged: {exc}"
+    if script.has_substitution:
+        return "its command holds a command substitution, which is not judged"
+    if script.has_background:
+        return "it leaves a process behind (`&`)"
+    return next((reason for command in script.commands if (reason := _reason_against(command))), None)
 
 
-def why_not_argv(argv: Sequence[str]) -> str | None:
-    """Why a program with its arguments is not safe to start again, or None."""
-    return _why_not(Simple(list(argv)))
+def reason_against_program(argv: Sequence[str]) -> str | None:
+    """Return the reason why a program with its arguments is not safe to start again, or None."""
+    return _reason_against(Command(tuple(argv)))
 
 
-def why_not_started(node: ast.Call) -> str | None:
-    """Why a program must not be started again, where it can be seen which one; else that it cannot."""
+def reason_against_call(node: ast.Call) -> str | None:
+    """Return the reason why the program of a call is not safe to start again, or None. An unknown program is not safe."""
     first = node.args[0] if node.args else None
-    if (text := rules.constant(first)) is not None:
-        argv = [text, *(rules.constant(word) for word in node.args[1:])]
+    if (text := effect_tables.constant(first)) is not None:
+        argv = [text, *(effect_tables.constant(word) for word in node.args[1:])]
         is_line = len(argv) == 1
-        return why_not_script(text) if is_line else why_not_argv([word or "" for word in argv])
+        return reason_against_script(text) if is_line else reason_against_program([word or "" for word in argv])
     if isinstance(first, ast.List | ast.Tuple) and first.elts:
-        shown = [rules.constant(word) for word in first.elts]
+        shown = [effect_tables.constant(word) for word in first.elts]
         if ast.unparse(first.elts[0]) == "sys.executable":
             shown[0] = "python"
         if shown[0] in ("bash", "sh") and shown[1:2] == ["-c"] and len(shown) > 2:  # noqa: PLR2004 - sh -c SCRIPT
-            return why_not_script(shown[2]) if shown[2] else "it starts a command that cannot be seen"
+            return reason_against_script(shown[2]) if shown[2] else "it starts a command that cannot be seen"
         if shown[0] is not None:
-            return why_not_argv([shlex.quote("?") if word is None else word for word in shown])
+            return reason_against_program([shlex.quote("?") if word is None else word for word in shown])
     return "it starts a command that cannot be seen"
 
 
-def _why_not(command: Simple) -> str | None:
-    argv = list(command.words)
-    shown = " ".join(argv)[:_SHOWN_CHARS]
-    if command.after == "&":
-        return f"it leaves a process behind (`{shown} &`)"
-    for operator, target in command.redirections:
-        if operator in (">>", "&>>", "<>"):
-            return f"it adds to the file {target} (`{operator}`)"
-    while argv and (argv[0] in _OPENERS or _ASSIGNMENT.match(argv[0])):
-        del argv[0]
-    if not argv or (argv[0] == "for" and len(argv) > 2 and argv[2] == "in"):  # noqa: PLR2004 - for NAME in
+def _reason_against(command: Command) -> str | None:
+    if command.appends:
+        return f"it adds to the file {command.appends[0]} or changes it in place"
+    words = command.words
+    if not words or _repeatable(words[0].rpartition("/")[2], list(words[1:])):
         return None
-    return None if _repeatable(argv[0].rpartition("/")[2], argv[1:]) else f"it runs `{shown}`"
+    return f"it runs `{' '.join(words).replace(UNKNOWN, '…')[:_SHOWN_CHARS]}`"
 
 
 def _repeatable(name: str, rest: list[str]) -> bool:
@@ -83,7 +82,7 @@ def _repeatable(name: str, rest: list[str]) -> bool:
 
 
 def _none_of(*options: str) -> Callable[[list[str]], bool]:
-    """A rule: none of the options is given, alone or with a value after ``=``."""
+    """Return a rule: none of the options is there, alone or with a value after ``=``."""
     return lambda rest: not any(word.split("=")[0] in options for word in rest)
 
 

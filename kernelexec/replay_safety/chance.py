@@ -1,6 +1,6 @@
 """Judges whether a cell could come out otherwise if it were run again after the same: by time, chance, or what others do.
 
-It sees what ``code.Judge`` sees, and no more: what a library draws by itself is not. In doubt it could.
+It sees what ``side_effects.SideEffectChecker`` sees, and no more: what a library draws by itself is not. In doubt it could.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 
 from kernelexec.recorded_history import PastCell
-from kernelexec.repetition import rules
-from kernelexec.repetition.code import Judge
-from kernelexec.repetition.rules import words
+from kernelexec.replay_safety import effect_tables
+from kernelexec.replay_safety.effect_tables import words
+from kernelexec.replay_safety.side_effects import SideEffectChecker
 
 #: Libraries and calls by their full names: whoever names one uses it. Of ``time`` only sleeping is always the same.
 _VARYING = re.compile(
@@ -75,7 +75,7 @@ _UNSEEN = frozenset(words("exec eval compile id hash input globals locals vars")
 _STEADY = frozenset(words("matplotlib pylab config precision alias colors xmode"))
 
 
-class Chance(Judge):
+class Chance(SideEffectChecker):
     """Remembers what of it was set to a number by an earlier cell.
 
     Args:
@@ -90,10 +90,10 @@ class Chance(Judge):
         self._parts: frozenset[ast.AST] = frozenset()
         self._told: frozenset[ast.AST | None] = frozenset()
 
-    def why_not(self, cell: PastCell) -> str | None:
+    def reason(self, cell: PastCell) -> str | None:
         """The reason why this cell could come out otherwise, or None. What it set counts only if it ended well."""
         before = set(self._seeded)
-        why = super().why_not(cell)
+        why = super().reason(cell)
         if cell.ename is not None:
             self._seeded = before
         return why
@@ -103,7 +103,7 @@ class Chance(Judge):
         self._parts = frozenset(node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
         self._told = frozenset(_told(node) for node in ast.walk(tree))
         for node in ast.walk(tree):
-            if (text := rules.constant(node)) is not None and (why := _of_text(text)):
+            if (text := effect_tables.constant(node)) is not None and (why := _of_text(text)):
                 yield why
         yield from super()._of_cell(tree)
 
@@ -148,7 +148,7 @@ class Chance(Judge):
             self._seeded |= {_SEEDS[dotted]} if node in self._steps else set()
         elif dotted in _SEEDS or (dotted in _GENERATORS and not numbered):
             yield f"it draws at random (`{dotted}`)"
-        elif dotted in rules.STARTERS or (dotted.startswith("get_ipython.") and not _is_steady(method, node)):
+        elif dotted in effect_tables.STARTERS or (dotted.startswith("get_ipython.") and not _is_steady(method, node)):
             yield f"it runs what is not followed (`{dotted}`)"
         elif dotted in _UNSEEN:
             yield f"it depends on what is not seen here (`{dotted}`)"
@@ -162,7 +162,7 @@ class Chance(Judge):
             yield f"it draws at random (`.{method}`)"
 
     def _looked_up(self, call: ast.Call) -> str | None:
-        name = rules.constant(rules.argument(call, 1, "name"))
+        name = effect_tables.constant(effect_tables.argument(call, 1, "name"))
         if name is None:
             return "it looks up a name that is not seen here (`getattr`)"
         found = ast.Attribute(call.args[0], name, ast.Load())
@@ -198,7 +198,7 @@ def _writes(dotted: str, call: ast.Call) -> bool:
     method = dotted.rpartition(".")[2]
     if method in _OPENERS:
         is_function = isinstance(call.func, ast.Name) or dotted == method or _OF_MODULES.fullmatch(dotted) is not None
-        mode = rules.constant(rules.argument(call, 1 if is_function else 0, "mode"))
+        mode = effect_tables.constant(effect_tables.argument(call, 1 if is_function else 0, "mode"))
         return mode is not None and (mode[:1] in {"w", "a", "x"} or "+" in mode)
     return method in _WRITES or (method in _TO_A_PATH and bool(call.args or call.keywords))
 
@@ -208,4 +208,4 @@ def _is_numbered(word: ast.keyword) -> bool:
 
 
 def _is_steady(method: str, call: ast.Call) -> bool:
-    return method == "run_line_magic" and bool(call.args) and rules.constant(call.args[0]) in _STEADY
+    return method == "run_line_magic" and bool(call.args) and effect_tables.constant(call.args[0]) in _STEADY

@@ -1,6 +1,6 @@
-"""Judges a cell by its syntax tree: would running it again do something twice that must happen once?
+"""Side effects of a cell that must not happen twice, judged by its syntax tree.
 
-Only what can be seen is judged: names are followed through imports, simple assignments and the functions of earlier cells,
+Only visible names are judged: they are followed through imports, simple assignments and the functions of earlier cells,
 not through values. A function that is looked up by a computed name, that hides in a library, or that comes out of a
 container is not seen. So a cell that passes is likely safe to repeat, no more; one that does not pass has a reason.
 """
@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from kernelexec import cells
 from kernelexec.errors import InvalidCode
 from kernelexec.recorded_history import PastCell
-from kernelexec.repetition import rules
-from kernelexec.repetition.commands import why_not_script, why_not_started
-from kernelexec.repetition.names import Function, free_names, tree_of
-from kernelexec.repetition.rules import words
+from kernelexec.replay_safety import effect_tables
+from kernelexec.replay_safety.commands import reason_against_call, reason_against_script
+from kernelexec.replay_safety.effect_tables import words
+from kernelexec.replay_safety.names import Function, free_names, tree_of
 
 _SOURCE_BYTES = 64 * 1024 * 1024
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
@@ -33,13 +33,13 @@ _BUILTIN = re.compile(r"\A(?:builtins|__builtins__)\.")
 _FILE_MAGICS = frozenset({"ls", "cat", "mkdir", "rm", "mv", "cp", "rmdir", "ll", "lf", "lk", "ldir", "lx"})
 
 
-def why_not(cell: PastCell) -> str | None:
-    """The reason why a cell is not safe to repeat, from this cell alone; None where nothing speaks against it."""
-    return Judge().why_not(cell)
+def reason_against(cell: PastCell) -> str | None:
+    """Return the reason why a cell is not safe to repeat, judged alone, or None."""
+    return SideEffectChecker().reason(cell)
 
 
-class Judge:
-    """Judges cells in their order, and remembers what the earlier ones imported and defined."""
+class SideEffectChecker:
+    """A judge of cells in their order, which remembers the imports and definitions of earlier ones."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -49,10 +49,10 @@ class Judge:
         self._bodies: dict[str, list[Function]] = {}
         self._depth = 0
 
-    def why_not(self, cell: PastCell) -> str | None:
-        """The reason why this cell is not safe to repeat, or None."""
+    def reason(self, cell: PastCell) -> str | None:
+        """Return the reason why this cell is not safe to repeat, or None."""
         if cell.kind == "command" or cell.language == "bash":
-            return why_not_script(cell.source)
+            return reason_against_script(cell.source)
         if cell.language != "python":
             return f"it is {cell.language}: only Python and shell commands can be judged"
         return self._code(cell.source, failed_to_parse=cell.status == "error" and cell.ename in _SYNTAX_ERRORS)
@@ -63,7 +63,7 @@ class Judge:
         except InvalidCode as exc:
             return str(exc)
         if isinstance(found, cells.ShellCell) and "--bg" not in source.partition("\n")[0]:
-            return why_not_script(found.command)
+            return reason_against_script(found.command)
         tree = tree_of(source)
         if tree is None:
             return None if failed_to_parse else "it cannot be parsed as Python"
@@ -110,22 +110,22 @@ class Judge:
         self._uses[name], self._bodies[name] = free_names(node), [node]
 
     def _body(self, node: Function) -> str | None:
-        """What speaks against calling a function; what it binds within itself is forgotten."""
+        """Return the reason against calling a function, or None. Names that it binds are forgotten afterwards."""
         self._depth += 1
         before = dict(self._known), dict(self._unsafe), dict(self._uses), dict(self._bodies)
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self._forget(argument.arg)
-        why = next(self._reasons([node.body] if isinstance(node, ast.Lambda) else node.body), None)
+        reason = next(self._reasons([node.body] if isinstance(node, ast.Lambda) else node.body), None)
         self._known, self._unsafe, self._uses, self._bodies = before
         self._depth -= 1
-        return why
+        return reason
 
     def _again(self, names: set[str]) -> None:
-        """Judge what uses these names, and was defined before they were imported."""
+        """Judge the functions that use these names and were defined before the import."""
         for user in [user for user, used in self._uses.items() if not names.isdisjoint(used)]:
-            if user in self._uses and (why := next(filter(None, map(self._body, self._bodies[user])), None)):
-                self._define_user(user, why)
+            if user in self._uses and (reason := next(filter(None, map(self._body, self._bodies[user])), None)):
+                self._define_user(user, reason)
 
     def _class(self, node: ast.ClassDef) -> Iterator[str]:
         yield from self._reasons((*node.decorator_list, *node.bases))
@@ -139,53 +139,53 @@ class Judge:
                 case _:
                     yield from self._of(part)
                     continue
-            why = self._body(function)
-            if why and name.startswith("__"):
-                self._define(node.name, why)
-            elif why:
-                self._define_method(name, why)
+            reason = self._body(function)
+            if reason and name.startswith("__"):
+                self._define(node.name, reason)
+            elif reason:
+                self._define_method(name, reason)
             else:
                 self._unsafe_methods.pop(name, None)
                 whose = node.name if name.startswith("__") else f".{name}"
                 self._uses[whose] = self._uses.get(whose, frozenset()) | free_names(function)
                 self._bodies.setdefault(whose, []).append(function)
 
-    def _define(self, name: str, why: str | None) -> None:
+    def _define(self, name: str, reason: str | None) -> None:
         self._forget(name)
-        if why:
-            self._unsafe[name] = why if why.startswith("it uses") else f"it uses `{name}`, and {why}"
+        if reason:
+            self._unsafe[name] = reason if reason.startswith("it uses") else f"it uses `{name}`, and {reason}"
             self._spread(name, self._unsafe[name])
 
-    def _define_method(self, name: str, why: str) -> None:
-        self._unsafe_methods[name] = why if why.startswith("it calls") else f"it calls `.{name}`, and {why}"
+    def _define_method(self, name: str, reason: str) -> None:
+        self._unsafe_methods[name] = reason if reason.startswith("it calls") else f"it calls `.{name}`, and {reason}"
         self._spread(f".{name}", self._unsafe_methods[name])
 
-    def _spread(self, name: str, why: str) -> None:
-        """What uses this, and was defined before it, is unsafe too."""
+    def _spread(self, name: str, reason: str) -> None:
+        """Mark the functions that use this name and were defined before it."""
         for user in [user for user, used in self._uses.items() if name in used]:
             if self._uses.pop(user, None) is None:
                 continue
-            self._define_user(user, why)
+            self._define_user(user, reason)
 
-    def _define_user(self, user: str, why: str) -> None:
+    def _define_user(self, user: str, reason: str) -> None:
         if user.startswith("."):
-            self._define_method(user[1:], why)
+            self._define_method(user[1:], reason)
         else:
-            self._define(user, why)
+            self._define(user, reason)
 
     def _forget(self, name: str) -> None:
         self._known.pop(name, None)
         self._unsafe.pop(name, None)
         self._uses.pop(name, None)
         self._bodies.pop(name, None)
-        if name in rules.EFFECTS or name == "open":
+        if name in effect_tables.EFFECTS or name == "open":
             self._known[name] = f"own.{name}"
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
             self._forget(alias.asname or alias.name.partition(".")[0])
             if isinstance(node, ast.ImportFrom) and alias.name == "*":
-                names = (*rules.EFFECTS, *rules.STARTERS)
+                names = (*effect_tables.EFFECTS, *effect_tables.STARTERS)
                 self._known |= {name.rpartition(".")[2]: name for name in names if name.startswith(f"{node.module}.")}
             elif isinstance(node, ast.ImportFrom):
                 self._known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -195,14 +195,14 @@ class Judge:
                 self._known[alias.name.partition(".")[0]] = alias.name.partition(".")[0]
 
     def _bind_targets(self, node: ast.AST) -> None:
-        """Forget what the names that a loop binds stood for."""
+        """Forget the meaning of names that a loop binds."""
         for loop in (node, *getattr(node, "generators", ())):
             for part in ast.walk(getattr(loop, "target", loop)) if hasattr(loop, "target") else ():
                 if isinstance(part, ast.Name):
                     self._forget(part.id)
 
     def _learn(self, node: ast.AST) -> None:
-        """Follow what a name stands for: the maker of its value, as far as it is a plain call or another name."""
+        """Remember the origin of a name's value, if it is a plain call or another name."""
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
                 self._forget(name)
@@ -214,7 +214,7 @@ class Judge:
                     self._known[name] = made
 
     def _dotted(self, node: ast.AST | None) -> str:
-        """The full name of an expression, imports followed; a call has the name of what is called; else nothing."""
+        """Return the full name of an expression or of the function that it calls, imports followed, or an empty text."""
         match node:
             case ast.Name(id=name):
                 return _BUILTIN.sub("", self._known.get(name, name))
@@ -232,33 +232,33 @@ class Judge:
             yield self._unsafe[node.id]
         if isinstance(node, ast.Attribute) and node.attr in self._unsafe_methods:
             yield self._unsafe_methods[node.attr]
-        if why := self._of_name(self._dotted(node)):
-            yield why
+        if reason := self._of_name(self._dotted(node)):
+            yield reason
 
     def _of_name(self, dotted: str) -> str | None:
-        """Why a thing of this full name must not be used, or None."""
-        return rules.of_name(dotted)
+        """Return the reason against using an object of this full name, or None."""
+        return effect_tables.of_name(dotted)
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         dotted = self._dotted(node.func)
         first = node.args[0] if node.args else None
-        if dotted.startswith("get_ipython.") and (why := self._magic(dotted.rpartition(".")[2], node)):
-            yield why
-        elif dotted in rules.STARTERS:
-            if why := why_not_started(node):
-                yield f"{why}, by `{dotted}`"
+        if dotted.startswith("get_ipython.") and (reason := self._magic(dotted.rpartition(".")[2], node)):
+            yield reason
+        elif dotted in effect_tables.STARTERS:
+            if reason := reason_against_call(node):
+                yield f"{reason}, by `{dotted}`"
         elif dotted in ("exec", "eval", "compile"):
-            why = self._code(rules.constant(first) or "") if rules.constant(first) else "it is not seen here"
-            if why:
-                yield f"it runs code by `{dotted}`: {why}"
-        elif why := rules.of_call(dotted, node):
-            yield why
+            reason = self._code(effect_tables.constant(first) or "") if effect_tables.constant(first) else "it is not seen here"
+            if reason:
+                yield f"it runs code by `{dotted}`: {reason}"
+        elif reason := effect_tables.of_call(dotted, node):
+            yield reason
 
     def _magic(self, method: str, node: ast.Call) -> str | None:
-        """Of the calls that magics become: of commands, of the lines and cells of a magic."""
-        name, line, body = [*(rules.constant(argument) for argument in node.args), None, None, None][:3]
+        """Return the reason against a call that a magic becomes, or None."""
+        name, line, body = [*(effect_tables.constant(argument) for argument in node.args), None, None, None][:3]
         if method in ("system", "getoutput"):
-            return why_not_script(name) if name else "it runs a command that cannot be seen"
+            return reason_against_script(name) if name else "it runs a command that cannot be seen"
         if method == "run_line_magic" and name:
             return self._line_magic(name, line or "")
         if method == "run_cell_magic" and name:
@@ -269,9 +269,9 @@ class Judge:
         if name in ("time", "timeit"):
             return self._code(line) if line.strip() else None
         if name in ("sx", "system", "sc"):
-            return why_not_script(line)
+            return reason_against_script(line)
         if name in _FILE_MAGICS:
-            return why_not_script(f"{'ls' if name.startswith('l') else name} {line}")
+            return reason_against_script(f"{'ls' if name.startswith('l') else name} {line}")
         if name == "pip" and line.split()[:1] == ["uninstall"]:
             return "it runs `%pip uninstall`"
         known = name in _LINE_MAGICS or (name == "reset" and "-f" in line.split())
@@ -281,7 +281,7 @@ class Judge:
         if name in _PYTHON_MAGICS:
             return self._code(body) if body.strip() else None
         if name in _SHELL_MAGICS:
-            return "it leaves a process behind" if "--bg" in line.split() else why_not_script(body)
+            return "it leaves a process behind" if "--bg" in line.split() else reason_against_script(body)
         if name in ("writefile", "file"):
             return f"it adds to a file (`%%{name} -a`)" if {"-a", "--append"} & set(line.split()) else None
         return None if name in _SHOWING_MAGICS else f"it runs `%%{name}`, which is not judged"

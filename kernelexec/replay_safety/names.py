@@ -1,4 +1,4 @@
-"""The names that a cell binds, deletes and uses at its top level, and the statements of it that only define."""
+"""Names that a cell binds, deletes and uses at its top level, and its statements that only define."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def bound_names(source: str) -> frozenset[str]:
-    """The names that a cell binds at its top level, and that are still bound at its end."""
+    """Return the names that a cell binds at its top level and that are still bound at its end."""
     return frozenset(name for name, bound in name_changes(source).items() if bound)
 
 
 def name_changes(source: str) -> dict[str, bool]:
-    """Every name that a cell binds (True) or deletes (False) at its top level: the last word on each of them."""
+    """Return each name that a cell binds (True) or deletes (False) at its top level; the last change counts."""
     tree = _tree(source)
     try:
         return dict(_changes(tree)) if tree is not None else {}
-    except RecursionError:  # nothing that a person wrote: of names that nobody knows nothing is claimed
+    except RecursionError:  # generated code: no names are claimed
         return {}
 
 
 def used_names(source: str) -> frozenset[str]:
-    """All names that a cell reads anywhere in it, also within its functions."""
+    """Return the names that a cell reads, also within its functions."""
     tree = _tree(source)
     found = ast.walk(tree) if tree is not None else ()
     return frozenset(node.id for node in found if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
 
 
 def free_names(function: Function) -> frozenset[str]:
-    """The names that a function reads and does not bind, and its attributes with a dot before them."""
+    """Return the names that a function reads and does not bind, and its attributes with a dot before them."""
     nodes = list(ast.walk(function))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -44,7 +44,7 @@ def free_names(function: Function) -> frozenset[str]:
 
 
 def definitions(source: str) -> tuple[str, frozenset[str]]:
-    """A cell's imports, functions and classes as a cell of their own, and the names that they bind."""
+    """Return the imports, functions and classes of a cell as a cell of their own, and the names that they bind."""
     tree = _tree(source)
     kept = [node for node in tree.body if isinstance(node, _DEFINING)] if tree is not None else []
     try:
@@ -55,8 +55,8 @@ def definitions(source: str) -> tuple[str, frozenset[str]]:
 
 @lru_cache(maxsize=4)
 def tree_of(source: str) -> ast.Module | None:
-    """The syntax tree of a cell, its magics turned into calls as IPython does it; None where it has none."""
-    from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - half a second, for who replays only
+    """Return the syntax tree of a cell, with magics turned into calls as IPython does it, or None."""
+    from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - half a second, needed by replays only
 
     try:
         return ast.parse(TransformerManager().transform_cell(source))  # type: ignore[no-untyped-call]
@@ -65,12 +65,12 @@ def tree_of(source: str) -> ast.Module | None:
 
 
 def _tree(source: str) -> ast.Module | None:
-    """The same of a cell without the magics that only watch its code run."""
+    """Return the tree of a cell without the magics that only measure it."""
     return tree_of(_WRAPPING.sub("", source))
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """What happens to names below a node, in order, without what stays inside of functions and classes."""
+    """Yield the changes of names below a node, in order, except those inside functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield from _change(child)
         if isinstance(child, _SCOPES):
@@ -101,7 +101,7 @@ def _is_comprehension(node: ast.AST) -> bool:
 
 
 def _in_comprehension(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Of a comprehension only what ``:=`` binds gets out."""
+    """Yield the names that ``:=`` binds in a comprehension: only they stay bound after it."""
     yield from (
         (child.target.id, True)
         for child in ast.walk(node)

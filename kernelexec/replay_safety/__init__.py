@@ -1,0 +1,18 @@
+"""Safety of repeating a cell, as far as its text shows, and the names that it binds. Nothing is run or opened."""
+
+from __future__ import annotations
+
+from kernelexec.replay_safety.chance import PASSING, Chance
+from kernelexec.replay_safety.names import bound_names, definitions, name_changes, used_names
+from kernelexec.replay_safety.side_effects import SideEffectChecker, reason_against
+
+__all__ = [
+    "PASSING",
+    "Chance",
+    "SideEffectChecker",
+    "bound_names",
+    "definitions",
+    "name_changes",
+    "reason_against",
+    "used_names",
+]

@@ -1,0 +1,87 @@
+"""The commands that are read from a script, and scripts that are not clear enough to be read."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from kernelexec.policy import CommandRules
+from kernelexec.policy.shell.errors import UnparsableScript
+from kernelexec.policy.shell.reader import read
+
+UNCLEAR = [
+    "echo `a",
+    "echo $x 'a",
+    'echo $x "a',
+    "cat <<EOF\na",
+    "echo ${ a; }",
+    "(" * 50,
+    "((" * 200,
+    "echo `a \\`b\\``",
+    "ec\\\nho a",
+    "echo a\\\n# `b`",
+    "echo ${x@P}",
+    "PS4='$(a)'",
+    "BASH_CMDS[ls]=a",
+    "x='a[$(b)]'; echo $((x))",
+]
+STDIN = [
+    ("cat > f <<-'EOF' 2>&1\n\ta `b` $(c)\n\tEOF\n", "a `b` $(c)\n"),
+    ("cat <<EOF\na\nb\nEOF", "a\nb\n"),
+    ("cat <<EOF\na $x\nEOF", "\0"),
+    ("cat <<< 'a b'c", "a bc\n"),
+    ("cat <<< $x", "\0\n"),
+]
+ORDINARY = [
+    'for f in *.csv; do wc -l "$f"; done',
+    "x=$(ls); echo $x",
+    "cd dir && make",
+    "[ -f x ] && rm x",
+    'd=$(mktemp -d); cd "$d"; rm -rf "$d"',
+    'for d in build dist; do rm -rf "$d"; done',
+    "find . -name __pycache__ | xargs rm -rf",
+    "find . -name __pycache__ -exec rm -rf {} +",
+    'rm -rf "$PWD/build" build/*',
+    "set -e\ncat > a.py <<'EOF'\nprint('it\\'s `x` $(y)')\nEOF\npython a.py\ncat > b <<EOF\n$HOME $(date) ${x:-y}\nEOF\n",
+    "if true; then\n  cat <<EOF\nhi $x\nEOF\nfi",
+    "f() {\n  cat <<-'EOF'\n\tx\n\tEOF\n}\nf | wc",
+    'while read -r line; do\n  echo "$line"\ndone <<EOF\na\nEOF',
+    "${PYTHON:-python3} x.py",
+    "a=1 b=2 c=3 d=4 e=5 f=6 g=7; echo $a $b $c $d $e $f $g",
+    "for a in 1 2 3 4 5 6 7 8 9; do for b in 1 2 3 4 5 6 7 8 9; do echo $a $b; done; done",
+]
+
+
+@pytest.mark.parametrize("text", UNCLEAR)
+def test_an_unclear_script_is_not_read(text: str) -> None:
+    with pytest.raises(UnparsableScript):
+        read(text)
+
+
+@pytest.mark.parametrize(("text", "stdin"), STDIN)
+def test_a_command_reads_the_text_that_the_script_holds(text: str, stdin: str) -> None:
+    assert [command.stdin for command in read(text).commands] == [stdin]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_an_ordinary_script_may_run(text: str) -> None:
+    assert CommandRules().judge(text) is None
+
+
+def test_a_variable_has_each_value_of_the_script_or_an_unknown_one() -> None:
+    words = [command.words for command in read("x=a; x=b; y=$x; run $y").commands]
+    assert words == [("run", "a"), ("run", "b"), ("run", "\0")]
+
+
+def test_commands_of_all_branches_functions_and_substitutions_are_read() -> None:
+    script = read("if a; then b; else c; fi; f() { d $(e); }; g | h &")
+    assert {command.words[0] for command in script.commands} == set("abcdegh")
+    assert script.has_substitution
+    assert script.has_background
+
+
+def test_a_large_script_is_read_in_time() -> None:
+    begin = perf_counter()
+    assert CommandRules().judge("echo 'x' | wc -l; y=$(date)\n" * 2000) is None
+    assert perf_counter() - begin < 20
