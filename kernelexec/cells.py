@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelexec.errors import InvalidCode
+from kernelexec.launcher import protocol
 
 _SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\r?\n(?P<script>.*)\Z", re.DOTALL)
 _BASH_MAGIC, _NODE_MAGIC = "%%bash\n", "%%script node\n"
@@ -69,7 +70,7 @@ class ShellCell:
         """The code that runs this command in the kernel."""
         if not self.lasts:
             return self.source
-        return f"get_ipython().run_command({self.command!r}, work_dir={self.work_dir!r}, stdin={self.stdin!r})"
+        return protocol.run_command_source(self.command, self.work_dir, self.stdin)
 
 
 Cell = CodeCell | ShellCell

@@ -6,6 +6,7 @@ import re
 from bisect import bisect
 
 from kernelexec.diagnosis.source import Source
+from kernelexec.launcher import protocol
 from kernelexec.results import CellLine, Error, strip_ansi
 
 _FRAME = re.compile(
@@ -28,8 +29,6 @@ _TREE_FRAME = re.compile(
 TREE_ERROR = re.compile(r"^[ |]*\| (\w+): (.*)$", re.MULTILINE)
 NEXT_TREE = re.compile(r"^(?:The above exception was|During handling of) .*:$", re.MULTILINE)
 SYNTAX = ("SyntaxError", "IndentationError", "TabError")
-#: What a command of the session's own shell is sent as: no line of a cell.
-_COMMAND = "get_ipython().run_command("
 _NO_MAGIC = re.compile(r"magic function `(%%?\w+)` not found|magic `(%%\w+)` not found")
 
 
@@ -88,7 +87,7 @@ def _frames(trace: str, source: Source) -> list[tuple[CellLine, bool, bool]]:
             frame = CellLine(newest, number, None, name or None)
         else:
             continue
-        if not (frame.text or "").startswith(_COMMAND):
+        if not protocol.is_run_command(frame.text or ""):
             own = frame.cell == newest
             line, shown = source.line_of(frame) if own else (frame, False)
             frames.append((line, own, shown))

@@ -20,12 +20,13 @@ from kernelexec.kernel.wire.connect import Dialing
 from kernelexec.kernel.wire.masked_session import MaskedWire
 from kernelexec.kernel.wire.messages import Message, Wire, cell
 from kernelexec.kernel.wire.zmtp import Multipart
+from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
 _REMEMBERED = 200  # so many executions, for what comes late
-_SAID = {"kernelexec_memory": "memory", "kernelexec_program": "program"}
+_SAID = {protocol.MEMORY: "memory", protocol.PROGRAM: "program"}
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
 _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
 
@@ -145,7 +146,7 @@ class Link:
         asked = uuid.uuid4().hex
         self._resumed[asked] = execution
         content = {"msg_id": execution.msg_id}
-        said = await self.ask("control", "kernelexec_resume_request", content, patience=math.inf, msg_id=asked)
+        said = await self.ask("control", protocol.RESUME_REQUEST, content, patience=math.inf, msg_id=asked)
         return said.get("known") if said is not None else None
 
     async def ask(
@@ -215,10 +216,10 @@ class Link:
             return
         self._heard.set()
         if (said := _SAID.get(message.msg_type)) is not None:  # by whichever cell, another client's too
-            self._on_metadata({"kernelexec": {"token": message.content.get("token"), said: message.content}})
+            self._on_metadata({protocol.METADATA_KEY: {"token": message.content.get("token"), said: message.content}})
             return
         execution = self._executions.get(message.parent_id)
-        if message.msg_type == "kernelexec_input":
+        if message.msg_type == protocol.INPUT:
             self._on_question(Question.of(message.content), execution)
             return
         if (resumed := self._resumed.get(message.parent_id)) is not None:
@@ -239,13 +240,15 @@ class Link:
         if execution is not None and execution.on_question is not None and execution.end is None:
             execution.on_question(question)
         else:
-            self.tell("kernelexec_input_request", **question.answered(None, "nobody is there to answer"))
+            self.tell(protocol.INPUT_REQUEST, **question.answered(None, "nobody is there to answer"))
 
     def _on_tape(self, execution: Execution, message: Message) -> None:
         """What the launcher says of an execution that it publishes anew: that it begins, how it ended, what is missing."""
-        if message.msg_type == "kernelexec_gap":
+        if message.msg_type == protocol.REPLAY_GAP:
             execution.saw_gap(message.content)
-        elif message.msg_type == "kernelexec_tape" and (begun := self._without_tape.pop(execution.msg_id, None)) is not None:
+        elif (
+            message.msg_type == protocol.REPLAY_BEGIN and (begun := self._without_tape.pop(execution.msg_id, None)) is not None
+        ):
             reply, metadata = message.content.get("reply"), message.content.get("metadata")
             if not message.whole or reply == {}:
                 execution.saw_unread_reply()

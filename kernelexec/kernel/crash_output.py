@@ -1,17 +1,14 @@
 """What a kernel had written before it died and could no longer send: read from the file that its launcher left.
 
-The format stands in ``kernelexec/launcher/output/crash_buffer.py``. The file is the kernel's own: whatever it holds, this only
-yields text.
+The format stands in ``launcher/protocol``. The file is the kernel's own: whatever it holds, this only yields text.
 """
 
 from __future__ import annotations
 
-import struct
-
-HALF_BYTES = 1024 * 1024
-_OPEN = 0xFFFFFFFF
-_KEY_BYTES = 64
-_RECORD = struct.Struct("<BIQ")
+from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
+from kernelexec.launcher.protocol import CRASH_KEY_BYTES as KEY_BYTES
+from kernelexec.launcher.protocol import CRASH_OPEN_LENGTH as OPEN_LENGTH
+from kernelexec.launcher.protocol import CRASH_RECORD as RECORD
 
 
 def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
@@ -33,17 +30,17 @@ def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, 
 
 def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
     found: list[tuple[int, str, bytes]] = []
-    if half[:_KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:_KEY_BYTES]:
+    if half[:KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:KEY_BYTES]:
         return found
-    position = _KEY_BYTES
-    while position + _RECORD.size <= len(half):
-        stderr, length, offset = _RECORD.unpack_from(half, position)
-        position += _RECORD.size
-        text = half[position:].rstrip(b"\0") if length == _OPEN else half[position : position + length]
-        if not text or (length != _OPEN and len(text) < length):
+    position = KEY_BYTES
+    while position + RECORD.size <= len(half):
+        stderr, length, offset = RECORD.unpack_from(half, position)
+        position += RECORD.size
+        text = half[position:].rstrip(b"\0") if length == OPEN_LENGTH else half[position : position + length]
+        if not text or (length != OPEN_LENGTH and len(text) < length):
             break
         found.append((offset, "stderr" if stderr else "stdout", text))
         position += len(text)
-        if length == _OPEN:
+        if length == OPEN_LENGTH:
             break
     return found

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from kernelexec.kernel.crash_output import unsent
 from kernelexec.kernel.input_request import OnQuestion
+from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 
 #: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
@@ -18,7 +19,7 @@ End = Literal["complete", "incomplete", "died", "disconnected"]
 HALF_END_PATIENCE = 1.0
 
 
-_UNREAD = {"kernelexec": "unread"}
+_UNREAD = {protocol.METADATA_KEY: "unread"}
 
 
 def unread(reply: dict[str, Any]) -> bool:

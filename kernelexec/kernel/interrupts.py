@@ -8,6 +8,7 @@ import anyio
 
 from kernelexec.kernel.client import Link
 from kernelexec.kernel.death import Death
+from kernelexec.launcher import protocol
 from kernelexec.provisioning import InstalledSpec, KernelProvisionerBase, RuntimeDirectory
 from kernelexec.provisioning.platform import STACKS_SIGNAL
 from kernelexec.results import Rung
@@ -47,7 +48,7 @@ class Levers:
     def request_cancel(self) -> None:
         """Ask the launcher to cancel a top-level await, whatever the cell made of the interrupt signal."""
         if self._link is not None:
-            self._link.control("kernelexec_cancel_request")
+            self._link.control(protocol.CANCEL_REQUEST)
 
     async def signal(self, signum: int) -> None:
         """Signal the kernel from outside (its process group for SIGINT)."""
@@ -61,7 +62,7 @@ class Levers:
         if signal_children is not None and self.death is None:
             await signal_children(signum)
         elif self._link is not None:
-            self._link.control("kernelexec_kill_request")
+            self._link.control(protocol.KILL_REQUEST)
 
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher listens for it (else the signal would kill).

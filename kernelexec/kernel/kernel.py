@@ -29,6 +29,7 @@ from kernelexec.kernel.usage import Usage
 from kernelexec.kernel.variable_names import Names
 from kernelexec.kernel.wire.connect import Dialing
 from kernelexec.kernel.wire.masked_session import MaskedWire
+from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector, Displays
 from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import (
@@ -43,9 +44,8 @@ from kernelexec.results.environments import note_of
 from kernelexec.secrets import SecretStore
 
 _IMPORTING = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
-_WARMING = "get_ipython().display_formatter.format(0) and None"
 #: How many cells leave no page of memory that the first one of a session would have to copy, and no code to be made fast.
-_WARMING_CELLS = 10
+_WARM_UP_CELLS = 10
 #: How many refusals of programs are told.
 _REFUSED_MAX = 5
 
@@ -159,13 +159,13 @@ class Kernel(Beginning):
 
     def vouched(self, execution: Execution) -> bool:
         """Whether the launcher of this very process put its token beside the reply."""
-        said = execution.reply_metadata.get("kernelexec")
+        said = execution.reply_metadata.get(protocol.METADATA_KEY)
         return self.alive and isinstance(said, dict) and said.get("token") == self.token
 
     async def enter(self, cwd: str, changes: Mapping[str, str | None], *, patience: float) -> bool:
         """Have an idle kernel go to a directory, and its environment change; whether it did within ``patience`` seconds."""
         content = {"cwd": cwd, "environment": dict(changes)}
-        said = await self.ask("control", "kernelexec_enter_request", content, patience=patience)
+        said = await self.ask("control", protocol.ENTER_REQUEST, content, patience=patience)
         return said is not None and said.get("status") == "ok"
 
     def hide(self, secrets: SecretStore) -> None:
@@ -187,7 +187,10 @@ class Kernel(Beginning):
 
         A request is waited for ``patience`` seconds.
         """
-        for code in (*(_IMPORTING.format(name) for name in modules), *[_WARMING] * _WARMING_CELLS):
+        for code in (
+            *(_IMPORTING.format(name) for name in modules),
+            *[protocol.WARM_UP_SOURCE] * _WARM_UP_CELLS,
+        ):
             content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
             await self.enter(cwd, {}, patience=patience)
             await self.ask("shell", "execute_request", content, patience=patience)
@@ -198,7 +201,7 @@ class Kernel(Beginning):
 
     def _learn(self, metadata: dict[str, Any]) -> None:
         """Follow the user's names, and the kernel's memory, as the launcher says them."""
-        said = metadata.get("kernelexec")
+        said = metadata.get(protocol.METADATA_KEY)
         if isinstance(said, dict) and said.get("token") == self.token:
             self.usage.learn(said.get("memory"))
             if (program := said.get("program")) is not None:
@@ -221,14 +224,14 @@ class Kernel(Beginning):
         elif isinstance(words, list):
             found = self._commands.judge_words([word for word in words if isinstance(word, str)])
         why = None if found is None else str(found)
-        self._link.tell("kernelexec_verdict_request", name=program.get("name"), refused=why)
+        self._link.tell(protocol.VERDICT_REQUEST, name=program.get("name"), refused=why)
         if why is not None and len(self._refused) < _REFUSED_MAX:
             self._refused.append(f"A program that the cell was to start was refused: {why}")
 
     def answer(self, question: Question, text: str | None, why: str = "") -> None:
         """Answer what a cell asked; None is no answer, and why."""
         if self._link is not None:
-            self._link.tell("kernelexec_input_request", **question.answered(text, why))
+            self._link.tell(protocol.INPUT_REQUEST, **question.answered(text, why))
 
     def take_refused(self) -> list[str]:
         """What was refused to user code since the last call, in sentences."""

@@ -26,6 +26,7 @@ from kernelexec.kernel.usage import Usage
 from kernelexec.kernel.variable_names import Names
 from kernelexec.kernel.wire.connect import Dialing
 from kernelexec.kernel.wire.masked_session import MaskedWire
+from kernelexec.launcher import protocol
 from kernelexec.policy import CommandRules
 from kernelexec.provisioning import (
     Connection,
@@ -97,7 +98,7 @@ class Beginning(Ending):
         """Have the launcher set variables, before any cell and where nobody else reads along."""
         content = {"cwd": self._place.cwd, "environment": dict(secrets)}
         assert self._link is not None
-        said = await self._link.ask("control", "kernelexec_enter_request", content, patience=self._config.budgets.start)
+        said = await self._link.ask("control", protocol.ENTER_REQUEST, content, patience=self._config.budgets.start)
         if said is None or said.get("status") != "ok":
             raise KernelConnectionFailed("its launcher did not take the secrets")
 
@@ -262,8 +263,8 @@ class Beginning(Ending):
         """Have the launcher prove that it is the one that was started, and tell the names of the user's variables."""
         content = {"msg_id": None}
         assert self._link is not None
-        said = await self._link.ask("control", "kernelexec_resume_request", content, patience=self._config.budgets.start)
-        told = (said or {}).get("kernelexec")
+        said = await self._link.ask("control", protocol.RESUME_REQUEST, content, patience=self._config.budgets.start)
+        told = (said or {}).get(protocol.METADATA_KEY)
         if not isinstance(told, dict) or told.get("token") != self.token:
             raise KernelConnectionFailed("its launcher does not answer")
         self.names.learn_all(told)

@@ -1,1 +1,1 @@
-"""What runs inside the kernel's process: the standard library and ipykernel only, nothing of the host's side."""
+"""The launcher: all code that runs inside a kernel's process. It imports the standard library and ipykernel only."""

@@ -1,14 +1,12 @@
-"""``python <this directory> -f CONNECTION_FILE`` starts a kernel, also where the rest of kernelexec is not installed.
+"""The launcher's command line: ``python <this directory> ...``, also where the rest of kernelexec is not installed.
 
-``python <this directory> --guard COMMAND...`` starts another kernel's command, and ends it with its owner; with
-``--guard-alone`` instead, where signals are for the guard alone, it hands them on.
-
-``python <this directory> --confined COMMAND...`` confines itself and becomes a command that starts a kernel of ours.
-
-``python <this directory> --forkserver FD MODULE...`` imports the modules and forks kernels for who has the other end of FD;
-``--warden SOCKET -f CONNECTION_FILE`` forks one, and then others for who listens at the socket, in a container.
-
-``python <this directory> --errand DIRECTORY`` does once what a file there says, and ends.
+- ``-f CONNECTION_FILE`` runs a kernel.
+- ``--guard COMMAND...`` runs the command of another kernel and ends it with its owner. With ``--guard-alone`` instead, only
+  the guard gets signals and hands them on to its group.
+- ``--confined COMMAND...`` confines this process and executes a command that starts one of our kernels.
+- ``--forkserver FD MODULE...`` imports the modules and forks kernels on request of the process at the other end of FD.
+- ``--container-init SOCKET -f CONNECTION_FILE`` forks one kernel, and others on request of the process that listens at SOCKET.
+- ``--one-shot DIRECTORY`` does one task that a file in the directory describes, and ends.
 """
 
 from __future__ import annotations
@@ -23,18 +21,20 @@ sys.path[:] = [entry for entry in sys.path if entry != str(here)]
 # The package is found here and not on the path, where its neighbours would hide modules of the standard library.
 package = sys.modules[here.name] = ModuleType(here.name)
 package.__path__ = [str(here)]
+protocol = import_module(f"{here.name}.protocol")
 programs = {
-    "--guard": "guard",
-    "--guard-alone": "guard",
-    "--confined": "exec_confined",
-    "--forkserver": "forkserver",
-    "--warden": "container_init",
-    "--errand": "one_shot",
+    protocol.GUARD_FLAG: "guard",
+    protocol.GUARD_ALONE_FLAG: "guard",
+    protocol.CONFINED_FLAG: "exec_confined",
+    protocol.FORKSERVER_FLAG: "forkserver",
+    protocol.CONTAINER_INIT_FLAG: "container_init",
+    protocol.ONE_SHOT_FLAG: "one_shot",
 }
-chosen = programs.get("".join(sys.argv[1:2]), "app")
-program = import_module(f"{here.name}.launch.{chosen}")
+flag, *arguments = sys.argv[1:] or [""]
+name = programs.get(flag, "app")
+program = import_module(f"{here.name}.launch.{name}")
 
-if chosen == "guard":
-    program.main(sys.argv[2:], alone=sys.argv[1] == "--guard-alone")
+if name == "guard":
+    program.main(arguments, alone=flag == protocol.GUARD_ALONE_FLAG)
 else:
-    program.main(sys.argv[1:] if chosen == "app" else sys.argv[2:])
+    program.main(sys.argv[1:] if name == "app" else arguments)

@@ -1,4 +1,4 @@
-"""Calls of the system for which Python has no function."""
+"""System calls for which Python has no function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """A system call by its number.
+    """Make a system call by its number.
 
     Raises:
         OSError: it failed.
@@ -35,11 +35,11 @@ def capset(header: bytes, sets: bytes) -> None:
     _checked(_libc().capset(header, sets))
 
 
-def _checked(found: int) -> int:
-    if found < 0:
+def _checked(result: int) -> int:
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return found
+    return result
 
 
 @cache

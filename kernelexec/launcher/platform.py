@@ -1,6 +1,6 @@
-"""What differs between systems in the kernel's process, decided in one place: nothing else in here asks which one it is.
+"""Differences between operating systems in the kernel's process. No other module of the launcher asks for the system.
 
-Only Linux has all of it. The owner's side has a module of its own for that: nothing in here imports what is not mounted.
+Only Linux has all features. The driver has a module of its own, since the launcher imports nothing that is not mounted.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ _LIMITS = {
 
 
 def _there(name: str) -> Any:
-    """A module that not every system has; None where this one has not."""
+    """Import a module; return None where this system has none of that name."""
     try:
         return import_module(name)
     except ImportError:
@@ -40,8 +41,8 @@ fcntl, resource, termios = _there("fcntl"), _there("resource"), _there("termios"
 
 
 @dataclass(frozen=True)
-class System:
-    """One system, as far as a kernel can tell it from others."""
+class LauncherPlatform:
+    """Features of one operating system."""
 
     name: str
     shells: tuple[tuple[str, ...], ...]
@@ -66,8 +67,8 @@ class System:
     """Which directory of a virtual environment holds its programs."""
 
     @classmethod
-    def of(cls, platform: str) -> System:
-        """The system that Python calls by that name; one that nobody has looked at is taken for the poorer Unix, macOS."""
+    def of(cls, platform: str) -> LauncherPlatform:
+        """Return the features of a system by Python's name of it; an unknown one is treated as macOS, the poorer Unix."""
         linux, windows = platform == "linux", platform == "win32"
         unix = (("bash", "-c"), ("sh", "-c"))
         return cls(
@@ -86,31 +87,31 @@ class System:
 
 
 #: This machine's.
-HERE = System.of(sys.platform)
+PLATFORM = LauncherPlatform.of(sys.platform)
 #: What ends a program, gentlest first. Windows has no SIGKILL: there SIGTERM is as hard.
 ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def a_shell() -> list[str]:
-    """The shell that runs commands, with the option that a command comes behind."""
-    return list(next((shell for shell in HERE.shells if shutil.which(shell[0])), HERE.shells[-1]))
+def default_shell() -> list[str]:
+    """Return the shell that runs commands, with the option before the command."""
+    return list(next((shell for shell in PLATFORM.shells if shutil.which(shell[0])), PLATFORM.shells[-1]))
 
 
 def signal_group(leader: int, signum: int) -> None:
-    """Signal the process group of a program that was started ``apart``.
+    """Signal the process group of a program that was started with ``apart``.
 
     Raises:
-        OSError: there is none, or it is somebody else's.
+        OSError: there is no such group, or it is another user's.
     """
-    if HERE.signals:
+    if PLATFORM.signals:
         os.killpg(leader, signum)
     else:
         os.kill(leader, _BREAK if signum == signal.SIGINT else signal.SIGTERM)
 
 
 def leads_group() -> bool:
-    """Whether this process leads a process group that can be signalled."""
-    return HERE.signals and os.getpgrp() == os.getpid()
+    """Return whether this process leads a process group that can be signalled."""
+    return PLATFORM.signals and os.getpgrp() == os.getpid()
 
 
 def lower_limit(name: str, value: int) -> None:
@@ -127,7 +128,7 @@ def lower_limit(name: str, value: int) -> None:
 
 
 def cpu_seconds() -> float:
-    """The processor time of this process and of its children that have ended; of this process alone where none is told."""
+    """Return the processor time of this process and, where the system counts it, of its children that have ended."""
     if resource is None:
         return time.process_time()
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -135,5 +136,16 @@ def cpu_seconds() -> float:
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory that this process had; None where nobody counts."""
-    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * HERE.peak_unit_bytes
+    """Return the peak memory of this process; None where the system does not count it."""
+    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PLATFORM.peak_unit_bytes
+
+
+def unread_bytes(fd: int) -> int:
+    """Return how many bytes wait in a pipe; 0 where the system does not say."""
+    if termios is None:
+        return 0
+    try:
+        count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    except OSError:
+        return 0
+    return count

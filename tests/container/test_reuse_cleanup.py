@@ -83,7 +83,7 @@ def test_directories_in_memory_are_cleared_whatever_leads_there(tmp_path: Path) 
 CLEARING = """
 import os, subprocess, sys
 from pathlib import Path
-from kernelexec.launcher.processes.tmpfs_cleanup import clear_memory
+from kernelexec.launcher.processes.tmpfs_cleanup import clear_tmpfs_and_ipc
 
 top = Path(sys.argv[1])
 for name in ("ours", "theirs"):
@@ -95,9 +95,9 @@ for name in ("ours", "theirs"):
 (top / "ours" / "deep").mkdir()
 subprocess.run(["mount", "--bind", top / "theirs", top / "ours" / "deep"], check=True)
 theirs = [(top / "theirs").stat().st_dev]
-print(clear_memory([str(top / "ours"), str(top / "link")], theirs), clear_memory([str(top / "plain")], []))
+print(clear_tmpfs_and_ipc([str(top / "ours"), str(top / "link")], theirs), clear_tmpfs_and_ipc([str(top / "plain")], []))
 print([(top / name / "file").exists() for name in ("ours", "theirs")])
-print(clear_memory([str(top / "ours")], theirs))
+print(clear_tmpfs_and_ipc([str(top / "ours")], theirs))
 print([(top / name / "file").exists() for name in ("ours", "theirs", "ours/deep")])
 """
 

@@ -42,7 +42,7 @@ def process_of(session: Session, pid: int) -> int:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if str((entry / "ns/pid").readlink()) == namespace:
-                lines = (entry / "status").read_text().splitlines()
+                lines = (entry / "status").read_text(errors="replace").splitlines()
                 if next(line.split()[-1] for line in lines if line.startswith("NSpid:")) == str(pid):
                     return int(entry.name)
         except OSError:

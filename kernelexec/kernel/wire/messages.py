@@ -16,9 +16,9 @@ from json.scanner import make_scanner
 from typing import Any
 
 from kernelexec.kernel.wire.zmtp import Multipart
+from kernelexec.launcher import protocol
 from kernelexec.text import json_encoder
 
-_DELIMITER = b"<IDS|MSG>"
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4
 _ENVELOPE_BYTES = 64 * 1024
@@ -78,12 +78,12 @@ class Wire:
             "msg_id": msg_id,
             "msg_type": msg_type,
             "session": self.session,
-            "username": "kernelexec",
+            "username": protocol.OWNER_USERNAME,
             "date": datetime.now(UTC).isoformat(),
             "version": _VERSION,
         }
         parts = [_dump(header), b"{}", b"{}", _dump(content)]
-        return msg_id, [_DELIMITER, self._sign(parts), *parts]
+        return msg_id, [protocol.DELIMITER, self._sign(parts), *parts]
 
     def read(self, multipart: Multipart) -> Message | None:
         """The message in the frames; None where it is to be dropped."""
@@ -100,7 +100,7 @@ class Wire:
         """
         frames = multipart.frames
         try:
-            start = frames.index(_DELIMITER) + 1
+            start = frames.index(protocol.DELIMITER) + 1
             signature, *parts = frames[start : start + 1 + _SIGNED_FRAMES]
             header_part, parent_part, metadata_part, content_part = parts
         except ValueError as exc:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NoReturn
 
-from ..output.truncate import bounded
-from .pristine_modules import Border
+from ..output.truncate import truncate
+from .pristine_modules import PristineModules
 
 #: What tutorials have their cases append to.
 RESULTS = "test_results"
@@ -40,7 +40,7 @@ _EVALUATE, _COROUTINE = eval, inspect.CO_COROUTINE
 
 
 @dataclass
-class Verdict:
+class CaseVerdict:
     """``verdict`` is PASS, FAIL or ERROR; ``line`` is one of the case, or of the code under test."""
 
     verdict: str
@@ -49,7 +49,7 @@ class Verdict:
     line_text: str | None = None
     in_code: bool = False
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """It, in JSON types, with no text longer than a reader can use."""
         return {name: _cut(value, _TOLD_CHARS) if isinstance(value, str) else value for name, value in vars(self).items()}
 
@@ -62,31 +62,31 @@ class _Judged(Exception):
         super().__init__(message)
 
 
-class Judge:
+class CaseRunner:
     """Runs texts in the namespace of the shell, and says how they end; what they do to it stays there."""
 
-    def __init__(self, shell: Any, border: Border) -> None:
-        self._shell, self._namespace, self._border = shell, shell.user_ns, border
+    def __init__(self, shell: Any, modules: PristineModules) -> None:
+        self._shell, self._namespace, self._modules = shell, shell.user_ns, modules
         self._lines: dict[str, list[str]] = {}
         shell.ask_exit = self._exit  # IPython's exit() and quit() only leave a note
 
-    def of_code(self, source: str) -> Verdict:
+    def of_code(self, source: str) -> CaseVerdict:
         """Run the code under test: PASS, or the ERROR that it ends with."""
         try:
             if source.strip():
                 self._perform(self._prepared(source, CODE), CODE)
         except BaseException as exc:
             return self._failure(exc, CODE)
-        return Verdict("PASS")
+        return CaseVerdict("PASS")
 
-    def of_case(self, source: str, name: str) -> Verdict:
+    def of_case(self, source: str, name: str) -> CaseVerdict:
         """Run a case, in whose tracebacks ``name`` stands for its file."""
         self._namespace[RESULTS] = []
         try:
             self._hold(self._prepared(source, name), name)
         except BaseException as exc:
             return self._failure(exc, name)
-        return Verdict("PASS")
+        return CaseVerdict("PASS")
 
     def _prepared(self, source: str, name: str) -> ast.Module:
         """The syntax tree of a text.
@@ -123,7 +123,7 @@ class Judge:
             raise _Judged("ERROR", f"{self._last_line(name)} ended with exit code {code}.", last.lineno)
         if value is None and (appended or own or _called(last.value).startswith(_ASSERTING)):
             return
-        if not self._border.call(operator.truth, value) if alone else _is_false(value):
+        if not self._modules.call(operator.truth, value) if alone else _is_false(value):
             raise _Judged("FAIL", f"{self._last_line(name) if own else ast.unparse(last.value)} is {_shown(value)}")
 
     def _count_results(self) -> int:
@@ -132,13 +132,13 @@ class Judge:
         Raises:
             _Judged: one of them is not true.
         """
-        found = self._namespace.get(RESULTS, [])
-        if isinstance(found, dict):
-            found = found.values()
-        many = isinstance(found, Iterable) and not isinstance(found, str | bytes)
-        results = self._border.call(list, found) if many else [found]
-        truths = [self._border.call(operator.truth, result) for result in results]
-        false = [str(place) for place, truth in enumerate(truths, 1) if not truth]
+        content = self._namespace.get(RESULTS, [])
+        if isinstance(content, dict):
+            content = content.values()
+        many = isinstance(content, Iterable) and not isinstance(content, str | bytes)
+        results = self._modules.call(list, content) if many else [content]
+        truths = [self._modules.call(operator.truth, result) for result in results]
+        false = [str(position) for position, truth in enumerate(truths, 1) if not truth]
         if false:
             raise _Judged("FAIL", f"Of {len(results)} results not true: {', '.join(false)}.")
         return len(results)
@@ -152,14 +152,14 @@ class Judge:
         match node:
             case ast.Compare(left=left, ops=[compared], comparators=[right]) if explain:
                 values = self._evaluated(left, name), self._evaluated(right, name)
-                value = self._border.call(_COMPARED[type(compared)], *values)
-                if not self._border.call(operator.truth, value):
-                    told = [
+                value = self._modules.call(_COMPARED[type(compared)], *values)
+                if not self._modules.call(operator.truth, value):
+                    operands = [
                         f"{ast.unparse(side)} is {_shown(of_side)}"
                         for side, of_side in zip((left, right), values, strict=True)
                         if not isinstance(side, ast.Constant)
                     ]
-                    raise _Judged("FAIL", "; ".join([f"{ast.unparse(node)} does not hold", *told]))
+                    raise _Judged("FAIL", "; ".join([f"{ast.unparse(node)} does not hold", *operands]))
                 return value
             case _:
                 return self._evaluated(node, name)
@@ -168,12 +168,12 @@ class Judge:
         return self._run(compile(ast.Expression(node), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
 
     def _run(self, code: CodeType) -> Any:
-        value = self._border.call(_run, code, self._namespace)
+        value = self._modules.call(_run, code, self._namespace)
         if within := self._shell.failed_within:  # which IPython only shows, as %%capture does
-            name, said = within["ename"], within["evalue"]
+            name, message = within["ename"], within["evalue"]
             if name == "AssertionError":
-                raise _Judged("FAIL", said or "an assertion does not hold")
-            raise _Judged("ERROR", f"{name}: {said}".removesuffix(": "))
+                raise _Judged("FAIL", message or "an assertion does not hold")
+            raise _Judged("ERROR", f"{name}: {message}".removesuffix(": "))
         return value
 
     def _exit(self) -> NoReturn:
@@ -183,24 +183,24 @@ class Judge:
         """What the user wrote where IPython has put something else."""
         return next((line.strip() for line in reversed(self._lines[name]) if not line.isspace()), "")
 
-    def _failure(self, exc: BaseException, name: str) -> Verdict:
+    def _failure(self, exc: BaseException, name: str) -> CaseVerdict:
         """What is said of a text that an exception came out of."""
         if isinstance(exc, _Judged):
-            return self._at(Verdict(exc.verdict, str(exc)), name, exc.line)
+            return self._at(CaseVerdict(exc.verdict, str(exc)), name, exc.line)
         if isinstance(exc, AssertionError) and name != CODE:
-            found = self._placed(Verdict("FAIL", bounded(exc)), exc, name)
-            said = None if (found.line_text or "%%").startswith("%%") else found.line_text
-            found.message = found.message or f"{said or 'an assertion'} does not hold"
-            return found
+            outcome = self._placed(CaseVerdict("FAIL", truncate(exc)), exc, name)
+            source = None if (outcome.line_text or "%%").startswith("%%") else outcome.line_text
+            outcome.message = outcome.message or f"{source or 'an assertion'} does not hold"
+            return outcome
         if isinstance(exc, SystemExit):
             how = "" if exc.code is None else f", with {_shown(exc.code)}"
-            return self._placed(Verdict("ERROR", f"It exits{how}."), exc, name)
-        found = Verdict("ERROR", f"{type(exc).__name__}: {bounded(exc)}".removesuffix(": "))
+            return self._placed(CaseVerdict("ERROR", f"It exits{how}."), exc, name)
+        outcome = CaseVerdict("ERROR", f"{type(exc).__name__}: {truncate(exc)}".removesuffix(": "))
         if isinstance(exc, SyntaxError) and exc.filename in (name, CODE):
-            return self._at(found, exc.filename, exc.lineno)
-        return self._placed(found, exc, name)
+            return self._at(outcome, exc.filename, exc.lineno)
+        return self._placed(outcome, exc, name)
 
-    def _placed(self, found: Verdict, exc: BaseException, name: str) -> Verdict:
+    def _placed(self, outcome: CaseVerdict, exc: BaseException, name: str) -> CaseVerdict:
         """With the innermost line of the case's, or else of the code's, that the exception came by."""
         file, line, body, trace = name, 0, 0, exc.__traceback__
         while trace is not None:
@@ -212,12 +212,12 @@ class Judge:
             elif at in _TIMED and body:
                 line = body + number
             trace = trace.tb_next
-        return self._at(found, file, line)
+        return self._at(outcome, file, line)
 
-    def _at(self, found: Verdict, file: str, line: int | None) -> Verdict:
+    def _at(self, outcome: CaseVerdict, file: str, line: int | None) -> CaseVerdict:
         if line:
-            found.line, found.line_text, found.in_code = line, self._line(file, line) or None, file == CODE
-        return found
+            outcome.line, outcome.line_text, outcome.in_code = line, self._line(file, line) or None, file == CODE
+        return outcome
 
     def _line(self, file: str, line: int) -> str:
         return "".join(self._lines.get(file, [])[line - 1 : line]).strip() if line > 0 else ""

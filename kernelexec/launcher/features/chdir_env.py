@@ -1,4 +1,4 @@
-"""How an idle kernel comes to be its session's: in another directory, with another environment."""
+"""The move of an idle kernel to its session: to another directory, with another environment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 
-def enter(content: Mapping[str, Any], visited: list[Path]) -> dict[str, Any]:
-    """Go to ``cwd``, the first of the directories that were ``visited``, and change the ``environment``: the reply.
+def relocate(content: Mapping[str, Any], visited: list[Path]) -> dict[str, Any]:
+    """Change to ``cwd``, the new first entry of ``visited``, and change the ``environment``; return the reply.
 
-    A variable that is to be None is removed. Nothing changes where the directory cannot be entered.
+    A variable with the value None is removed. Nothing changes if the directory cannot be entered.
     """
     try:
         os.chdir(content["cwd"])

@@ -1,7 +1,4 @@
-"""How much memory is left: the kernel's control group is read, and the biggest variables are named while there is still time.
-
-Nothing here runs, and no thread is started, where no limit is set.
-"""
+"""Memory of the kernel's control group, and the biggest variables before it is used up. No thread runs without a limit."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from ..protocol import MemoryReport
 
 _BASES = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 _GROUPS = Path("/proc/self/cgroup")
@@ -28,60 +26,62 @@ _STEP = 1 / 16
 TICK_SECONDS = 0.5
 
 
-class Group:
-    """One control group, as far as it says how much memory is used."""
+class CGroup:
+    """Memory counters of one control group."""
 
-    def __init__(self, place: Path, files: tuple[str, str, str, str]) -> None:
+    def __init__(self, directory: Path, files: tuple[str, str, str, str]) -> None:
         usage, limit, events, self._idle = files
         self._usage, self._limit, self._events, self._stat = (
-            str(place / name) for name in (usage, limit, events, "memory.stat")
+            str(directory / name) for name in (usage, limit, events, "memory.stat")
         )
 
     def limit(self) -> int | None:
-        """In bytes; None where there is none."""
-        said = _read(self._limit)
-        return int(said) if said.isdigit() and int(said) < _NO_LIMIT else None
+        """Return the limit in bytes; None without one."""
+        content = _read(self._limit)
+        return int(content) if content.isdigit() and int(content) < _NO_LIMIT else None
 
     def used(self, limit: int) -> int:
-        """What is used and cannot be taken back, in bytes. Below the mark what can be is not told apart: that costs a read."""
-        said = _read(self._usage)
-        used = int(said) if said.isdigit() else 0
+        """Return used bytes; above the mark without reclaimable ones, which cost another read."""
+        content = _read(self._usage)
+        used = int(content) if content.isdigit() else 0
         return used if used < limit * _HIGH else max(0, used - _word(_read(self._stat), self._idle))
 
     def kills(self) -> int:
-        """How many of its processes have been killed for want of memory."""
+        """Return the number of processes that were killed for want of memory."""
         return _word(_read(self._events), "oom_kill")
 
 
-def own_group() -> Group | None:
-    """The innermost group of this process that has a limit; None where none has."""
+def find_limited_cgroup() -> CGroup | None:
+    """Return the innermost group of this process that has a limit; None without one."""
     for base, files in zip(_BASES, _FILES, strict=True):
         if (base / "memory.stat").exists() or (base / "cgroup.procs").exists():
-            for place in _places(base):
-                group = Group(place, files)
+            for directory in _places(base):
+                group = CGroup(directory, files)
                 if group.limit() is not None:
                     return group
     return None
 
 
 def _places(base: Path) -> list[Path]:
-    """The directories of this process's group and of those around it, as they can be seen from here."""
+    """Return the visible directories of this process's group and the groups around it."""
     name = ""
     for line in _read(str(_GROUPS)).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == ("" if base == _BASES[1] else "memory"):
             name = path.lstrip("/")
     inner = base / name
-    return [place for place in (inner, *inner.parents) if place.is_relative_to(base) and place.is_dir()]
+    return [directory for directory in (inner, *inner.parents) if directory.is_relative_to(base) and directory.is_dir()]
 
 
-class Gauge:
-    """Looks at the group after each cell and, by a thread that sleeps while no cell runs, during one.
+class MemoryMonitor:
+    """A monitor that reads the group after each cell and, by a thread that sleeps between cells, during one.
 
-    ``biggest`` names the biggest variables, ``say`` tells the owner in mid-cell.
+    ``biggest`` lists the biggest variables, ``say`` reports to the owner while a cell runs.
     """
 
-    def __init__(self, group: Group | None, biggest: Callable[[], list[tuple[str, int]]], say: Callable[[Any], None]) -> None:
+    def __init__(
+        self, group: CGroup | None, biggest: Callable[[], list[tuple[str, int]]], say: Callable[[MemoryReport], None]
+    ) -> None:
         self._group = group
         self._biggest = biggest
         self._say = say
@@ -97,14 +97,14 @@ class Gauge:
             threading.Thread(target=self._watch, name="memory", daemon=True).start()
 
     def begin_cell(self) -> None:
-        """Look at the memory every now and then from here on. The thread is awake anyway if the last cell was just now."""
+        """Start looking at the memory; the thread is still awake if the last cell has just ended."""
         self._running = True
         if self._sleeps:
             self._sleeps = False
             self._wake.release()
 
-    def end_cell(self) -> dict[str, Any] | None:
-        """What is used now, and by what; None where there is no limit."""
+    def end_cell(self) -> MemoryReport | None:
+        """Return the report of this cell; None without a limit."""
         self._running = False
         with suppress(Exception):  # what a group says is anybody's guess, and must cost no reply
             return self._look()
@@ -127,11 +127,15 @@ class Gauge:
 
     def _look_within(self) -> None:
         high, kills, listed = self._was_high, self._kills, self._listed
-        told = self._look()
-        if told is not None and self._running and (listed != self._listed or high != told["high"] or kills != told["kills"]):
-            self._say(told)
+        report = self._look()
+        if (
+            report is not None
+            and self._running
+            and (listed != self._listed or high != report["high"] or kills != report["kills"])
+        ):
+            self._say(report)
 
-    def _look(self) -> dict[str, Any] | None:
+    def _look(self) -> MemoryReport | None:
         limit = self._group.limit() if self._group is not None else None
         if self._group is None or limit is None:
             return None
@@ -152,7 +156,7 @@ def _read(path: str) -> str:
 
 
 def _word(text: str, name: str) -> int:
-    """The number behind a word at the beginning of a line; 0 where there is none."""
+    """Return the number behind a word at the beginning of a line; 0 without one."""
     for line in text.splitlines():
         word, _, number = line.partition(" ")
         if word == name and number.isdigit():

@@ -1,4 +1,4 @@
-"""What can be imported: a virtual environment's packages behind the interpreter's own, and which distributions there are."""
+"""Importable packages: a virtual environment's behind the interpreter's own, and installed distributions."""
 
 from __future__ import annotations
 
@@ -21,48 +21,50 @@ _served: dict[str, set[str]] = {}
 
 
 def site_packages(venv: str) -> str:
-    """Where a virtual environment has the packages of this interpreter's version, if it has any."""
+    """Return the directory of a virtual environment's packages for this interpreter's version."""
     return str(sysconfig.get_path("purelib", "venv", {"base": venv, "platbase": venv}))
 
 
-def served(venv: str) -> str:
-    """Have a virtual environment's packages be imported, where its Python is of this version; in which way they are.
+def activate_packages(venv: str) -> str:
+    """Make a virtual environment's packages importable if its Python has this version.
 
-    They stand behind the interpreter's own: what that has itself stays what it was, and so does the kernel. ``.pth`` files
-    count, as ever; one that came since is read when this is called again.
+    Return ``packages``, or ``commands`` if only commands find them, or ``interpreter`` if they are this interpreter's own.
+
+    They follow the interpreter's own packages, so the kernel stays as it is. ``.pth`` files count; a new one is read at the
+    next call.
     """
     if os.path.realpath(venv) == os.path.realpath(sys.prefix):
         return "interpreter"
-    place = site_packages(venv)
-    if not os.path.isdir(place):  # noqa: PTH112 - text in, text out
+    directory = site_packages(venv)
+    if not os.path.isdir(directory):  # noqa: PTH112 - text in, text out
         return "commands"
-    known = _served.get(place)
-    names = {name for name in os.listdir(place) if name.endswith(".pth")}  # noqa: PTH208 - names only
-    if known is None or place not in sys.path:
-        site.addsitedir(place)
+    known = _served.get(directory)
+    names = {name for name in os.listdir(directory) if name.endswith(".pth")}  # noqa: PTH208 - names only
+    if known is None or directory not in sys.path:
+        site.addsitedir(directory)
     else:
         for name in sorted(names - known):
-            site.addpackage(place, name, None)
-    _served[place] = names
+            site.addpackage(directory, name, None)
+    _served[directory] = names
     importlib.invalidate_caches()
     return "packages"
 
 
 def distributions(paths: Iterable[Any]) -> dict[str, str]:
-    """Names and versions of what is installed in these directories, the first of each name, as their records are called.
+    """Return names and versions of the distributions in directories, the first of each name, by the names of their records.
 
-    No file is opened and nothing of the user's runs: what cells have put on the path may be anything.
+    No file is opened and no user code runs: cells can put any value on the path.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     until = time.monotonic() + _LOOK_SECONDS
     for path in list(paths):
         if type(path) is not str or time.monotonic() > until:
             continue
         with suppress(OSError, ValueError), os.scandir(path or ".") as entries:
             for entry in entries:
-                if len(found) < _MOST and (said := _named(entry.name)) is not None:
-                    found.setdefault(*said)
-    return dict(sorted(found.items()))
+                if len(versions) < _MOST and (named := _named(entry.name)) is not None:
+                    versions.setdefault(*named)
+    return dict(sorted(versions.items()))
 
 
 def _named(record: str) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
-"""The border between our code and the user's where both run in one process: each has names of its own.
+"""Modules of the standard library as the kernel found them, for code of ours that runs beside user code in one process.
 
-What a test's code puts into modules (a clock that stands still, a ``len`` of its own) is there for it and its cases, and is not
-there for what judges them.
+Changes that a test's code makes to modules (a clock that stands still, a ``len`` of its own) count for that code and its cases
+only, not for the code that judges them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable
 from os import _exit, getpid
 from typing import Any
 
-#: Names as they were when the kernel began, of modules that we use and that the user's code may have changed.
+#: Original names of modules that our code uses and user code may change.
 _SHARED = [(vars(module), vars(module).copy()) for module in (builtins, io, json, os, select, signal, time)]
 
-Names = list[dict[str, Any]]
+ModuleNames = list[dict[str, Any]]
 
 
-def take_names() -> Names:
-    """Have those names back for our own code; what was there instead."""
+def restore_originals() -> ModuleNames:
+    """Restore the original names for our own code; return the user's."""
     theirs = []
     for names, ours in _SHARED:
         theirs.append(names.copy())
@@ -32,39 +32,39 @@ def take_names() -> Names:
     return theirs
 
 
-def give_names(theirs: Names) -> None:
-    """Have the user's instead: what ``take_names`` gave."""
+def reinstate_changes(theirs: ModuleNames) -> None:
+    """Put the user's names back, which ``restore_originals`` returned."""
     for (names, _), wanted in list(zip(_SHARED, theirs, strict=True)):  # a list first: these are names too
         names.update(wanted)
         for name in [name for name in names if name not in wanted]:
             del names[name]
 
 
-class Border:
-    """Between our code and the user's in this process: each has its own names, and a child forked over there ends there."""
+class PristineModules:
+    """Calls of user code with the user's names; a child that user code forks ends there."""
 
-    def __init__(self, theirs: Names) -> None:
+    def __init__(self, theirs: ModuleNames) -> None:
         self.theirs, self._pid = theirs, getpid()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function of the user's gives."""
-        give_names(self.theirs)
+        """Call a function of the user's and return its value."""
+        reinstate_changes(self.theirs)
         try:
             value = function(*arguments)
         except BaseException as exc:
-            self.theirs = take_names()
-            self.keep_out(exc)
+            self.theirs = restore_originals()
+            self.exit_if_forked(exc)
             raise
-        self.theirs = take_names()
-        self.keep_out()
+        self.theirs = restore_originals()
+        self.exit_if_forked()
         return value
 
-    def settle(self) -> None:
-        """Mean this process, which we have forked, from now on."""
+    def adopt_process(self) -> None:
+        """Adopt this process, which our code has forked."""
         self._pid = getpid()
 
-    def keep_out(self, exc: BaseException | None = None) -> None:
-        """End here unless this is the process that is meant: a child that the user's code forked."""
+    def exit_if_forked(self, exc: BaseException | None = None) -> None:
+        """Exit if this process is a child that user code forked."""
         if getpid() != self._pid:
             code = exc.code if isinstance(exc, SystemExit) else exc and 1
             _exit(code & 0xFF if isinstance(code, int) else int(code is not None))

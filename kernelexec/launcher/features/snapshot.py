@@ -69,29 +69,29 @@ def save(
     if names is None:
         users = (name for name in list(variables) if isinstance(name, str) and not name.startswith("_") and name not in hidden)
         names = sorted(users)[:_VARIABLES]
-    place = Path(directory)
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    limit_bytes = max(0, limit_bytes - _used_bytes(place.parent))
-    place.mkdir(mode=0o700)
+    target = Path(directory)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    limit_bytes = max(0, limit_bytes - _used_bytes(target.parent))
+    target.mkdir(mode=0o700)
     saved: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     try:
         for number, name in enumerate(names):
             missing: dict[str, Any] = {"name": name, "why": "there is no variable of that name", "defined": False}
-            said = _save(name, variables[name], place / f"{number}.pickle", limit_bytes) if name in variables else missing
-            (left_out if "why" in said else saved).append(said)
-            limit_bytes -= said.get("size_bytes", 0)
+            outcome = _save(name, variables[name], target / f"{number}.pickle", limit_bytes) if name in variables else missing
+            (left_out if "why" in outcome else saved).append(outcome)
+            limit_bytes -= outcome.get("size_bytes", 0)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
         raise
     return {"saved": saved, "left_out": left_out}
 
 
-def _used_bytes(place: Path) -> int:
+def _used_bytes(target: Path) -> int:
     """What the snapshots of a workspace hold together; links are not followed."""
     total = 0
     with suppress(OSError):
-        for directory in os.scandir(place):
+        for directory in os.scandir(target):
             if directory.is_dir(follow_symlinks=False):
                 with suppress(OSError):
                     total += sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(directory))
@@ -107,8 +107,8 @@ def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]
             pickle.Pickler(file, protocol=5).dump(value)
         temporary.replace(path)
     except _NoRoom:
-        why = f"there is no room: {limit_bytes} bytes are left of what snapshots may hold; delete older ones"
-        return _dropped(temporary, name, why)
+        reason = f"there is no room: {limit_bytes} bytes are left of what snapshots may hold; delete older ones"
+        return _dropped(temporary, name, reason)
     except Exception as exc:  # what a stranger's __reduce__ raises may be anything
         return _dropped(temporary, name, f"it cannot be pickled: {_said(exc)}")
     return {
@@ -121,13 +121,13 @@ def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]
     }
 
 
-def _dropped(temporary: Path, name: str, why: str) -> dict[str, Any]:
+def _dropped(temporary: Path, name: str, reason: str) -> dict[str, Any]:
     temporary.unlink(missing_ok=True)
-    return {"name": name, "why": why, "defined": False}
+    return {"name": name, "why": reason, "defined": False}
 
 
 def load(variables: dict[str, Any], directory: str, files: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """Load (name, file, sha256) from a snapshot's directory; what fails leaves its variable as it is, and is said."""
+    """Load variables from files of (name, file, sha256). A variable whose file fails stays as it is."""
     back, missing = [], []
     for name, file, digest in files:
         try:
@@ -142,11 +142,11 @@ def load(variables: dict[str, Any], directory: str, files: list[tuple[str, str, 
 
 
 def _load(path: Path, digest: str) -> Any:
-    found = hashlib.sha256()
+    digester = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
-            found.update(chunk)
-        if found.hexdigest() != digest:
+            digester.update(chunk)
+        if digester.hexdigest() != digest:
             raise ValueError("its file is not what was saved")
         file.seek(0)
         return pickle.load(file)  # noqa: S301 - in the kernel, where the user's code runs anyway

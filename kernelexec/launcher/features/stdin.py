@@ -1,4 +1,4 @@
-"""What a cell asks for by `input()` or `getpass()`, where its owner lets it ask: the owner is told, and its word waited for."""
+"""``input()`` and ``getpass()`` of cells, which the kernel's owner answers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from ..processes import fork_flag
 
 
-class Questions:
-    """Asks, by ``tell``, and waits for what ``answer`` is told; an interrupt ends the waiting, as a new owner does."""
+class InputRequests:
+    """Questions to the owner: ``ask`` sends one by ``tell`` and waits for ``answer`` or an interrupt."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], Any]) -> None:
         self._tell = tell
         self._waiting: dict[str, _Answer] = {}
 
     def ask(self, prompt: str, *, password: bool) -> str:
-        """What was answered.
+        """Return the answer.
 
         Raises:
-            EOFError: nothing was, with the reason.
+            EOFError: there is no answer; the message has the reason.
         """
         __tracebackhide__ = True
         if fork_flag.forked:
@@ -31,24 +31,24 @@ class Questions:
         self._waiting[name] = answer
         try:
             self._tell({"name": name, "prompt": prompt, "password": password})
-            answer.given.wait()
+            answer.answered.wait()
         finally:
             del self._waiting[name]
         if answer.text is None:
-            raise EOFError(answer.why)
+            raise EOFError(answer.reason)
         return answer.text
 
-    def answer(self, name: object, text: object, why: object) -> None:
-        """The answer to the question of that name; None is none, and why."""
+    def answer(self, name: object, text: object, reason: object) -> None:
+        """Take the answer to the question of a name: a text, or None and a reason."""
         waiting = self._waiting.get(name) if isinstance(name, str) else None
         if waiting is not None:
             waiting.text = text if isinstance(text, str) else None
-            waiting.why = str(why)
-            waiting.given.set()
+            waiting.reason = str(reason)
+            waiting.answered.set()
 
 
 class _Answer:
     def __init__(self) -> None:
-        self.given = threading.Event()
+        self.answered = threading.Event()
         self.text: str | None = None
-        self.why = ""
+        self.reason = ""

@@ -1,7 +1,7 @@
-"""What the user's variables are, told without running any code of theirs: it is asked for in the thread that serves interrupts.
+"""Descriptions of the user's variables, without running user code: the thread that serves interrupts makes them.
 
 Only values whose exact type is built in are looked into: a class of the user's may hang in its ``__repr__``, ``__len__`` or
-``__class__``, its metaclass in ``__hash__`` or ``__name__``. Of everything else the type is told.
+``__class__``, its metaclass in ``__hash__`` or ``__name__``. Of other values only the type is described.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 _ITEMS, _DEPTH, _TRIES = 6, 3, 3
 _TEXT_CHARS, _INNER_CHARS, _NAME_CHARS = 200, 40, 100
 _COLUMNS, _COLUMNS_LOOKED_AT = 8, 1000
-#: How long the values of one request are looked into, in seconds; of what is left then only the types are told.
+#: Seconds for the values of one request; of later values only the types are described.
 _LOOK_SECONDS = 0.25
 _BIG_BITS = 1024
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no class that was made in Python has it
@@ -39,7 +39,7 @@ _NUMPY_KINDS = {
 
 @dataclass
 class _Seen:
-    """What is told of one value."""
+    """Description of one value."""
 
     type: str
     shape: tuple[int, ...] | None = None
@@ -50,16 +50,16 @@ class _Seen:
 def listing(names: Iterable[str], namespace: Mapping[str, Any], limit: int) -> dict[str, Any]:
     """The variables of these names, ``limit`` of them in the order of their names, and how many there are in all."""
     every = sorted(names)
-    found = _found(every[:limit], namespace)
+    matches = _found(every[:limit], namespace)
     until = time.monotonic() + _LOOK_SECONDS
-    told = []
+    described = []
     for name in every[:limit]:
         with suppress(KeyError):  # deleted meanwhile
-            seen = _see(found[name], look=time.monotonic() < until)
+            seen = _see(matches[name], look=time.monotonic() < until)
             shape = None if seen.shape is None else list(seen.shape)
             text = _cut(seen.text, _TEXT_CHARS)
-            told.append({"name": name, "type": seen.type, "shape": shape, "size_bytes": seen.size_bytes, "text": text})
-    return {"status": "ok", "variables": told, "total": len(every)}
+            described.append({"name": name, "type": seen.type, "shape": shape, "size_bytes": seen.size_bytes, "text": text})
+    return {"status": "ok", "variables": described, "total": len(every)}
 
 
 def _found(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]:

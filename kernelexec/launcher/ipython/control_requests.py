@@ -1,120 +1,161 @@
-"""What the control thread of a kernel serves for its owner, also while a cell runs and when nothing else answers."""
+"""Requests of the kernel's owner that the control thread answers, also while a cell runs."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from .. import protocol
 from ..features import variables
-from ..features.chdir_env import enter
-from ..features.stdin import Questions
-from ..output.crash_buffer import LastWords
-from ..owner import Lease, Order
+from ..features.chdir_env import relocate
+from ..features.stdin import InputRequests
+from ..features.user_namespace import NameChanges
+from ..output.crash_buffer import CrashBuffer
+from ..output.iopub import Publisher
+from ..owner import OwnerLease
 from ..processes import tree
 from ..processes.background import Jobs
-from ..processes.exec_audit import Watch
+from ..processes.exec_audit import ExecAudit
+from ..protocol import LaunchOptions
 
-NAMES, _NAMES_IN_ALL = 1000, 10_000
+_RESUMED_NAMES_MAX = 10_000
 VARIABLES_MAX = 1000
-#: The requests, by the middle of their names.
-SERVED = ("cancel", "enter", "environment", "input", "jobs", "kill", "lease", "resume", "variables", "verdict")
+
+Handler = Callable[[Any, Any, Mapping[str, Any]], None]
 
 
-class Served:
-    """The part of a kernel that answers them. ``iopub_thread``, ``session`` and ``shell`` are ipykernel's."""
+@dataclass
+class RunningCell:
+    """The task of an async cell and the loop that runs it."""
 
-    iopub_thread: Any
-    iopub_socket: Any
+    task: asyncio.Future[Any] | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def cancel(self) -> bool:
+        """Cancel the cell from another thread; return whether it was running."""
+        if self.task is None or self.loop is None or self.task.done():
+            return False
+        self.loop.call_soon_threadsafe(self.task.cancel)
+        return True
+
+
+@dataclass(frozen=True)
+class KernelContext:
+    """Parts of a kernel that requests need; ``session``, ``shell``, ``iopub_socket`` and ``get_parent`` are ipykernel's."""
+
+    options: LaunchOptions
+    lease: OwnerLease | None
     session: Any
     shell: Any
-    order: Order
-    lease: Lease | None
-    _cell_loop: asyncio.AbstractEventLoop | None
-    _cell_task: asyncio.Future[Any] | None
-    _jobs: Jobs
-    _known_names: set[str]
-    _questions: Questions
-    _watch: Watch
-    _words: LastWords
-    get_parent: Any
-    _names: Any
-    _tape: Any
+    publisher: Publisher
+    iopub_socket: Any
+    get_parent: Callable[[str], dict[str, Any]]
+    names: NameChanges
+    crash_buffer: CrashBuffer
+    cell: RunningCell = field(default_factory=RunningCell)
 
-    async def cancel_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Cancel the top-level await of the running cell. Served by the control thread, so it works when nothing else does."""
-        task, loop = self._cell_task, self._cell_loop
-        waiting = task is not None and loop is not None and not task.done()
-        if waiting and task is not None and loop is not None:
-            loop.call_soon_threadsafe(task.cancel)
-        self.session.send(stream, "kernelexec_cancel_reply", {"status": "ok", "cancelled": waiting}, parent, ident)
+    def tell_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
+        """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""
+        parent = {"header": header or self.crash_buffer.header}
+        self.session.send(self.iopub_socket, msg_type, {**content, "token": self.options.token}, parent)
 
-    def kill_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Kill all that this kernel started, for an owner who cannot see it."""
+
+class ControlRequests:
+    """Handlers of the owner's requests, by message type in ``handlers``. Each runs in the control thread."""
+
+    def __init__(self, context: KernelContext) -> None:
+        self.audit = ExecAudit(self._ask_about_program)
+        self.input_requests = InputRequests(partial(context.tell_owner, protocol.INPUT))
+        self._context = context
+        self._jobs = Jobs()
+        self.handlers: dict[str, Handler] = {
+            protocol.LEASE_REQUEST: self._renew_lease,
+            protocol.VERDICT_REQUEST: self._take_verdict,
+            protocol.INPUT_REQUEST: self._take_input,
+            protocol.RESUME_REQUEST: self._resume,
+        }
+        answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            protocol.CANCEL_REQUEST: self._cancel,
+            protocol.ENTER_REQUEST: self._relocate,
+            protocol.ENVIRONMENT_REQUEST: self._describe_environment,
+            protocol.JOBS_REQUEST: self._handle_job,
+            protocol.KILL_REQUEST: self._kill,
+            protocol.VARIABLES_REQUEST: self._list_variables,
+        }
+        self.handlers |= {request: partial(self._reply, request, answer) for request, answer in answers.items()}
+
+    def _reply(
+        self,
+        request: str,
+        answer: Callable[[dict[str, Any]], dict[str, Any]],
+        stream: Any,
+        ident: Any,
+        parent: Mapping[str, Any],
+    ) -> None:
+        self._context.session.send(stream, protocol.reply_type(request), answer(parent["content"]), parent, ident)
+
+    def _cancel(self, _content: dict[str, Any]) -> dict[str, Any]:
+        """Cancel the top-level await of the running cell."""
+        return {"status": "ok", "cancelled": self._context.cell.cancel()}
+
+    def _kill(self, _content: dict[str, Any]) -> dict[str, Any]:
+        """Kill all processes that this kernel started, for an owner that cannot see them."""
         tree.kill_descendants()
-        self.session.send(stream, "kernelexec_kill_reply", {"status": "ok"}, parent, ident)
+        return {"status": "ok"}
 
-    def jobs_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Start, tell of or end commands that run beside the cells. Served by the control thread."""
-        reply = self._jobs.answer(parent["content"], self.shell.place_of_command)
-        self.session.send(stream, "kernelexec_jobs_reply", reply, parent, ident)
+    def _handle_job(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Start, describe or end commands that run beside the cells."""
+        return self._jobs.answer(content, self._context.shell.command_environment)
 
-    def _ask_about(self, said: dict[str, Any]) -> None:
-        header = self.get_parent("shell").get("header") or self._words.header
-        self.session.send(self.iopub_socket, "kernelexec_program", said | {"token": self.order.token}, {"header": header})
+    def _relocate(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Change directory and environment before the first cell."""
+        reply = relocate(content, self._context.shell.user_ns.get("_dh", []))
+        self._context.shell.programs.set_home()
+        return reply
 
-    def verdict_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
-        """Hear whether a program may start. There is no reply."""
-        self._watch.answer(parent["content"].get("name"), parent["content"].get("refused"))
-
-    def _tell_question(self, said: dict[str, Any]) -> None:
-        header = self._words.header
-        self.session.send(self.iopub_socket, "kernelexec_input", said | {"token": self.order.token}, {"header": header})
-
-    def input_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
-        """Hear what was answered to a cell that asked. There is no reply."""
-        said = parent["content"]
-        self._questions.answer(said.get("name"), said.get("text"), said.get("why"))
-
-    def enter_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Be at home in another directory, with another environment, before the first cell. Served by the control thread."""
-        reply = enter(parent["content"], self.shell.user_ns.get("_dh", []))
-        self.shell.programs.be_at_home()
-        self.session.send(stream, "kernelexec_enter_reply", reply, parent, ident)
-
-    def variables_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Tell the user's variables. Served by the control thread, so it works while a cell runs."""
-        content = parent["content"]
+    def _list_variables(self, content: dict[str, Any]) -> dict[str, Any]:
         wanted, limit = content.get("names"), content.get("limit")
-        names = self._names()
+        names = self._context.names.current()
         if isinstance(wanted, list):
             names &= {name for name in wanted if isinstance(name, str)}
         limit = min(limit, VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else VARIABLES_MAX
-        told = variables.listing(names, self.shell.user_ns, limit)
-        self.session.send(stream, "kernelexec_variables_reply", told, parent, ident)
+        return variables.listing(names, self._context.shell.user_ns, limit)
 
-    def environment_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Tell the interpreter, what commands and cells find, and what is installed. Served by the control thread."""
-        self.session.send(stream, "kernelexec_environment_reply", self.shell.programs.listing(), parent, ident)
+    def _describe_environment(self, _content: dict[str, Any]) -> dict[str, Any]:
+        """Describe the interpreter, the programs and packages that commands and cells find."""
+        description: dict[str, Any] = self._context.shell.programs.listing()
+        return description
 
-    def resume_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Publish anew what the newest cell did, for a new owner, if it is the one asked for; for none, tell all names.
+    def _ask_about_program(self, question: dict[str, Any]) -> None:
+        self._context.tell_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))
 
-        From then on replies tell how the names differ from those. Served by the control thread, so it works while a cell runs.
+    def _take_verdict(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
+        self.audit.answer(parent["content"].get("name"), parent["content"].get("refused"))
+
+    def _take_input(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
+        content = parent["content"]
+        self.input_requests.answer(content.get("name"), content.get("text"), content.get("why"))
+
+    def _resume(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        """Publish the newest cell's messages again for a new owner that asks for this cell; for no cell, list all names.
+
+        Replies of later cells name the changes since that list.
         """
         msg_id = parent["content"].get("msg_id")
-        tape = self._tape(msg_id)
-        said: dict[str, Any] = {"token": self.order.token}
+        published = self._context.publisher.messages_of(msg_id)
+        entry: dict[str, Any] = {"token": self._context.options.token}
         if msg_id is None:
-            names = self._known_names = self._names()
-            said |= {"names_added": sorted(names)[:_NAMES_IN_ALL], "names_count": len(names)}
-        content = {"status": "ok", "known": tape is not None, "kernelexec": said}
-        self.session.send(stream, "kernelexec_resume_reply", content, parent, ident)
-        if tape is not None:
-            self.iopub_thread.schedule(partial(self.iopub_thread.replay, tape, parent))
+            names = self._context.names.report()
+            entry |= {"names_added": sorted(names)[:_RESUMED_NAMES_MAX], "names_count": len(names)}
+        content = {"status": "ok", "known": published is not None, protocol.METADATA_KEY: entry}
+        self._context.session.send(stream, protocol.reply_type(protocol.RESUME_REQUEST), content, parent, ident)
+        if published is not None:
+            self._context.publisher.schedule(partial(self._context.publisher.replay, published, parent))
 
-    def lease_request(self, _stream: Any, _ident: Any, parent: Any) -> None:
-        """The owner lives, and says how long that may be believed. There is no reply: nobody waits for one."""
+    def _renew_lease(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
         seconds = parent["content"].get("seconds")
-        if self.lease is not None and isinstance(seconds, int | float):
-            self.lease.renew(seconds)
+        if self._context.lease is not None and isinstance(seconds, int | float):
+            self._context.lease.renew(seconds)

@@ -1,4 +1,4 @@
-"""When SIGINT raises: where the user's code runs, and nowhere else."""
+"""Handling of SIGINT, which raises only while user code runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _set: Any = _signal.signal
 _get: Any = _signal.getsignal
 _SIGINT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
 
-#: How long completing or inspecting a name may take, in seconds: it runs where cells run, and the next cell waits for it.
+#: Seconds for a completion or inspection, for which the next cell waits.
 _LOOK_SECONDS = 3.0
 
 
-def interruptible() -> _Handling:
-    """SIGINT raises KeyboardInterrupt in here, and is ignored again after; the same for children that are started here.
+def allow_interrupts() -> _InterruptHandler:
+    """Have SIGINT raise KeyboardInterrupt within the block, also in child processes, and ignore it afterwards.
 
-    Where an exception comes out of it, the end itself may have been interrupted: see ``ignore_interrupts``.
+    After an exception the end of the block itself may have been interrupted: see ``ignore_interrupts``.
     """
-    return _Handling(signal.default_int_handler, _IGNORE)
+    return _InterruptHandler(signal.default_int_handler, _IGNORE)
 
 
-def cancelling(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyncio.Task[Any]]) -> _Handling:
-    """SIGINT ends, in here, an async cell wherever it is; whoever enters waits for it. ``spared`` tasks are not disturbed.
+def cancel_on_interrupt(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyncio.Task[Any]]) -> _InterruptHandler:
+    """Have SIGINT end an async cell, for which the caller waits within the block; ``spared`` tasks are not disturbed.
 
     It raises only where a task's own code runs: asyncio's, which runs between, would lose the task or the loop. Nothing may
     raise KeyboardInterrupt out of the cell's task: ``entry``, its outermost code, sees to that, and is not interrupted itself.
@@ -46,11 +46,11 @@ def cancelling(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyn
         if runs and current is not cell and current not in spared:
             raise asyncio.CancelledError
 
-    return _Handling(on_signal, _get(_SIGINT))
+    return _InterruptHandler(on_signal, _get(_SIGINT))
 
 
 def ignore_interrupts() -> None:
-    """SIGINT does nothing any more. One that has just come is raised, by what is to change its handler, before it changes."""
+    """Ignore SIGINT. A signal that has just arrived raises here, before the handler changes."""
     try:
         _set(_SIGINT, _IGNORE)
     except BaseException:
@@ -58,8 +58,8 @@ def ignore_interrupts() -> None:
         raise
 
 
-class _Handling:
-    """A handler of SIGINT for a while. It is no generator: one whose end is interrupted would go on when it is forgotten."""
+class _InterruptHandler:
+    """A handler of SIGINT within a block; no generator, since an interrupted generator would go on when it is collected."""
 
     def __init__(self, handler: _Handler, after: _Handler) -> None:
         self._handler, self._after = handler, after
@@ -75,12 +75,12 @@ class _Handling:
             raise
 
 
-def looked(look: Callable[[], Any], nothing: dict[str, Any]) -> Any:
-    """What a look at the user's objects gives; nothing where it fails, or does not end in time by itself."""
+def call_with_time_limit(look: Callable[[], Any], nothing: dict[str, Any]) -> Any:
+    """Return the value of a look at user objects, or ``nothing`` if it fails or exceeds its time limit."""
     end = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     end.daemon = True
     try:
-        with interruptible():
+        with allow_interrupts():
             end.start()
             try:
                 return look()

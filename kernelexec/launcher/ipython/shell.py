@@ -1,14 +1,17 @@
-"""The interactive shell of the kernel: every way to run a command goes through one runner, and errors stay within bounds."""
+"""IPython's shell in which every way to run a command uses one runner, and errors have bounds."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from contextlib import nullcontext, suppress
+from functools import wraps
 from subprocess import CalledProcessError
 from typing import Any
 
 from ipykernel.jsonutil import json_clean
+from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.display import publish_display_data
@@ -16,63 +19,57 @@ from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
 from ..features import snapshot, testing
-from ..features.virtualenv import Programs
-from ..output.truncate import bounded, bounded_traceback
-from ..platform import a_shell
+from ..features.virtualenv import VirtualEnv
+from ..output.truncate import truncate, truncate_traceback
+from ..platform import default_shell
 from ..processes import exec_audit
-from ..processes.command import Command
-from ..processes.shell_session import Lasting, kernel_directory
-from . import exception_groups
-from .compiler import Compiler
-from .formatter import Formatter
-from .input_transform import Reader
-from .tracebacks import Tracebacks
+from ..processes.command import RunningCommand
+from ..processes.shell_session import ShellSession, kernel_directory
+from .patches import exception_groups
+from .patches.compiler import Compiler
+from .patches.tracebacks import Tracebacks
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
 
 
-class Shell(Reader):
+class LauncherShell(ZMQInteractiveShell):
     """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
 
     compiler_class = Compiler
     scratch: str | None = None
-    programs = Programs({})
+    programs = VirtualEnv({})
     last_exit_code: int | None = None
     last_work_dir: str | None = None
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     failed_within: dict[str, Any] | None = None
+    in_task = False
+    """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
 
     def init_environment(self) -> None:
-        """No colours and no pagers: what commands print is read by programs."""
+        """Turn colours and pagers off: programs read the output of commands."""
         for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR"):
             os.environ.pop(name, None)
         os.environ |= {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
 
     def init_hooks(self) -> None:
-        """What would go to a pager (``name?``) is shown: there is nobody to page it."""
+        """Display text that IPython would page (``name?``)."""
         super().init_hooks()
         self.set_hook("show_in_pager", _show, 0)
 
-    def init_display_formatter(self) -> None:
-        """See Formatter."""
-        formatter: Any = Formatter(parent=self)
-        self.display_formatter = formatter
-        self.configurables.append(formatter)
-
     def init_traceback_handlers(self, custom_exceptions: Any) -> None:
-        """See Tracebacks. IPython makes its own with arguments that differ from version to version, so it stays what it is."""
+        """Use ``Tracebacks``; only the class changes, since the arguments of IPython's object differ between versions."""
         super().init_traceback_handlers(custom_exceptions)
         self.InteractiveTB.__class__ = Tracebacks
 
     def init_history(self) -> None:
-        """Keep no output: IPython keeps all of it, for ``%notebook``, and a session writes a notebook of its own."""
+        """Keep no output, which IPython keeps for ``%notebook``: a session writes a notebook of its own."""
         super().init_history()
         self.history_manager.outputs = _Forgotten()
 
     def _tee(self, channel: str) -> Any:  # noqa: ARG002 - IPython's signature
-        """See init_history; it takes as long as writing."""
+        """Keep no output; see ``init_history``."""
         return nullcontext()
 
     def init_magics(self) -> None:
@@ -82,42 +79,62 @@ class Shell(Reader):
             magic: Any = _ScriptMagic(self, name)
             self.register_magic_function(magic, "cell", name)
 
+    def prepare_cell(self) -> None:
+        """Forget the cell before; an interrupt may have left IPython's traps nested."""
+        self.last_exit_code = self.last_work_dir = self.last_answer = self.failed_within = None
+        self.in_task = False
+        self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
+
+    @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
+    def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Run a cell."""
+        return self.run_within(args, kwargs)
+
+    async def run_within(self, args: Any, kwargs: Any) -> Any:
+        """Run a cell; an interrupt before or after its code ends the cell only."""
+        try:
+            return await super().run_cell_async(*args, **kwargs)
+        except KeyboardInterrupt:
+            if self.in_task:
+                raise asyncio.CancelledError from None
+            raise
+
     def system(self, cmd: str) -> None:
-        """Run ``!cmd``. A code other than 0 is in ``_exit_code`` and raises nothing, as in Jupyter."""
+        """Run ``!cmd``. The exit code is in ``_exit_code``; none raises, as in Jupyter."""
         command = self.var_expand(cmd, depth=1)
-        self.run_argv([*a_shell(), command], said=command)
+        self.run_argv([*default_shell(), command], text=command)
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:  # noqa: FBT001, FBT002 - IPython's signature
-        """Run ``x = !cmd`` or ``%sx``: the output, stderr included, as a list of lines or a string."""
+        """Run ``x = !cmd`` or ``%sx``; return the output, stderr included, as a list of lines or a string."""
         captured = _Captured()
         command = self.var_expand(cmd, depth=depth + 1)
-        self.run_argv([*a_shell(), command], said=command, out=captured.add, merged=True)
+        self.run_argv([*default_shell(), command], text=command, out=captured.add, merged=True)
         text = captured.take()
         return SList(text.splitlines()) if split else LSString(text)
 
     def run_command(self, command: str, work_dir: str | None = None, stdin: str | None = None) -> None:
-        """Run a command of the session's own shell: its ``cd`` and ``export`` last for the next one.
+        """Run a command of the session's shell: its ``cd`` and ``export`` last for the next one.
 
-        ``work_dir`` counts for this command only. The exit code goes into ``_exit_code`` and beside the cell's reply.
+        ``work_dir`` counts for this command only. The exit code is in ``_exit_code`` and in the reply's metadata.
         """
-        lasting = self.__dict__.setdefault("_lasting", Lasting())
+        lasting = self.__dict__.setdefault("_lasting", ShellSession())
         lasting.run(self, command, work_dir, stdin)
 
-    def place_of_command(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
-        """The program, the directory and the environment of a command of the session's own shell that lasts for no other."""
-        directory, env = self.__dict__.setdefault("_lasting", Lasting()).place(self)
-        return [*self.programs.prefix, *a_shell(), command], work_dir or directory or kernel_directory(), env
+    def command_environment(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
+        """Return program, directory and environment of a background command of the session's shell."""
+        directory, env = self.__dict__.setdefault("_lasting", ShellSession()).next_start(self)
+        return [*self.programs.prefix, *default_shell(), command], work_dir or directory or kernel_directory(), env
 
     def serve_packages(self) -> None:
-        """Have cells import what a virtual environment has by now; what came of it goes beside the reply."""
+        """Make the present packages of the virtual environment importable; the answer is in the reply's metadata."""
         self.last_answer = {"venv": self.programs.serve()}
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
-        """Save variables, all of the user's for None, into a new directory; what became of each goes beside the reply."""
+        """Save variables into a new directory, all of the user's for None; the answer is in the reply's metadata."""
         self.last_answer = snapshot.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
 
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
-        """Load variables that were saved; what became of each goes beside the reply."""
+        """Load saved variables; the answer is in the reply's metadata."""
         self.last_answer = snapshot.load(self.user_ns, directory, files)
 
     def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
@@ -128,7 +145,7 @@ class Shell(Reader):
             self.failed_within = self.shown_error
 
     def run_tests(self, code: str, cases: list[str], seconds: float) -> None:
-        """Run test cases apart from the session; what came of them goes beside the reply."""
+        """Run test cases in forked processes; the answer is in the reply's metadata."""
         self.last_answer = {"tests": testing.run(code, cases, seconds, self)}
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +159,7 @@ class Shell(Reader):
         self,
         argv: list[str],
         *,
-        said: str | None = None,
+        text: str | None = None,
         out: Any = None,
         err: Any = None,
         merged: bool = False,
@@ -150,16 +167,15 @@ class Shell(Reader):
         cwd: str | None = None,
         env: dict[str, str] | None = None,
     ) -> int:
-        """Run a program and note its exit code; output goes to this cell's streams unless told otherwise.
+        """Run a program behind the prefix, note and return its exit code; output goes to this cell's streams by default.
 
-        It runs behind the prefix, if there is one; its environment is that of any command unless ``env`` is given. Where the
-        program is a shell, ``said`` is the text for it.
+        ``env`` is any command's environment by default. Where the program is a shell, ``text`` is the command for it.
 
         Raises:
-            PermissionError: the rules refuse it, and nothing ran.
+            PermissionError: the owner's rules refuse it; nothing ran.
         """
         __tracebackhide__ = True
-        exec_audit.said(argv if said is None else said)
+        exec_audit.audit(argv if text is None else text)
         argv = [*self.programs.prefix, *argv]
         env = self.programs.environment({}) if env is None else env
         self.user_ns["_exit_code"] = self.last_exit_code = None
@@ -167,7 +183,7 @@ class Shell(Reader):
         sink = None if merged else (err or sys.stderr.write)
         code = 1
         try:
-            code = Command(argv, out=out or sys.stdout.write, err=sink, stdin=stdin, cwd=cwd, env=env).run()
+            code = RunningCommand(argv, out=out or sys.stdout.write, err=sink, stdin=stdin, cwd=cwd, env=env).run()
         except KeyboardInterrupt:
             code = 130
             raise
@@ -179,17 +195,17 @@ class Shell(Reader):
         return code
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
-        """Show an exception. A group, which IPython would only print, is an error like any other."""
+        """Show an exception; a group, which IPython would only print, is published as an error too."""
         exc: Any = (exc_tuple or sys.exc_info())[1]
         lines: list[str] = []
         if (
             not options.get("exception_only")
             and not isinstance(exc, SyntaxError | UsageError)
-            and exception_groups.holds_group(exc)
+            and exception_groups.contains_group(exc)
         ):
-            lines = [f"{type(exc).__name__}: {bounded(exc)}"]
+            lines = [f"{type(exc).__name__}: {truncate(exc)}"]
             with suppress(Exception):  # what user code derives from a group may do anything
-                lines = exception_groups.traceback_of(exc, bounded, self.compile.format_code_name)
+                lines = exception_groups.format_group(exc, truncate, self.compile.format_code_name)
         if not lines:
             super().showtraceback(exc_tuple, *args, **options)
             return
@@ -197,17 +213,17 @@ class Shell(Reader):
         self._showtraceback(type(exc), exc, lines)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
-        """Publish an exception, cut to what a reader can use (ipykernel 7's own hook for that, with bounds)."""
+        """Publish an exception within bounds, by ipykernel 7's own hook."""
         for stream in (sys.stdout, sys.stderr):  # the cell may have put anything there
             with suppress(Exception):
                 stream.flush()
-        self._last_traceback = bounded_traceback(stb)
-        content = {"ename": etype.__name__, "evalue": bounded(evalue), "traceback": self._last_traceback}
+        self._last_traceback = truncate_traceback(stb)
+        content = {"ename": etype.__name__, "evalue": truncate(evalue), "traceback": self._last_traceback}
         self.shown_error = content
         if isinstance(evalue, SystemExit):  # shown as IPython does, in two lines; the reply tells where it was
             with suppress(Exception):
                 lines = self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__)
-                self._last_traceback = bounded_traceback(lines)
+                self._last_traceback = truncate_traceback(lines)
             self.shown_error = {**content, "traceback": self._last_traceback}
         hook: Any = self.displayhook
         topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
@@ -215,14 +231,14 @@ class Shell(Reader):
 
 
 class _Forgotten(dict[int, list[Any]]):
-    """What is put into it is gone."""
+    """A dictionary that forgets its values."""
 
     def __missing__(self, key: int) -> list[Any]:
         return []
 
 
 class _Captured:
-    """What a command puts into a variable, within a bound; once it was taken, nobody can have what comes later."""
+    """Output of a command for a variable, within a bound; output after ``take`` is dropped."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -242,9 +258,9 @@ class _Captured:
 
 
 class _ScriptMagic:
-    """``%%bash`` and ``%%sh`` through the runner; what needs a process handle stays with IPython."""
+    """``%%bash`` and ``%%sh`` through the runner; options that need a process handle stay with IPython."""
 
-    def __init__(self, shell: Shell, program: str) -> None:
+    def __init__(self, shell: LauncherShell, program: str) -> None:
         self._shell = shell
         self._program = program
         self.__name__ = program
@@ -264,7 +280,7 @@ class _ScriptMagic:
             stdin = cell
         else:
             argv += ["-c", cell]
-        code = self._shell.run_argv(argv, out=sinks.get("out"), err=sinks.get("err"), stdin=stdin, said=cell)
+        code = self._shell.run_argv(argv, out=sinks.get("out"), err=sinks.get("err"), stdin=stdin, text=cell)
         for which, pieces in captured.items():
             self._shell.user_ns[names[which]] = pieces.take()
         if code and args.raise_error:
@@ -272,5 +288,5 @@ class _ScriptMagic:
         return None
 
 
-def _show(_shell: Shell, text: Any, *_args: Any, **_options: Any) -> None:
+def _show(_shell: LauncherShell, text: Any, *_args: Any, **_options: Any) -> None:
     publish_display_data(data=text if isinstance(text, dict) else {"text/plain": str(text)})

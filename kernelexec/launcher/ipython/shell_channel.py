@@ -1,4 +1,4 @@
-"""The shell channel without layers between: requests are read as they come, and a reply is sent by the time it is given."""
+"""The shell channel without ``ZMQStream``: requests are read as they arrive, and a reply is sent at once."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import zmq
 _EVENTS, _READABLE, _MORE, NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.SNDMORE), int(zmq.NOBLOCK)
 
 
-def waiting(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has come; asking takes away the sign of it, so that it must be read now."""
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    """Return whether a message has arrived. Asking clears the socket's event, so the message must be read now."""
     bare: Any = super(zmq.Socket, socket)  # the layer above takes five times as long
     return bool(bare.get(_EVENTS) & _READABLE)
 
 
 def send_frames(bare: Any, frames: list[Any], flags: int = 0) -> None:
-    """Send a message by a socket without the layer above: no handler of a signal, which may raise, runs between its frames."""
+    """Send the frames of a message in one call of C code: no signal handler, which may raise, runs between them."""
     deque(map(bare.send, frames, [flags | _MORE] * (len(frames) - 1) + [flags]), maxlen=0)
 
 
-class Requests:
-    """Stands where ipykernel keeps its ``ZMQStream``, which queues replies and takes more rounds of the loop for a request.
+class ShellChannel:
+    """A replacement of ipykernel's ``ZMQStream``, which queues replies and needs more rounds of the loop for a request.
 
-    All of it runs in one thread, that of the event loop.
+    All methods run in the event loop's thread.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -40,7 +40,7 @@ class Requests:
         self.io_loop: Any = None
 
     def on_recv(self, handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None, copy: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - ZMQStream's signature
-        """Have each request handled by a task; all of these tasks share one context."""
+        """Handle each request by a task; all tasks share one context."""
         self._loop = asyncio.get_running_loop() if handle is None else asyncio.get_event_loop()
         self._handle = handle
         if handle is None:
@@ -55,31 +55,31 @@ class Requests:
             send_frames(self._bare, frames)
         else:
             self.socket.send_multipart(frames, copy=copy, **options)
-        if self._handle is not None and waiting(self.socket):  # sending may take the sign that a request has come
+        if self._handle is not None and has_message(self.socket):  # sending may take the sign that a request has come
             self._loop.call_soon_threadsafe(self._read)
 
     def flush(self, flag: int = zmq.POLLIN, limit: int | None = None) -> int:
-        """Begin to handle what has come; how many requests. Replies do not wait."""
+        """Start handling the requests that have arrived; return their number."""
         return self._read(limit) if flag & zmq.POLLIN else 0
 
     def getsockopt(self, option: int) -> Any:
-        """Of the socket: event loops of graphical toolkits watch its descriptor."""
+        """Return an option of the socket, whose descriptor event loops of graphical toolkits watch."""
         return self.socket.getsockopt(option)
 
     def close(self, linger: int | None = None) -> None:
-        """Read no more."""
+        """Stop reading and close the socket."""
         if not self.socket.closed:
             if self._handle is not None:
                 self._loop.remove_reader(self.socket.FD)
             self.socket.close(linger)
 
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Return whether the socket is closed."""
         return self.socket.closed
 
     def _read(self, limit: int | None = None) -> int:
         count = 0
-        while self._handle is not None and not self.socket.closed and count != limit and waiting(self.socket):
+        while self._handle is not None and not self.socket.closed and count != limit and has_message(self.socket):
             request = [self._bare.recv(NOBLOCK, copy=False)]
             while request[-1].more:
                 request.append(self._bare.recv(NOBLOCK, copy=False))

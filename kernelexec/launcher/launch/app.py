@@ -1,10 +1,9 @@
-"""Puts the kernel together: ipykernel's application with our streams, shell and kernel, and nothing that it does not need."""
+"""The program of a kernel: ipykernel's application with the launcher's streams, shell and kernel."""
 
 from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import os
 import sys
 import threading
@@ -16,23 +15,24 @@ import zmq
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
-from ..features.virtualenv import Programs
+from ..features.virtualenv import VirtualEnv
 from ..ipython import session
-from ..ipython.context import inherit_context
-from ..ipython.kernel import Kernel
-from ..ipython.patches import take_shortcuts
-from ..ipython.shell import Shell
+from ..ipython.kernel import LauncherKernel
+from ..ipython.patches.debugger import leave_out_debugger
+from ..ipython.patches.thread_context import inherit_context
+from ..ipython.shell import LauncherShell
 from ..output import iopub, streams
-from ..owner import Lease, Order, apply_limits, connection_arguments, end_with_owner, write_stacks_to
+from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
 from ..processes import fork_flag
-from ..processes.tree import begin_family, kill_descendants
+from ..processes.tree import initialize_tree, kill_descendants
+from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
 
 _NINE = 9
 
 
 class _NoSubshells:
-    """Stands where ipykernel 7.4 keeps its subshell thread: false, but asked for the thread that runs cells."""
+    """A stand-in for ipykernel 7.4's subshell thread: it is false, and knows the thread that runs cells."""
 
     parent_thread = threading.main_thread()
 
@@ -40,67 +40,37 @@ class _NoSubshells:
         return False
 
 
-class App(IPKernelApp):
+class LauncherApp(IPKernelApp):
     """The application of one kernel process."""
 
     name = "kernelexec-kernel"
-    kernel_class = Kernel
-    outstream_class = f"{streams.__name__}.Stream"
+    kernel_class = LauncherKernel
+    outstream_class = f"{streams.__name__}.{streams.OutputStream.__name__}"
 
     collects = True
-    """Whether Python collected garbage before the kernel was made: then it does so again once it is made."""
-
-    def parse_command_line(self, argv: list[str] | None = None) -> None:
-        """An owner of ours names its connection file only, which needs no parser of 60 options (9 ms)."""
-        match argv:
-            case ["-f", file] if Kernel.order.token:
-                self.argv, self.connection_file = argv, file
-            case _:
-                super().parse_command_line(argv)
-
-    def _configure_logging(self) -> None:
-        """As traitlets does, with the level on the logger too: else four records a message are made for nobody.
-
-        By hand, unless somebody configures it: ``dictConfig`` looks at every logger that there is (3 ms).
-        """
-        name = type(self).__name__
-        level: Any = self.log_level
-        log = logging.getLogger(name)
-        if self.logging_config:
-            super()._configure_logging()
-        else:
-            console = logging.StreamHandler()
-            console.setLevel(level)
-            console.setFormatter(self._log_formatter_cls(self.log_format, self.log_datefmt))
-            log.handlers[:] = [console]
-            self._logging_configured = True
-        if "level" not in self.logging_config.get("loggers", {}).get(name, {}):
-            log.setLevel(level)
+    """Whether garbage collection is turned on again once the kernel is made."""
 
     def init_code(self) -> None:
-        """What was made so far stays: it is never looked through for what could be freed. The user's own files come now."""
+        """Exclude all objects so far from garbage collection, then run the user's startup files."""
         if self.collects:
             gc.freeze()
             gc.enable()
         super().init_code()
 
-    def _session_default(self) -> session.Session:
-        return session.Session(parent=self)
-
     def init_poller(self) -> None:
-        """The owner's pipe or lease tells of its death; the parent's process id is polled only where there is neither."""
-        if Kernel.order.owner is None and Kernel.lease is None:
+        """Poll the parent's process id only if neither FIFO nor lease shows the owner's end."""
+        if LauncherKernel.options.owner is None and LauncherKernel.lease is None:
             super().init_poller()
 
     def init_control(self, context: zmq.Context[Any]) -> None:
-        """Subshells cost a thread and a hop for every message; what they are for here, the control thread does."""
+        """Leave out subshells, which cost a thread and a hop for every message: the control thread does their work here."""
         super().init_control(context)
         self.shell_channel_thread = _NoSubshells()
 
     def init_iopub(self, context: zmq.Context[Any]) -> None:
-        """As ipykernel does, with a socket that blocks, a welcome for every subscriber, and a publisher that is bounded.
+        """Open the iopub socket as ipykernel does, but blocking, with a welcome for every subscriber and a bounded publisher.
 
-        Without XPUB_VERBOSE the socket says nothing of a subscription that another client has, or had until just now.
+        Without XPUB_VERBOSE the socket reports no subscription that another client has, or had until just now.
         """
         self.iopub_socket = context.socket(zmq.XPUB)
         self.iopub_socket.linger = 1000
@@ -115,11 +85,10 @@ class App(IPKernelApp):
 
 
 def settings(*, colours: bool) -> Config:
-    """What differs from IPython's defaults: no history database, and names completed from what is there.
+    """Return settings that differ from IPython's: no history database, and completion from living objects.
 
-    Our driver reads text without colours; other clients show them.
-
-    The other way (jedi reads code) takes a second to load, and tens of MiB in every kernel.
+    The driver reads text without colours; other clients show them. Completion by jedi, which reads code, takes a second to
+    load and tens of MiB in every kernel.
     """
     config = Config()
     config.HistoryManager.enabled = False
@@ -132,40 +101,40 @@ def settings(*, colours: bool) -> Config:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a kernel until it is shut down or its owner dies."""
-    App.collects = gc.isenabled()
+    """Run a kernel until it is shut down or its owner ends."""
+    LauncherApp.collects = gc.isenabled()
     gc.disable()  # until it is made
-    order = Order.take()
-    apply_limits(order.limits)
-    begin_family()
-    fork_flag.note_forks()
-    if order.stacks is not None or order.connection is not None:
-        write_stacks_to(order.stacks)
-    Kernel.confined = order.confined or confine(order.confinement)
-    order.settle()
-    if order.owner is not None:
-        end_with_owner(order.owner, kill_descendants, patience=order.patience)
-    if order.lease_seconds is not None:
-        Kernel.lease = Lease(order.lease_seconds, kill_descendants)
-    Kernel.order = order
-    Shell.scratch, Shell.programs = order.scratch, Programs(order.programs)
-    Shell.programs.check()
-    if order.token:
-        take_shortcuts()
-    app = App.instance(config=settings(colours=not order.token))
-    with connection_arguments(order, arguments) as found:
-        app.initialize(found)
+    options = LaunchOptions.take()
+    apply_limits(options.limits)
+    initialize_tree()
+    fork_flag.track_forks()
+    if options.stacks is not None or options.connection is not None:
+        write_stacks_to(options.stacks)
+    LauncherKernel.confined = options.confined or confine(options.confinement)
+    options.apply()
+    if options.owner is not None:
+        exit_with_owner(options.owner, kill_descendants, patience=options.patience)
+    if options.lease_seconds is not None:
+        LauncherKernel.lease = OwnerLease(options.lease_seconds, kill_descendants)
+    LauncherKernel.options = options
+    LauncherShell.scratch, LauncherShell.programs = options.scratch, VirtualEnv(options.programs)
+    LauncherShell.programs.check()
+    if options.token:
+        leave_out_debugger()
+    app = LauncherApp.instance(config=settings(colours=not options.token))
+    with connection_arguments(options, arguments) as argv:
+        app.initialize(argv)
     inherit_context(app.kernel)
     try:
         app.start()
     finally:
         kill_descendants()
-    if order.token:
+    if options.token:
         leave()
 
 
 def leave() -> None:
-    """End as Python does, but for taking everything apart: a forked kernel would copy for that all memory that it shares."""
+    """End as Python does, but without freeing objects: a forked kernel would copy all memory that it shares for that."""
     threads: Any = threading
     with suppress(Exception):
         threads._shutdown()  # noqa: SLF001 - there is no other way to have it waited for threads (Python 3.11 to 3.14)

@@ -1,8 +1,8 @@
-"""The first process of a container: it forks the kernel, and when that has ended, and all of it is gone, another one.
+"""The first process of a container: it forks the kernel, and another one once no process of the last one is left.
 
-``main`` connects to a socket of its owner, who asks there for what else it is to do, and forks a kernel of its own arguments
-and environment at once. It reaps what others leave, as a first process must, and cannot be ended from within. It ends as its
-kernel did when nobody can ask any more, so that the container says what became of the kernel.
+``main`` connects to a socket of its owner, which sends ``InitRequest``s, and forks a kernel of its own arguments and
+environment at once. It reaps orphans and cannot be killed from within the container. Without an owner it ends as its kernel
+ended, so the container's status is the kernel's.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from typing import Any
 from .. import platform
 from ..features import memory_monitor
 from ..libc import prctl
-from ..processes.tmpfs_cleanup import clear_memory
+from ..processes.tmpfs_cleanup import clear_tmpfs_and_ipc
+from ..protocol import InitReport
 from . import app
-from .fork_child import Birth, fill_gaps, import_late, part, threads
+from .fork_child import ForkRequest, count_threads, detach, import_startup_modules
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
-#: How long all processes of the container may take to end, in seconds.
+#: Seconds that all processes of the container may take to end.
 _SWEEP_SECONDS, _PAUSE_SECONDS = 2.0, 0.001
 _FIRST, _SET_DUMPABLE, _SIGNALLED = 1, 4, 128
-#: What is handed on to the kernel; after the first three this process ends with it.
+#: Signals that are passed on to the kernel; after one of the first three this process ends with the kernel.
 _HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 3)
 _ENDING = _HANDED_ON[:3]
 
 
 def main(arguments: list[str]) -> None:
-    """Serve who listens at a path, ``arguments[0]``; a forked process comes to be a kernel of the other arguments here."""
+    """Serve the process that listens at ``arguments[0]``; a forked process runs a kernel of the other arguments."""
     path, *kernel = arguments
     if os.getpid() != _FIRST:
         app.main(kernel)
         return
-    import_late()
-    _Warden(_channel(path)).serve(Birth(kernel, dict(os.environ), str(Path.cwd()))).become()
+    import_startup_modules()
+    _ContainerInit(_channel(path)).serve(ForkRequest(kernel, dict(os.environ), str(Path.cwd()))).run()
 
 
 def _channel(path: str) -> socket.socket | None:
-    """A connection to the owner, whom no code of a user's has met yet; None where there is none."""
+    """Connect to the owner, before any user code runs; None if it does not listen."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         channel.settimeout(_CONNECT_SECONDS)
@@ -58,19 +59,18 @@ def _channel(path: str) -> socket.socket | None:
     return channel
 
 
-class _Warden:
-    """Starts one kernel at a time, and waits for it."""
+class _ContainerInit:
+    """Starts one kernel at a time and waits for its end."""
 
     def __init__(self, channel: socket.socket | None) -> None:
         self._channel = channel
         self._poll = select.poll()
         if channel is not None:
             self._poll.register(channel, select.POLLIN)
-        self._group = memory_monitor.own_group()
+        self._group = memory_monitor.find_limited_cgroup()
         self._kills = self._pid = 0
         self._ending = False
         self._before = _settings()
-        fill_gaps()
         gc.freeze()
         _be_untouchable(on=True)
         for signum in _HANDED_ON:
@@ -80,9 +80,9 @@ class _Warden:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the pipe tells of it
 
-    def serve(self, birth: Birth) -> Birth:
-        """Returns in a child only, with what that is to be."""
-        wanted: Birth | None = birth
+    def serve(self, birth: ForkRequest) -> ForkRequest:
+        """Serve requests; return in a forked child only, with its request."""
+        wanted: ForkRequest | None = birth
         while True:
             if wanted is not None and self._start(wanted):
                 return wanted
@@ -94,11 +94,11 @@ class _Warden:
                 elif self._channel is not None:
                     wanted = self._hear(self._channel)
 
-    def _start(self, birth: Birth) -> bool:
-        """Whether this is the child. What does not survive a fork, threads that something in the image has begun, is spared."""
+    def _start(self, birth: ForkRequest) -> bool:
+        """Fork a kernel, or start it anew if this process has threads; return whether this is the forked child."""
         self._kills = self._group.kills() if self._group is not None else 0
         try:
-            self._pid = os.fork() if threads() == 1 else _spawned(birth)
+            self._pid = os.fork() if count_threads() == 1 else _spawned(birth)
         except OSError as exc:
             self._say({"failed": exc.strerror})
             return False
@@ -111,22 +111,22 @@ class _Warden:
         _be_untouchable(on=False)
         if self._channel is not None:
             self._channel.detach()
-        part()
+        detach()
         return True
 
-    def _hear(self, channel: socket.socket) -> Birth | None:
-        """Do what the owner asks; the kernel that it wants, if it wants one."""
+    def _hear(self, channel: socket.socket) -> ForkRequest | None:
+        """Handle a request of the owner; return a request for a kernel."""
         try:
-            said: dict[str, Any] = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
+            request: dict[str, Any] = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
         except (OSError, ValueError):
-            said = {}
-        match said:
+            request = {}
+        match request:
             case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._pid:
-                return Birth(arguments, environ, cwd)
+                return ForkRequest(arguments, environ, cwd)
             case {"signal": int(signum)}:
                 self._signal(signum)
             case {"sweep": list(directories), "spared": list(spared)}:
-                self._say({"swept": self._sweep() and clear_memory(directories, spared) and self._before == _settings()})
+                self._say({"swept": self._sweep() and clear_tmpfs_and_ipc(directories, spared) and self._before == _settings()})
             case _:
                 self._part_from_owner()
         return None
@@ -146,7 +146,7 @@ class _Warden:
                     self._bury(os.waitstatus_to_exitcode(ended[1]))
 
     def _bury(self, status: int) -> None:
-        """Tell how the kernel ended, or end like it."""
+        """Report the kernel's end, or end like it."""
         self._pid = 0
         if self._channel is None or self._ending:
             os._exit(status if status >= 0 else _SIGNALLED - status)
@@ -154,7 +154,7 @@ class _Warden:
         self._say({"ended": status, "kills": kills})
 
     def _sweep(self) -> bool:
-        """End every process but this one; whether none is left."""
+        """Kill every other process; return whether none is left."""
         deadline = time.monotonic() + _SWEEP_SECONDS
         while _others():
             if time.monotonic() > deadline:
@@ -176,25 +176,25 @@ class _Warden:
             os._exit(_SIGNALLED + signum)
         self._signal(signum)
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: InitReport) -> None:
         if self._channel is not None:
             with suppress(OSError):  # that the owner is gone is heard
                 self._channel.send(json.dumps(message).encode())
 
 
-def _spawned(birth: Birth) -> int:
+def _spawned(birth: ForkRequest) -> int:
     os.chdir(birth.cwd)
     argv = [sys.executable, sys.argv[0], *birth.arguments]
     return os.posix_spawn(sys.executable, argv, birth.environ, setsid=True, setsigdef=(*_HANDED_ON, signal.SIGCHLD))
 
 
 def _others() -> bool:
-    """Whether there is any other process in the container."""
+    """Return whether there is any other process in the container."""
     return sum(name.isdecimal() for name in os.listdir("/proc")) > 1  # noqa: PTH208 - names only
 
 
 def _settings() -> object:
-    """What others of this user can change of this process, and its kernels would have from it; and what the devices are."""
+    """Return attributes of this process that other processes can change and kernels would inherit, and the devices."""
     try:
         resource = platform.resource
         limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -205,6 +205,6 @@ def _settings() -> object:
 
 
 def _be_untouchable(*, on: bool) -> None:
-    """Have no other process of this user look into this one or change it (prctl(2): PR_SET_DUMPABLE)."""
+    """Keep other processes of this user from reading or changing this one (prctl(2): PR_SET_DUMPABLE)."""
     with suppress(OSError, AttributeError):
         prctl(_SET_DUMPABLE, int(not on))

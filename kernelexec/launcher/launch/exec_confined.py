@@ -1,27 +1,27 @@
-"""A kernel whose interpreter, or what that imports, may be anybody's: who starts it is isolated, and confined before that."""
+"""Confinement of this process, which runs our own isolated interpreter, before it executes an untrusted interpreter."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from dataclasses import replace
 
-from ..owner import ORDER, Order, apply_limits
+from ..owner import apply_limits
+from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
 
 
 def main(arguments: list[str]) -> None:
-    """Become a command that starts our launcher, which is told what has been done.
+    """Confine this process and execute a command that starts the launcher, which gets the result by its options.
 
     Raises:
         SystemExit: the command cannot be started, or confinement is required and missing.
     """
-    said = json.loads(os.environ[ORDER])
-    order = Order.take()
-    apply_limits(order.limits)
-    said |= {"confinement": None, "confined": confine(order.confinement), "environment": {}, "cwd": None}
-    order.settle()
-    os.environ[ORDER] = json.dumps(said)
+    options = LaunchOptions.take()
+    apply_limits(options.limits)
+    confined = confine(options.confinement)
+    options.apply()
+    os.environ.update(replace(options, confinement=None, confined=confined, environment={}, cwd=None).as_environment())
     try:
         os.execvp(arguments[0], arguments)  # noqa: S606 - no shell on purpose
     except OSError as exc:

@@ -1,7 +1,7 @@
-"""What is done beside a kernel, in a place like its own: wheels are fetched, a virtual environment is made and filled.
+"""One task beside a kernel, confined like it: wheels are fetched, or a virtual environment is made and filled.
 
-Who fetches has the network, and nothing of the user's; who fills sees what cells have written, and mostly no network: a cell
-may have put its own program in the place of the environment's interpreter, which is run here.
+A process that fetches has the network and no files of the user; a process that fills an environment sees the workspace and
+mostly no network, since a cell may have replaced the environment's interpreter, which runs here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..features.packages import distributions
 from ..owner import apply_limits
+from ..protocol import ONE_SHOT_ANSWER, ONE_SHOT_ORDER
 from ..sandbox.confinement import confine
 
 #: In a virtual environment that is made of another one: where that has its packages, which would not be seen otherwise.
@@ -28,28 +29,28 @@ _ABOVE = "kernelexec.pth"
 _CONFINED = "confined"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir")
-_WHEELS, _FETCHED, _REQUIREMENTS, _REPORT, _ANSWER = "wheels", "fetched", "requirements.txt", "report.json", "answer.json"
+_WHEELS, _FETCHED, _REQUIREMENTS, _REPORT = "wheels", "fetched", "requirements.txt", "report.json"
 
 
 class _Failed(Exception):
-    """It cannot be done; the message says why."""
+    """A task that cannot be done; the message has the reason."""
 
 
 def main(arguments: list[str]) -> None:
-    """Do what ``order.json`` in a directory says, and leave the answer there; what pip says goes to stdout."""
+    """Do the task of a directory and write the answer there; pip's output goes to stdout."""
     directory = Path(arguments[0])
-    order = json.loads((directory / "order.json").read_text(encoding="utf-8"))
+    order = json.loads((directory / ONE_SHOT_ORDER).read_text(encoding="utf-8"))
     try:
         if arguments[1:] != [_CONFINED]:
             _begin(order, directory)
         answer = _fill(order, directory) if order["fills"] else _fetch(order, directory)
     except (_Failed, OSError) as exc:
         answer = {"failure": str(exc)}
-    (directory / _ANSWER).write_text(json.dumps(answer), encoding="utf-8")
+    (directory / ONE_SHOT_ANSWER).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def _begin(order: dict[str, Any], directory: Path) -> None:
-    """Confine this process, and go on as the interpreter that is named: that, and what it imports, may be anybody's."""
+    """Confine this process and execute the requested interpreter, which is untrusted together with its imports."""
     opened = [_opened(order["workspace"], order["venv"])] if order["fills"] else []
     _confine(order, directory, *opened)  # it, whatever stands in its place by then
     os.environ.update(order.get("environment", {}))
@@ -60,43 +61,43 @@ def _begin(order: dict[str, Any], directory: Path) -> None:
 
 
 def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Get wheels of what is wanted, and of all that it needs; what comes as source is built."""
-    found = ["--find-links", order["wheels"]] if order["wheels"] else []
+    """Fetch wheels of the requirements and their dependencies; build those that come as source."""
+    links = ["--find-links", order["wheels"]] if order["wheels"] else []
     return {
-        "exit_code": _pip(["wheel", "--wheel-dir", str(directory / _FETCHED), *found, *_wanted(order, directory)], directory)
+        "exit_code": _pip(["wheel", "--wheel-dir", str(directory / _FETCHED), *links, *_wanted(order, directory)], directory)
     }
 
 
 def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Have a virtual environment, made anew or where it is missing, and what is wanted in it."""
-    place = Path(order["workspace"], *order["venv"])
-    python = place / "bin" / "python"
+    """Make the virtual environment if it is missing or to be renewed, and install the requirements."""
+    venv_path = Path(order["workspace"], *order["venv"])
+    python = venv_path / "bin" / "python"
     if order["fresh"] or not python.exists():
-        _make(place)
+        _make(venv_path)
     if not order["requirements"]:
-        return {"exit_code": 0, "installed": [], "holds": _holds(place), "python": _version(place)}
+        return {"exit_code": 0, "installed": [], "holds": _holds(venv_path), "python": _version(venv_path)}
     offline = [] if order["online"] else ["--isolated", "--no-index"]
     places = (*order["find"], order["wheels"], str(directory / _WHEELS))
-    found = [argument for path in filter(None, places) for argument in ("--find-links", path)]
+    links = [argument for path in filter(None, places) for argument in ("--find-links", path)]
     report = directory / _REPORT
-    options = [*offline, *found, "--report", str(report), "--no-warn-script-location"]
+    options = [*offline, *links, "--report", str(report), "--no-warn-script-location"]
     code = _pip(["--python", str(python), "install", *options, *_wanted(order, directory)], directory)
     installed = _installed(report) if code == 0 else []
-    return {"exit_code": code, "installed": installed, "holds": _holds(place), "python": _version(place)}
+    return {"exit_code": code, "installed": installed, "holds": _holds(venv_path), "python": _version(venv_path)}
 
 
 def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
-    said = order["confinement"]
+    confinement = order["confinement"]
     temporary = directory / "tmp"
     os.environ["TMPDIR"] = str(temporary)
     apply_limits(order.get("limits", {}))
-    if said is not None:
-        confine({**said, "opened": opened})
+    if confinement is not None:
+        confine({**confinement, "opened": opened})
     os.chdir(temporary)
 
 
 def _opened(top: str, parts: list[str]) -> int:
-    """A directory in the workspace, made where it is missing; nobody's link is followed on the way there."""
+    """Open a directory in the workspace, which is made if it is missing; no link is followed."""
     fd = os.open(top, _DIRECTORY)
     for part in parts:
         with suppress(FileExistsError):
@@ -108,16 +109,16 @@ def _opened(top: str, parts: list[str]) -> int:
     return fd
 
 
-def _make(place: Path) -> None:
-    """A virtual environment that sees what this interpreter has. One that is made of another sees only what its base has."""
-    venv.EnvBuilder(system_site_packages=True, clear=True, symlinks=True, with_pip=False).create(place)
+def _make(venv_path: Path) -> None:
+    """Make a virtual environment that sees this interpreter's packages, also if this is one itself."""
+    venv.EnvBuilder(system_site_packages=True, clear=True, symlinks=True, with_pip=False).create(venv_path)
     if sys.prefix != sys.base_prefix:
-        for packages in place.glob("lib/python*/site-packages"):
+        for packages in venv_path.glob("lib/python*/site-packages"):
             (packages / _ABOVE).write_text("".join(f"{path}\n" for path in site.getsitepackages()), encoding="utf-8")
 
 
 def _wanted(order: dict[str, Any], directory: Path) -> list[str]:
-    """Behind a word that ends all options; what is exact, with its hashes, in a file, and without what it needs itself."""
+    """Return pip's arguments for the requirements: exact ones, with hashes, in a file and without their dependencies."""
     if not order["exact"]:
         return ["--", *order["requirements"]]
     lines = directory / _REQUIREMENTS
@@ -135,17 +136,17 @@ def _pip(arguments: list[str], directory: Path) -> int:
 
 
 def _installed(report: Path) -> list[tuple[str, str, str | None]]:
-    """Names, versions and hashes of what pip says that it has installed."""
-    found = []
-    for one in json.loads(report.read_text(encoding="utf-8"))["install"]:
-        archive = one.get("download_info", {})
+    """Return names, versions and hashes of the packages in pip's report."""
+    installed = []
+    for entry in json.loads(report.read_text(encoding="utf-8"))["install"]:
+        archive = entry.get("download_info", {})
         digest = archive.get("archive_info", {}).get("hashes", {}).get("sha256") or _digest(str(archive.get("url", "")))
-        found.append((one["metadata"]["name"], one["metadata"]["version"], digest))
-    return found
+        installed.append((entry["metadata"]["name"], entry["metadata"]["version"], digest))
+    return installed
 
 
 def _digest(url: str) -> str | None:
-    """Of a wheel that lies here."""
+    """Return the SHA-256 of a local wheel; None for other URLs."""
     parts = urlsplit(url)
     with suppress(OSError):
         if parts.scheme == "file" and parts.path.endswith(".whl"):
@@ -154,14 +155,14 @@ def _digest(url: str) -> str | None:
     return None
 
 
-def _holds(place: Path) -> dict[str, str]:
-    return distributions(map(str, place.glob("lib/python*/site-packages")))
+def _holds(venv_path: Path) -> dict[str, str]:
+    return distributions(map(str, venv_path.glob("lib/python*/site-packages")))
 
 
-def _version(place: Path) -> str:
-    """Of the environment's Python, as its configuration says; this one's where it does not."""
+def _version(venv_path: Path) -> str:
+    """Return the Python version of an environment's configuration; an empty text without one."""
     with suppress(OSError, UnicodeDecodeError):
-        lines = (line.partition("=") for line in (place / "pyvenv.cfg").read_text(encoding="utf-8").splitlines())
-        said = {name.strip(): value.strip() for name, _, value in lines}
-        return said.get("version") or said["version_info"] if said.keys() & {"version", "version_info"} else ""
+        lines = (line.partition("=") for line in (venv_path / "pyvenv.cfg").read_text(encoding="utf-8").splitlines())
+        settings = {name.strip(): value.strip() for name, _, value in lines}
+        return settings.get("version") or settings["version_info"] if settings.keys() & {"version", "version_info"} else ""
     return ""

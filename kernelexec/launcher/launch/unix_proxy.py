@@ -1,4 +1,4 @@
-"""Unix sockets before the ports of a kernel that can have no others: what comes is handed on, as fast as it is taken."""
+"""Unix sockets in front of the TCP ports of a kernel that can have no unix sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECE = 64 * 1024
 
 
 def serve(bridge: dict[str, Any]) -> None:
-    """Listen, in a thread, on each socket as soon as the port behind it does; for as long as this process lives."""
+    """Listen in a thread on each socket once its port is open, until this process ends."""
     threading.Thread(
         target=lambda: asyncio.run(_serve(bridge["address"], bridge["sockets"])), name="bridge", daemon=True
     ).start()
@@ -25,7 +25,7 @@ async def _serve(address: str, sockets: dict[str, int]) -> None:
 
 
 async def _listen(path: str, address: str, port: int) -> None:
-    """Whoever finds the socket finds the kernel: before the port is open there is none."""
+    """Make the socket once the port is open, so that a connection always reaches the kernel."""
     await _opened(address, port)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,7 +34,7 @@ async def _listen(path: str, address: str, port: int) -> None:
         except OSError:
             writer.transport.abort()
 
-    # It gets its name when it can be connected to: until then nobody is refused.
+    # It gets its name once it accepts connections: until then no client is refused.
     unfinished = f"{path}~"
     server = await asyncio.start_unix_server(connected, unfinished, limit=_PIECE)
     os.rename(unfinished, path)  # noqa: PTH104 - a path as it is
@@ -53,10 +53,10 @@ async def _opened(address: str, port: int) -> None:
 
 
 async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
-    """Hand on both ways until both ends have said all; if one end breaks, so does the other.
+    """Copy both ways until both ends have closed; if one end breaks, so does the other.
 
     Raises:
-        OSError: an end broke, or nobody listens behind it any more.
+        OSError: an end broke, or the port is closed.
     """
     far_reader, far_writer = await asyncio.open_connection(address, port, limit=_PIECE)
     far_writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,7 +73,7 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, addr
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """What one end says to the other, a piece at a time: nothing is read while the last piece waits to be taken."""
+    """Copy one way, piece by piece: the next piece is read once the last one was taken."""
     while piece := await reader.read(_PIECE):
         writer.write(piece)
         await writer.drain()

@@ -1,10 +1,8 @@
-"""The last words of a kernel: the newest text of the running cell, in a mapped file that outlives the process.
+"""The newest text of the running cell in a mapped file, which outlives the process.
 
-What is handed to libzmq is not yet sent: a process that is killed takes it along. The owner reads here what did not arrive.
+A message that libzmq holds dies with the process. The owner reads here the text that did not arrive.
 
-Two halves of ``HALF_BYTES``, filled in turn. Each begins with the msg_id of the cell (64 bytes, padded with NUL); records
-follow: 1 for stderr else 0 (u8), length (u32), offset of the text in all of the cell's text (u64), the text in UTF-8. The
-newest record still grows: its length is ``OPEN``, and it ends where only NUL follows. Little endian.
+The format of the file stands in ``protocol``.
 """
 
 from __future__ import annotations
@@ -14,16 +12,17 @@ import os
 import struct
 from typing import Any
 
-HALF_BYTES = 1024 * 1024
-OPEN = 0xFFFFFFFF
-_KEY_BYTES = 64
-_RECORD = struct.Struct("<BIQ")
+from ..protocol import CRASH_HALF_BYTES as HALF_BYTES
+from ..protocol import CRASH_KEY_BYTES as KEY_BYTES
+from ..protocol import CRASH_OPEN_LENGTH as OPEN_LENGTH
+from ..protocol import CRASH_RECORD as RECORD
+
 _LENGTH = struct.Struct("<I")
-_ROOM_BYTES = HALF_BYTES - _KEY_BYTES - _RECORD.size
+_ROOM_BYTES = HALF_BYTES - KEY_BYTES - RECORD.size
 
 
-class LastWords:
-    """Remembers what the cell wrote last. Without a path it remembers nothing."""
+class CrashBuffer:
+    """The newest text of one cell; without a path nothing is kept."""
 
     def __init__(self, path: str | None) -> None:
         self.header: Any = None
@@ -43,19 +42,19 @@ class LastWords:
 
     @property
     def lasting(self) -> bool:
-        """Whether they outlive this process."""
+        """Return whether the text outlives this process."""
         return self._map is not None
 
     def begin(self, header: Any) -> None:
-        """Forget what was; the words of another cell follow, which is known by its request's header."""
+        """Forget the text; text of another cell follows, which is known by its request's header."""
         self.header, self._total = header, 0
-        self._key = str(header.get("msg_id", "")).encode()[:_KEY_BYTES]
+        self._key = str(header.get("msg_id", "")).encode()[:KEY_BYTES]
         if self._map is not None:
-            self._map[HALF_BYTES : HALF_BYTES + _KEY_BYTES] = bytes(_KEY_BYTES)
+            self._map[HALF_BYTES : HALF_BYTES + KEY_BYTES] = bytes(KEY_BYTES)
             self._take_half(0)
 
     def add(self, stderr: bool, content: bytes) -> None:  # noqa: FBT001 - a keyword costs time in every print
-        """Remember UTF-8 text that the cell wrote; called in the order of its writing."""
+        """Keep UTF-8 text of the cell; must be called in order of writing."""
         if self._map is None:
             return
         position, size = self._position, len(content)
@@ -69,10 +68,10 @@ class LastWords:
     def _add_record(self, stderr: bool, content: bytes) -> None:  # noqa: FBT001 - as in the format
         assert self._map is not None
         if self._stderr is not None:
-            _LENGTH.pack_into(self._map, self._record + 1, self._position - self._record - _RECORD.size)
-        if self._position + _RECORD.size + len(content) > self._half + HALF_BYTES:
+            _LENGTH.pack_into(self._map, self._record + 1, self._position - self._record - RECORD.size)
+        if self._position + RECORD.size + len(content) > self._half + HALF_BYTES:
             self._take_half(HALF_BYTES - self._half)
-        record = _RECORD.pack(stderr, OPEN, self._total - len(content)) + content
+        record = RECORD.pack(stderr, OPEN_LENGTH, self._total - len(content)) + content
         start, end = self._position, self._position + len(record)
         self._map[start:end] = record  # and noted without a call between, in which a signal's handler may raise
         self._record, self._stderr, self._position = start, stderr, end
@@ -82,4 +81,4 @@ class LastWords:
         self._used[self._half] = max(self._position - self._half, 0)
         self._map[start : start + self._used[start]] = bytes(self._used[start])
         self._map[start : start + len(self._key)] = self._key
-        self._half, self._position, self._stderr = start, start + _KEY_BYTES, None
+        self._half, self._position, self._stderr = start, start + KEY_BYTES, None

@@ -1,8 +1,8 @@
-"""The kernel's way out: nothing honest is lost and nothing grows without bound.
+"""The iopub thread: no message is lost and no queue grows without bound.
 
 ipykernel publishes on a socket that drops what a slow reader does not take, from queues without an end. Here the socket
-blocks instead, the queues are bounded, and whoever writes too fast waits: a cell that floods runs at its reader's speed.
-What nobody has to wait for is sent by the thread that made it.
+blocks instead, the queues are bounded, and a writer that is too fast waits: a cell that floods runs at its reader's speed.
+A message that need not wait is sent by the thread that made it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from ipykernel.thread import CONTROL_THREAD_NAME
 
-from ..ipython.shell_channel import NOBLOCK, send_frames, waiting
+from ..ipython.shell_channel import NOBLOCK, has_message, send_frames
 from ..processes import fork_flag
-from .crash_buffer import LastWords
-from .pipe_reader import Children, Inlet
-from .published import Gap, Tape
-from .zmq_flush import Sending
+from ..protocol import REPLAY_BEGIN, REPLAY_GAP
+from .crash_buffer import CrashBuffer
+from .pipe_reader import ForkedOutput, PipeReader
+from .published import Gap, PublishedMessages
+from .zmq_flush import IOThreads
 
 if TYPE_CHECKING:
-    from .streams import Stream
+    from .streams import OutputStream
 
 _SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
 _QUEUE_BYTES = 8 * 1024 * 1024
@@ -34,7 +35,7 @@ _FLUSH_SECONDS = 0.2
 
 
 def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
-    """Make an XPUB socket keep what its subscriber is too slow for. Call it before the socket is bound."""
+    """Make an XPUB socket block instead of dropping messages; must be called before the socket is bound."""
     socket.setsockopt(zmq.XPUB_NODROP, 1)
     socket.setsockopt(zmq.SNDHWM, _SENDING_MAX)
 
@@ -42,15 +43,15 @@ def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
 class Publisher(IOPubThread):
     """ipykernel's iopub thread with a bounded queue. The control thread never waits for it: interrupts must get through.
 
-    Who holds ``wire`` may use the socket; it is taken before ``lock``.
+    The holder of ``wire`` may use the socket; it is taken before ``lock``.
     """
 
     def __init__(self, socket: Any, pipe: bool = False, session: Any = False) -> None:  # noqa: FBT001, FBT002 - ipykernel's
         self.wire = threading.RLock()
         self.lock = threading.RLock()  # a signal handler may print while its thread holds it
         self.room = threading.Condition(self.lock)
-        self.pieces: list[tuple[Stream | None, Any, list[str]]] = []  # text, and calls that send other messages
-        self.last_stream: Stream | None = None
+        self.pieces: list[tuple[OutputStream | None, Any, list[str]]] = []  # text, and calls that send other messages
+        self.last_stream: OutputStream | None = None
         self.last_parent: Any = None
         self.last_texts: list[str] = []
         self.pending_chars = 0
@@ -59,15 +60,15 @@ class Publisher(IOPubThread):
         """The thread that publishes what was pending, if one does."""
         self.between_cells = True
         self.holds_next = False
-        """Whether the next message waits for the one after it, which comes at once: two sent as one wake who reads once."""
+        """Whether the next message is sent together with the one after it, which follows at once: the reader wakes up once."""
         self._held: list[Any] | None = None
-        self.words = LastWords(None)
-        self.sending = Sending()
-        self.tape: Tape | None = None
+        self.words = CrashBuffer(None)
+        self.sending = IOThreads()
+        self.tape: PublishedMessages | None = None
         self.text_bytes = 0
-        self.streams: dict[str, Stream] = {}
-        self.inlet = Inlet()
-        self.children = Children(self.inlet, self._take_from_child)
+        self.streams: dict[str, OutputStream] = {}
+        self.pipes = PipeReader()
+        self.children = ForkedOutput(self.pipes, self._take_from_child)
         self._queued_bytes = 0
         self._woken = self._armed = False
         self._main = threading.main_thread().ident
@@ -76,17 +77,17 @@ class Publisher(IOPubThread):
 
     @property
     def may_block(self) -> bool:
-        """Whether the calling thread may wait for this one."""
+        """Return whether the calling thread may wait for this one."""
         current = threading.current_thread()
         return self.thread.is_alive() and current is not self.thread and current.name != CONTROL_THREAD_NAME
 
     @property
     def publishes_here(self) -> bool:
-        """Whether the calling thread publishes what was pending."""
+        """Return whether the calling thread publishes the pending messages."""
         return self.publishing == threading.get_ident()
 
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Send a message, or queue it behind what is pending, and wait while the queue is full."""
+        """Send a message, or queue it behind pending ones and wait while the queue is full."""
         if fork_flag.forked:  # none of the locks may be taken in a child
             with suppress(ValueError, LookupError, TypeError):
                 self.children.write_message(list(map(bytes, msg)))
@@ -119,9 +120,9 @@ class Publisher(IOPubThread):
         self.schedule(self.flush_text)
 
     def _send_now(self, msg: list[Any]) -> bool:
-        """Send a message from the calling thread, if nothing is pending and nobody has to wait.
+        """Send a message from the calling thread if none is pending and the socket takes it; return whether it was sent.
 
-        No handler of a signal, which may raise anything, runs between the frames: they are sent by one call of C code.
+        No signal handler, which may raise, runs between the frames: they are sent by one call of C code.
         """
         if self._queued_bytes:
             return False
@@ -153,19 +154,23 @@ class Publisher(IOPubThread):
             super()._really_send(msg, *args, **kwargs)
             self._mind_subscriptions()
 
-    def replay(self, tape: Tape, request: Any) -> None:
-        """Send again what a cell published, after a word that it begins. Runs in this thread: what is new comes after it."""
+    def messages_of(self, msg_id: Any) -> PublishedMessages | None:
+        """Return the kept messages of a cell, if it is the newest one."""
+        return self.tape if self.tape is not None and self.tape.msg_id == msg_id else None
+
+    def replay(self, tape: PublishedMessages, request: Any) -> None:
+        """Send the kept messages of a cell behind ``REPLAY_BEGIN``. Runs in this thread, so new messages follow them."""
         with self.wire:
             reply, metadata = tape.reply or (None, None)
-            self.session.send(self, "kernelexec_tape", {"reply": reply, "metadata": metadata}, parent=request)
+            self.session.send(self, REPLAY_BEGIN, {"reply": reply, "metadata": metadata}, parent=request)
             for item in tape:
                 if isinstance(item, Gap):
-                    self.session.send(self, "kernelexec_gap", vars(item), parent=request)
+                    self.session.send(self, REPLAY_GAP, vars(item), parent=request)
                 else:
                     super()._really_send(item)
 
     def schedule(self, f: Callable[[], Any]) -> None:
-        """Have a function called in this thread; one wake-up serves all that wait."""
+        """Call a function in this thread; one wake-up serves all waiting calls."""
         if not self.thread.is_alive():
             f()
             return
@@ -185,7 +190,7 @@ class Publisher(IOPubThread):
         super()._handle_event(msg)
 
     def _setup_event_pipe(self) -> None:
-        """A loop can be woken without the sockets, one for each thread, that ipykernel has and looks after every 10 s."""
+        """Leave out ipykernel's sockets, one for each thread, that wake up the loop: asyncio can do that."""
         io_loop: Any = self.io_loop
         self._loop: asyncio.AbstractEventLoop = io_loop.asyncio_loop
 
@@ -200,23 +205,23 @@ class Publisher(IOPubThread):
         self.io_loop.add_handler(self.socket, lambda *_: self._welcome(), self.io_loop.READ)
 
     def _mind_subscriptions(self) -> None:
-        """Sending takes the sign that a subscription has come: look for one, or its welcome gets stuck."""
-        if self.socket is not None and waiting(self.socket):
+        """Look for a subscription after sending, which clears the socket's event: else its welcome would be late."""
+        if self.socket is not None and has_message(self.socket):
             self.schedule(self._welcome)
 
     def _welcome(self) -> None:
-        """Greet new subscribers. Runs in this thread."""
+        """Welcome new subscribers. Runs in this thread."""
         with self.wire:
-            while self.socket is not None and waiting(self.socket):
+            while self.socket is not None and has_message(self.socket):
                 self._handle_subscription(self.socket.recv_multipart(zmq.NOBLOCK))
 
-    def begin_piece(self, stream: Stream, parent: Any, text: str) -> None:
-        """Text of another stream or cell than before. Call it with the lock."""
+    def begin_piece(self, stream: OutputStream, parent: Any, text: str) -> None:
+        """Start text of another stream or cell; must be called with the lock."""
         self.last_stream, self.last_parent, self.last_texts = stream, parent, [text]
         self.pieces.append((stream, parent, self.last_texts))
 
     def flush_soon(self) -> None:
-        """Have what is pending published in a moment. One that is begun serves all cells that print meanwhile."""
+        """Publish pending messages within ``_FLUSH_SECONDS``; one timer serves all cells that print meanwhile."""
         if not self._armed:
             self.schedule(lambda: self.io_loop.call_later(_FLUSH_SECONDS, self._flush_armed))
             self._armed = True  # last, for a signal's handler may raise before
@@ -226,9 +231,9 @@ class Publisher(IOPubThread):
         self.flush_text()
 
     def flush_text(self) -> None:
-        """Publish what is pending in one order: text of both streams, and messages between.
+        """Publish pending text of both streams and the messages between, in order.
 
-        Runs in this thread; between cells, where no signal's handler raises, in that of the cells too.
+        Runs in this thread; between cells, when no signal handler raises, in the cells' thread too.
         """
         with self.wire:
             before = self.publishing

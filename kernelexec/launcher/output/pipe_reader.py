@@ -1,4 +1,4 @@
-"""Ways in for output that is not written through this process's own streams: by C code, by programs, by forked children."""
+"""Pipes for output that does not pass through this process's own streams: of C code, programs and forked children."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import select
 import selectors
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -14,15 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 from .. import platform
+from ..protocol import DELIMITER
 
 _READ_BYTES = 64 * 1024
 _PIECE_CHARS = 400  # as JSON, six bytes a character at most, it fits into PIPE_BUF with its envelope: writers never mix
 _DISPLAYS = ("display_data", "execute_result", "update_display_data")
-_DELIMITER = b"<IDS|MSG>"
 
 
-class Inlet:
-    """Reads pipes in one thread; whoever waits can know that all which was written before has been read."""
+class PipeReader:
+    """A thread that reads pipes; ``drain`` waits until all earlier output has been read."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -31,19 +30,19 @@ class Inlet:
         self._idle = threading.Condition()
         self._reading = False
         self._taken_bytes = 0
-        self._thread = threading.Thread(target=self._run, name="inlet", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pipes", daemon=True)
         self._thread.start()
 
     def add(self, fd: int, take: Callable[[bytes], Any]) -> None:
-        """Read a pipe from now on until its last writer has closed it; at its end ``take`` gets nothing (``b""``)."""
+        """Read a pipe until its last writer has closed it; at the end ``take`` gets ``b""``."""
         with self._idle:
             self._selector.register(fd, selectors.EVENT_READ, take)
             self._awaited.add(fd)
             if self._quick is not None:
                 self._quick.register(fd, select.EPOLLIN)
 
-    def await_no_more(self, fd: int) -> None:
-        """Read a pipe on, but have nobody wait for what comes of it."""
+    def stop_awaiting(self, fd: int) -> None:
+        """Go on reading a pipe, but leave it out of ``drain``."""
         with self._idle:
             self._awaited.discard(fd)
             with suppress(OSError, ValueError):
@@ -52,7 +51,7 @@ class Inlet:
 
     @property
     def busy(self) -> bool:
-        """Whether something that was written has not been read. It costs one system call, for it is asked in every print."""
+        """Return whether output waits in a pipe. It costs one system call, since every print asks."""
         if self._reading:
             return True
         try:
@@ -61,12 +60,12 @@ class Inlet:
             return False
 
     def drain(self, seconds: float) -> None:
-        """Wait, for a bounded time, until all that was written before this call has been read."""
+        """Wait, for a bounded time, until all output before this call has been read."""
         deadline = time.monotonic() + seconds
         with self._idle:
             if not self.busy:
                 return
-            enough = self._taken_bytes + sum(map(unread, self._awaited)) + _READ_BYTES
+            enough = self._taken_bytes + sum(map(platform.unread_bytes, self._awaited)) + _READ_BYTES
             while self.busy and self._taken_bytes < enough and self._thread.is_alive():
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -93,39 +92,39 @@ class Inlet:
 
     def _read(self, fd: int, take: Callable[[bytes], Any]) -> None:
         try:
-            found = os.read(fd, _READ_BYTES)
+            received = os.read(fd, _READ_BYTES)
         except OSError:
-            found = b""
+            received = b""
         with suppress(Exception):  # one reader's fault must not stop the others
-            take(found)
+            take(received)
         with self._idle:
-            self._taken_bytes += len(found) * (fd in self._awaited)
+            self._taken_bytes += len(received) * (fd in self._awaited)
             self._idle.notify_all()
-        if not found:
+        if not received:
             self._forget(fd)
 
     def _forget(self, fd: int) -> None:
-        self.await_no_more(fd)
+        self.stop_awaiting(fd)
         with self._idle, suppress(OSError, ValueError, KeyError):
             self._selector.unregister(fd)
             os.close(fd)
 
 
-class Children:
-    """What forked children write to the streams, under the cell that forked them.
+class ForkedOutput:
+    """Output of forked children, under the cell that forked them.
 
     A child has none of its parent's threads and must take none of its locks, which may be held for ever there. So it only
     writes lines of JSON into a pipe: the stream's name, the header of the cell, the text.
     """
 
-    def __init__(self, inlet: Inlet, deliver: Callable[[str, Any, str], Any]) -> None:
+    def __init__(self, pipes: PipeReader, deliver: Callable[[str, Any, str], Any]) -> None:
         out, self._in = os.pipe()
         self._deliver = deliver
         self._rest = b""
-        inlet.add(out, self._take)
+        pipes.add(out, self._take)
 
     def write(self, stream: str, parent: Any, text: str) -> None:
-        """Called in a child."""
+        """Write text; called in a child."""
         header = {name: parent[name] for name in ("msg_id", "session", "msg_type", "version") if name in parent}
         for start in range(0, len(text), _PIECE_CHARS):
             line = json.dumps([stream, header, text[start : start + _PIECE_CHARS]], ensure_ascii=False) + "\n"
@@ -133,27 +132,16 @@ class Children:
                 os.write(self._in, line.encode("utf-8", "backslashreplace"))
 
     def write_message(self, frames: list[bytes]) -> None:
-        """Called in a child: what can be said in text of a message that it cannot send, an exception or a display."""
-        header, parent, _, content = map(json.loads, frames[(start := frames.index(_DELIMITER) + 2) : start + 4])
+        """Write an exception or display as text, since a child cannot send messages; called in a child."""
+        header, parent, _, content = map(json.loads, frames[(start := frames.index(DELIMITER) + 2) : start + 4])
         if header["msg_type"] == "error":
             self.write("stderr", parent, "\n".join(content["traceback"]) + "\n")
         elif header["msg_type"] in _DISPLAYS:
             self.write("stdout", parent, content["data"].get("text/plain", "") + "\n")
 
-    def _take(self, found: bytes) -> None:
-        *lines, self._rest = (self._rest + found).split(b"\n")
+    def _take(self, received: bytes) -> None:
+        *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
             with suppress(ValueError, TypeError):
                 stream, parent, text = json.loads(line)
                 self._deliver(stream, parent, text)
-
-
-def unread(fd: int) -> int:
-    """How many bytes wait in a pipe; 0 where the system does not say."""
-    if platform.termios is None:
-        return 0
-    try:
-        count: int = struct.unpack("i", platform.fcntl.ioctl(fd, platform.termios.FIONREAD, b"\0\0\0\0"))[0]
-    except OSError:
-        return 0
-    return count

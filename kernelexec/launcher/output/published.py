@@ -1,7 +1,7 @@
-"""What the newest cell published, so that an owner who comes in its midst gets all of it: the messages as they were sent.
+"""Published messages of the newest cell, kept for an owner that takes the kernel over while it runs.
 
-Text, and everything else, are kept within bounds of their own: what comes first, and what came last. What is left out between
-is counted, and told at its place.
+Text, and all other messages, have bounds of their own: the first and the newest messages are kept; dropped ones between are
+counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
-_DELIMITER = b"<IDS|MSG>"
+from ..protocol import DELIMITER
+
 _STATUS = b'"msg_type": "status"'
 #: What displays and all else that is no text may take, in limits of the text.
 _OTHERS = 4
@@ -26,15 +27,15 @@ Frames = list[bytes]
 
 @dataclass(frozen=True)
 class Gap:
-    """What was left out at one place: so many messages; with so many bytes of text, or of all that was in them."""
+    """Messages that were dropped between two kept ones."""
 
     messages: int
     text_bytes: int
     other_bytes: int
 
 
-class _Reel:
-    """Messages within a limit: the first ones, to a half of it, and the newest, ``least`` of which it keeps over the limit."""
+class _BoundedMessages:
+    """Messages within a limit: the first ones up to half of it, and the newest; ``least`` of these stay over the limit."""
 
     def __init__(self, limit_bytes: int, *, least: int = 0) -> None:
         self._limit = limit_bytes
@@ -68,22 +69,22 @@ class _Reel:
             yield number, frames
 
 
-class Tape:
-    """The record of one cell, known by its request's msg_id. Only the publisher's thread adds to it."""
+class PublishedMessages:
+    """Kept messages of one cell, known by its request's msg_id. Only the publisher adds to it."""
 
     def __init__(self, msg_id: str, limit_bytes: int) -> None:
         self.msg_id = msg_id
         self.reply: tuple[dict[str, Any], dict[str, Any]] | None = None
-        """What the cell was answered and what stood beside it; empty dictionaries where that was too large."""
+        """The cell's reply and its metadata; empty dictionaries if they were too large."""
         self._mark = json.dumps({"msg_id": msg_id})[1:-1].encode()
         self._number = 0
-        self._text = _Reel(limit_bytes, least=1)  # one holds what was printed while another was sent, up to its end
-        self._others = _Reel(limit_bytes * _OTHERS)
+        self._text = _BoundedMessages(limit_bytes, least=1)  # one holds what was printed while another was sent, up to its end
+        self._others = _BoundedMessages(limit_bytes * _OTHERS)
         self._idle: tuple[int, Frames] | None = None
 
     def add(self, frames: list[Any], text_bytes: int = 0) -> None:
-        """Take a message that is sent, if it is one of this cell's; ``text_bytes`` is how much text of a stream it holds."""
-        start = next((at for at, frame in enumerate(frames) if frame == _DELIMITER), len(frames))
+        """Keep a sent message if it belongs to this cell; ``text_bytes`` is the size of a stream's text in it."""
+        start = next((at for at, frame in enumerate(frames) if frame == DELIMITER), len(frames))
         if len(frames) < start + 6 or self._mark not in bytes(frames[start + 3]):
             return
         kept: Frames = [bytes(frame) for frame in frames]
@@ -94,11 +95,11 @@ class Tape:
         (self._text if text_bytes else self._others).add(self._number, kept, text_bytes)
 
     def answered(self, content: dict[str, Any], metadata: dict[str, Any], size_bytes: int) -> None:
-        """Take the cell's reply, just before it is sent."""
+        """Keep the cell's reply, just before it is sent."""
         self.reply = (content, metadata) if size_bytes <= _REPLY_BYTES else ({}, {})
 
     def __iter__(self) -> Iterator[Frames | Gap]:
-        """All that is kept, in the order in which it was sent, and what is left out at its place."""
+        """Yield the kept messages in order of sending, and gaps."""
         idle = [self._idle] if self._idle is not None else []
         for _, item in merge(self._text, self._others, idle, key=lambda numbered: numbered[0]):
             yield item

@@ -1,4 +1,4 @@
-"""stdout and stderr of the kernel: text within bounds, in the order in which it was written, for the cell that wrote it."""
+"""stdout and stderr of the kernel: bounded text, in order of writing, under the cell that wrote it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ipykernel.iostream import OutStream
 
 from ..processes import fork_flag
-from .fd_capture import Descriptor
+from .fd_capture import CapturedFd
 from .iopub import Publisher
 
 _SLICE_CHARS = 256 * 1024
@@ -21,14 +21,14 @@ _DRAIN_SECONDS = 0.25
 _TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
 
 
-class Stream(OutStream):
-    """stdout or stderr of the kernel: text waits in one order with the other stream's, captured descriptors included."""
+class OutputStream(OutStream):
+    """One stream of the kernel; its text waits in one order with the other stream's and that of captured descriptors."""
 
     flush_timeout = 3600
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
         self._written = 0.0
-        self._descriptor: Descriptor | None = None
+        self._descriptor: CapturedFd | None = None
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
         pub_thread.streams[name] = self
@@ -48,7 +48,7 @@ class Stream(OutStream):
         if fork_flag.forked or len(string) > _SLICE_CHARS:
             return self._write_otherwise(publisher, string)
         now = monotonic()
-        if now - self._written > _TIGHT_SECONDS and publisher.inlet.busy:
+        if now - self._written > _TIGHT_SECONDS and publisher.pipes.busy:
             self.drain()
         self._written = now
         try:
@@ -69,7 +69,7 @@ class Stream(OutStream):
         return len(string)
 
     def queue(self, publisher: Publisher, parent: Any, text: str, content: bytes) -> None:
-        """Put text, given as UTF-8 too, behind all that was written before; wait while too much is pending."""
+        """Queue text, passed as UTF-8 too, behind all earlier output; wait while too much is pending."""
         with publisher.lock:
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block and not publisher.publishes_here:
                 publisher.room.wait()
@@ -89,11 +89,11 @@ class Stream(OutStream):
             publisher.flush_soon()
 
     def flush(self) -> None:
-        """Wait until what was written, by children too, is on its way; where nothing is pending, cost nothing."""
+        """Wait until all output, of children too, is on its way."""
         publisher = self.pub_thread
         if publisher is None or fork_flag.forked:
             return
-        if publisher.inlet.busy:
+        if publisher.pipes.busy:
             self.drain()
         if not (publisher.pieces or publisher.publishing):
             return
@@ -120,28 +120,28 @@ class Stream(OutStream):
         self._original_stdstream_fd = getattr(sys, name).fileno()
         self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
         assert self.pub_thread is not None
-        self._descriptor = Descriptor(self._original_stdstream_fd, self.pub_thread.inlet, self._take)
+        self._descriptor = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self._take)
 
     def _take(self, parent: Any, text: str) -> None:
         if self.pub_thread is not None:
             self.queue(self.pub_thread, parent or self._parent_header_global, text, text.encode())
 
     def begin_cell(self) -> None:
-        """Have the descriptor lead here, whatever an earlier cell did to it."""
+        """Capture the descriptor again if an earlier cell replaced it."""
         if self._descriptor is not None:
-            self._descriptor.take_back()
+            self._descriptor.recapture()
 
     def part_from_programs(self) -> None:
-        """What programs that were started so far still write belongs to the cell that ends."""
+        """Assign later output of running programs to the cell that ends."""
         if self._descriptor is not None:
-            self._descriptor.turn_page(self._parent_header_global)
+            self._descriptor.rotate(self._parent_header_global)
 
     def close(self) -> None:
-        """Flush only: the next cell needs the stream, whatever this one does to it."""
+        """Flush only: the next cell needs the stream."""
         self.flush()
 
     def drain(self) -> None:
-        """Wait, for a bounded time, until all that was written to the descriptors, or by children, has been read."""
+        """Wait, for a bounded time, until all output of descriptors and children has been read."""
         publisher = self.pub_thread
         if publisher is not None and publisher.may_block:
-            publisher.inlet.drain(_DRAIN_SECONDS)
+            publisher.pipes.drain(_DRAIN_SECONDS)

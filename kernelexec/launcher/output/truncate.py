@@ -1,4 +1,4 @@
-"""What an exception says of itself, within bounds: a reader can use no more, and a message must not be too large to be read."""
+"""Bounds for texts of exceptions: a larger message might not be read at all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ _EVALUE_CHARS = 64 * 1024
 _TRACEBACK_CHARS = 256 * 1024
 
 
-def bounded(value: object) -> str:
-    """What a value says of itself, whatever its ``__str__`` does, within 64 Ki characters."""
+def truncate(value: object) -> str:
+    """Return the text of a value, whatever its ``__str__`` does, cut to 64 Ki characters."""
     try:
         text = str(value)
     except BaseException as exc:  # a stranger's __str__ may raise anything
@@ -15,8 +15,8 @@ def bounded(value: object) -> str:
     return _cut(text, _EVALUE_CHARS)
 
 
-def bounded_traceback(lines: list[str]) -> list[str]:
-    """The lines of a traceback, together within 256 Ki characters."""
+def truncate_traceback(lines: list[str]) -> list[str]:
+    """Return the lines of a traceback, together cut to 256 Ki characters."""
     total = sum(len(line) for line in lines)
     if total <= _TRACEBACK_CHARS:
         return list(lines)

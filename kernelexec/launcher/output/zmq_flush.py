@@ -1,4 +1,4 @@
-"""Until libzmq has handed on what it was given: what it still holds dies with the process."""
+"""Waiting until libzmq has passed its messages to the system: messages that it holds die with the process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PATIENCE_SECONDS, _LOOK_SECONDS = 0.25, 0.0002
 _PAUSE_SECONDS, _REST_SECONDS = 0.003, 0.05
 
 
-class Sending:
-    """libzmq's I/O threads. One is woken in the call that gives it something, and rests when the system has it."""
+class IOThreads:
+    """libzmq's I/O threads. A call that sends wakes one up; it sleeps once the system has the message."""
 
     def __init__(self, tasks: str = _TASKS) -> None:
         self._tasks = Path(tasks)
@@ -23,7 +23,7 @@ class Sending:
         self._paused = 0.0
 
     def wait(self) -> None:
-        """Wait, for a bounded time, until what was sent so far is the system's."""
+        """Wait, for a bounded time, until the system has all messages."""
         deadline = monotonic() + _PATIENCE_SECONDS
         while (states := self._states()) and any(state != _AT_REST for state in states) and monotonic() < deadline:
             sleep(_LOOK_SECONDS)
@@ -32,16 +32,16 @@ class Sending:
             self._paused = monotonic()
 
     def _states(self) -> list[bytes]:
-        """What each of the threads does; nothing where the system does not show it."""
+        """Return the state of each thread; nothing where the system does not show it."""
         try:
             if self._threads:
                 return [_state(path) for path in self._threads]
         except (OSError, IndexError):  # they were those of the process that forked this one
             self._threads = []
         with suppress(OSError, IndexError):
-            found = [str(task) for task in self._tasks.iterdir() if (task / "comm").read_text().startswith(_OWN_NAME)]
-            self._threads = found
-            return [_state(path) for path in found]
+            threads = [str(task) for task in self._tasks.iterdir() if (task / "comm").read_text().startswith(_OWN_NAME)]
+            self._threads = threads
+            return [_state(path) for path in threads]
         return []
 
 

@@ -1,4 +1,4 @@
-"""Commands that run beside the cells: the control thread starts them, tells of them and ends them, whatever a cell does."""
+"""Background commands: the control thread starts, describes and ends them, whatever a cell does."""
 
 from __future__ import annotations
 
@@ -14,63 +14,64 @@ from contextlib import suppress
 from typing import Any
 
 from .. import platform
+from ..protocol import COMMAND_MARK_VARIABLE
 from . import exec_audit, tree
-from .command import MARK, PATIENCE
+from .command import PATIENCE
 
 _READ_BYTES = 64 * 1024
-#: What is kept of each stream: its newest lines, and so much of them.
+#: Bounds of the newest lines that are kept of each stream.
 _LINES, _CHARS = 10_000, 4 * 1024 * 1024
 _LINE_CHARS = 64 * 1024
 
 
 class Jobs:
-    """The background commands of one kernel, by the names that their owner gives them."""
+    """Background commands of one kernel, by the owner's names."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
 
     def answer(self, asked: dict[str, Any], start: Any) -> dict[str, Any]:
-        """What a request's content asks for: ``action``, and the ``name`` of a command or none for all.
+        """Do the ``action`` of a request for the command of a ``name``, and return the reply.
 
-        ``start`` gives the program, the directory and the environment of a new one.
+        ``start`` returns program, directory and environment of a new command.
         """
         action, name = asked.get("action"), asked.get("name")
         if action == "list":
-            return {"status": "ok", "jobs": [job.told() for job in self._jobs.values()]}
+            return {"status": "ok", "jobs": [job.describe() for job in self._jobs.values()]}
         if action == "start" and isinstance(name, str) and name not in self._jobs:
             try:
                 job = self._jobs[name] = _Job(name, *start(asked.get("command"), asked.get("work_dir")))
             except (OSError, ValueError, TypeError) as exc:
                 return {"status": "error", "evalue": str(exc)}
-            return {"status": "ok", "job": job.told()}
-        found = self._jobs.get(name) if isinstance(name, str) else None
-        if found is None:
+            return {"status": "ok", "job": job.describe()}
+        named = self._jobs.get(name) if isinstance(name, str) else None
+        if named is None:
             return {"status": "ok", "job": None}
         if action == "kill":
-            found.kill()
-        if action == "forget" and not found.runs:
-            del self._jobs[found.name]
+            named.kill()
+        if action == "forget" and not named.runs:
+            del self._jobs[named.name]
         lines = asked.get("lines")
-        return {"status": "ok", "job": found.told(lines if action == "output" and isinstance(lines, int) else None)}
+        return {"status": "ok", "job": named.describe(lines if action == "output" and isinstance(lines, int) else None)}
 
 
 class _Job:
-    """One command. It leads a session and a process group of its own, and has no stdin."""
+    """One background command. It leads a session and process group of its own, and has no stdin."""
 
     def __init__(self, name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> None:
         self.name = name
         self._mark = secrets.token_hex(16)
         self._killed = False
         self._began, self._ended = time.monotonic(), 0.0
-        with tree.dying_first(), exec_audit.trusted():
+        with tree.oom_before_us(), exec_audit.exempt():
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env={**env, **tree.MARKED, MARK: self._mark},
+                env={**env, **tree.MARKED, COMMAND_MARK_VARIABLE: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                **platform.HERE.apart,
+                **platform.PLATFORM.apart,
             )
         self._streams = {"stdout": _Newest(), "stderr": _Newest()}
         for stream, newest in self._streams.items():
@@ -80,24 +81,24 @@ class _Job:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the command has not ended."""
         return self._process.returncode is None
 
-    def told(self, lines: int | None = None) -> dict[str, Any]:
-        """How it is, and so many of its newest lines."""
+    def describe(self, lines: int | None = None) -> dict[str, Any]:
+        """Describe the command, with a number of its newest lines."""
         code = self._process.returncode
         status = "running" if code is None else "killed" if self._killed else "failed" if code else "stopped"
-        said: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
-        said |= {"exit_code": None if code is None else code if code >= 0 else 128 - code}
-        said["seconds"] = (self._ended or time.monotonic()) - self._began
+        description: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
+        description |= {"exit_code": None if code is None else code if code >= 0 else 128 - code}
+        description["seconds"] = (self._ended or time.monotonic()) - self._began
         for stream, newest in self._streams.items():
-            said[f"{stream}_lines"] = newest.total
+            description[f"{stream}_lines"] = newest.total
             if lines is not None:
-                said[stream], said[f"{stream}_dropped"] = newest.tail(lines)
-        return said
+                description[stream], description[f"{stream}_dropped"] = newest.tail(lines)
+        return description
 
     def kill(self) -> None:
-        """End it and all of its processes, politely at first; this does not wait."""
+        """End the command's processes in a thread: by SIGTERM, then by SIGKILL."""
         if self.runs:
             self._killed = True
             threading.Thread(target=self._end, name=f"end of {self.name}", daemon=True).start()
@@ -108,7 +109,7 @@ class _Job:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)
         tree.kill_group(self._process.pid)
-        tree.sweep(MARK, self._mark)
+        tree.kill_marked(COMMAND_MARK_VARIABLE, self._mark)
 
     def _wait(self) -> None:
         self._process.wait()
@@ -129,8 +130,8 @@ class _Newest:
         """Read until nobody can write any more."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with suppress(OSError, ValueError):
-            while found := os.read(pipe.fileno(), _READ_BYTES):
-                self._take(decoder.decode(found))
+            while content := os.read(pipe.fileno(), _READ_BYTES):
+                self._take(decoder.decode(content))
         self._take(decoder.decode(b"", final=True))
         with suppress(OSError):
             pipe.close()

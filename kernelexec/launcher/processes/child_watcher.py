@@ -1,4 +1,4 @@
-"""A child of this process, watched: what it writes, when it ends, and that it ends."""
+"""A child process with its output, its end and a way to end it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LONGEST_MS = 2**31 - 2
 _DECODE = json.JSONDecoder().decode
 
 
-class OwnerLeft(Exception):
-    """The kernel has ended, or wants no more of it."""
+class OwnerGone(Exception):
+    """The kernel has ended or has closed its end of the pipe."""
 
 
-class Watched:
-    """A child, and what it writes: read as it comes, and kept up to a bound, so that it never waits for us."""
+class WatchedChild:
+    """A child and its output, which is read as it comes and kept up to a bound, so that the child never waits."""
 
     def __init__(self, pid: int, pipes: dict[str, tuple[int, int]], owner: int | None = None) -> None:
         self.kept = {name: bytearray() for name in pipes}
@@ -35,7 +35,7 @@ class Watched:
         self._pid, self._owner = pid, owner
         self._names = {fd: (name, room) for name, (fd, room) in pipes.items()}
         self._poll = select.poll()
-        self._handle = os.pidfd_open(pid) if platform.HERE.process_handles else None
+        self._handle = os.pidfd_open(pid) if platform.PLATFORM.process_handles else None
         for fd in self._names:
             os.set_blocking(fd, False)
         for watched in (*self._names, self._handle, owner):
@@ -43,7 +43,7 @@ class Watched:
                 self._poll.register(watched, select.POLLIN)
 
     def watch(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Read until it has ended, or ``until`` says so; False once the seconds are over.
+        """Read until the child has ended or ``until`` is true; return False once the seconds are over.
 
         Raises:
             OwnerLeft: the owner has closed its end.
@@ -56,41 +56,41 @@ class Watched:
             left = left if self._handle is not None else min(left, _LOOK_SECONDS)
             ready = [fd for fd, _ in self._poll.poll(int(min(left * 1000, _LONGEST_MS)) + 1)]
             if self._owner in ready:
-                raise OwnerLeft
+                raise OwnerGone
             for fd in ready:
                 self._read(fd)
         return True
 
     def has_ended(self) -> bool:
-        """Whether it has, or nobody can tell any more: it was waited for elsewhere."""
+        """Return whether the child has ended, also if it was reaped elsewhere."""
         try:
-            found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            info = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return True
-        if found is not None:
-            self.exit_code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        return found is not None
+        if info is not None:
+            self.exit_code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        return info is not None
 
     def lines(self) -> list[Any]:
-        """What it told: a line each, in JSON."""
-        found = []
+        """Return the child's reports, one for each line of JSON."""
+        reports = []
         for line in bytes(self.kept["told"]).split(b"\n")[:-1]:
             with suppress(ValueError, RecursionError):  # whose code runs in the child may write anything
-                found.append(_DECODE(line.decode()))
-        return found
+                reports.append(_DECODE(line.decode()))
+        return reports
 
     def drain(self) -> None:
-        """Read what was written so far, and no more: who has left this family may go on."""
+        """Read the output so far only: a process that escaped may go on writing."""
         for fd in list(self._names):
             for _ in range(_READS):
                 if not self._read(fd):
                     break
 
     def end(self) -> None:
-        """End it and all that it started, read what is left, and close what is open."""
+        """Kill the child and its descendants, read the rest and close all descriptors."""
         with suppress(ChildProcessError):  # it was waited for elsewhere: its id may be another's
             os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            tree.end_tree(self._pid)
+            tree.kill_tree(self._pid)
         self.drain()
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
@@ -98,17 +98,17 @@ class Watched:
             os.close(fd)
 
     def _read(self, fd: int) -> bool:
-        """Read what is there: whether there was anything."""
+        """Read the output that is ready; return whether there was any."""
         if fd not in self._names:
             return False
         name, room = self._names[fd]
         try:
-            found = os.read(fd, _READ_BYTES)
+            content = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return False
-        self.kept[name] += found[: max(room - len(self.kept[name]), 0)]
-        if not found:
+        self.kept[name] += content[: max(room - len(self.kept[name]), 0)]
+        if not content:
             self._poll.unregister(fd)
             os.close(fd)
             del self._names[fd]
-        return bool(found)
+        return bool(content)

@@ -1,4 +1,4 @@
-"""Runs one command: its own session and process group, streams apart as they come, an end that leaves nothing of it."""
+"""One command in a session and process group of its own, with streamed output and an end that leaves no process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from .. import platform
-from ..output.pipe_reader import unread
+from ..protocol import COMMAND_MARK_VARIABLE
 from . import exec_audit, tree
 
-MARK = "KERNELEXEC_COMMAND"
-#: How long a command may take to obey SIGINT, and then SIGTERM, before the next signal, in seconds.
+#: Seconds for a command to obey SIGINT, and then SIGTERM, before the next signal.
 PATIENCE = 0.4
-#: How often a command's process is looked at where the system does not tell of its end, in seconds.
+#: Seconds between two looks at a process where the system reports no end.
 _LOOK_SECONDS = 0.05
 _READ_BYTES = 64 * 1024
 _SHELL_SIGNAL_BASE = 128
 
 
-class Command:
-    """One command on its way. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``."""
+class RunningCommand:
+    """One command. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``."""
 
     def __init__(
         self,
@@ -46,12 +45,12 @@ class Command:
         self._sinks = {"stdout": out, "stderr": err}
         self._input = memoryview(stdin.encode("utf-8", "surrogateescape")) if stdin else memoryview(b"")
         self._cwd = cwd
-        self._env = {**(os.environ if env is None else env), **tree.MARKED, MARK: self._mark}
+        self._env = {**(os.environ if env is None else env), **tree.MARKED, COMMAND_MARK_VARIABLE: self._mark}
         self._selector = selectors.DefaultSelector()
         self._decoders: dict[Any, Any] = {}
 
     def run(self) -> int:
-        """Run to the end and return the exit code as a shell would say it: 128 + n after a death by signal n.
+        """Run the command and return its exit code as a shell does: 128 + n after a death by signal n.
 
         Raises:
             OSError: the program cannot be started.
@@ -61,7 +60,7 @@ class Command:
             return self._run()
 
     def _run(self) -> int:
-        with tree.dying_first(), exec_audit.trusted():
+        with tree.oom_before_us(), exec_audit.exempt():
             process = subprocess.Popen(
                 self._argv,
                 executable=shutil.which(self._argv[0]),
@@ -70,7 +69,7 @@ class Command:
                 stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
-                **platform.HERE.apart,
+                **platform.PLATFORM.apart,
                 restore_signals=True,
             )
         tree.running.add(process.pid)
@@ -97,28 +96,28 @@ class Command:
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
             self._selector.register(process.stdin, selectors.EVENT_WRITE)
-        if platform.HERE.process_handles:
+        if platform.PLATFORM.process_handles:
             with suppress(OSError):
                 self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, process)
 
     def _pump(self, process: subprocess.Popen[bytes], seconds: float | None) -> bool:
-        """Move data until the process has ended (True), or the time is over (False)."""
+        """Move data until the process has ended (return True) or the time is over (False)."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while process.poll() is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            if not platform.HERE.process_handles:
+            if not platform.PLATFORM.process_handles:
                 left = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
             self._move(left)
         self._finish()
         return True
 
     def _finish(self) -> None:
-        """Read what was written so far, and no more: a background child may write for ever."""
+        """Read the output so far only: a background child may write for ever."""
         for key in list(self._selector.get_map().values()):
             if key.data is not None and not isinstance(key.data, subprocess.Popen):
-                left = unread(key.fd)
+                left = platform.unread_bytes(key.fd)
                 while left >= 0 and (count := self._read(key.fileobj, key.data)):
                     left -= count
 
@@ -142,18 +141,18 @@ class Command:
             self._close(pipe)
 
     def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
-        """Hand on what is there; how many bytes that was."""
+        """Pass on the output that is ready; return its size in bytes."""
         try:
-            found = os.read(pipe.fileno(), _READ_BYTES)
+            content = os.read(pipe.fileno(), _READ_BYTES)
         except BlockingIOError:
             return 0
         except OSError:
-            found = b""
-        if text := self._decoders[pipe].decode(found, final=not found):
+            content = b""
+        if text := self._decoders[pipe].decode(content, final=not content):
             sink(text)
-        if not found:
+        if not content:
             self._close(pipe)
-        return len(found)
+        return len(content)
 
     def _close(self, pipe: Any) -> None:
         self._selector.unregister(pipe)
@@ -167,11 +166,11 @@ class Command:
                 break
         process.wait()
         tree.kill_group(process.pid)
-        tree.sweep(MARK, self._mark)
+        tree.kill_marked(COMMAND_MARK_VARIABLE, self._mark)
         self._finish()
 
     def _leave(self, process: subprocess.Popen[bytes]) -> None:
-        """Pipes that a background child still holds are read on by a thread, under the cell that started the command."""
+        """Have a thread read pipes that a background child still holds, under the cell that started the command."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, subprocess.Popen):
                 self._selector.unregister(key.fileobj)
@@ -191,7 +190,7 @@ class Command:
 
 @contextmanager
 def _waitable_children() -> Iterator[None]:
-    """Where SIGCHLD is ignored the system throws exit codes away."""
+    """Handle SIGCHLD within the block: the system drops exit codes where it is ignored."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         yield
         return
@@ -204,7 +203,7 @@ def _waitable_children() -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Further interrupts wait until the command is gone."""
+    """Ignore further interrupts within the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Programs that user code starts by itself are judged by the kernel's owner, who has the rules, before they start.
+"""An audit hook by which the kernel's owner judges each program before user code starts it.
 
-By an audit hook of Python's: what starts programs past the interpreter is not seen, nor what a forked child does. The runner of
-commands (`command`) starts what it is given, and tells of that before (`said`).
+Programs that start past the interpreter are not seen, nor those of a forked child. The runner of commands announces a command
+by ``audit`` and starts it ``exempt``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from .. import owner
 from . import fork_flag
 
-#: How long the owner may take to answer, in seconds: its event loop may be busy. Without an answer it does not start.
+#: Seconds for the owner's answer: its event loop may be busy. Without an answer the program does not start.
 _PATIENCE = 120.0
-#: What is longer is not asked about, and does not start.
+#: Limits of a command; a longer one does not start.
 _WORDS, _CHARS = 10_000, 4 * 1024 * 1024
 
 _COMMAND = "kernelexec.command"
@@ -27,50 +27,50 @@ _COMMAND = "kernelexec.command"
 _own = threading.local()
 
 
-class Watch:
-    """Asks, by ``ask``, about each program that is about to be started, and waits for what ``answer`` is told."""
+class ExecAudit:
+    """The audit hook: it asks by ``ask`` before each program and waits for ``answer``."""
 
     def __init__(self, ask: Callable[[dict[str, Any]], Any]) -> None:
         self._ask = ask
         self._waiting: dict[str, _Verdict] = {}
 
     def begin(self) -> None:
-        """From now on; nothing takes it back."""
+        """Add the audit hook, which Python never removes."""
         sys.addaudithook(self._heard)
 
     def answer(self, name: object, refused: object) -> None:
-        """Why the program that was asked about under that name does not start; None where it does."""
+        """Take the owner's answer to the question of a name: a reason for a refusal, or None."""
         verdict = self._waiting.get(name) if isinstance(name, str) else None
         if verdict is not None:
             verdict.refused = refused if isinstance(refused, str) else None
-            verdict.given.set()
+            verdict.answered.set()
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         __tracebackhide__ = True
         read = _EVENTS.get(event)
         if read is None or fork_flag.forked or getattr(_own, "trusted", False):
             return
-        said = read(args)
-        texts = [said["text"]] if "text" in said else said["words"]
+        program = read(args)
+        texts = [program["text"]] if "text" in program else program["words"]
         if len(texts) > _WORDS or sum(map(len, texts)) > _CHARS:
             raise PermissionError(
                 f"It is longer than {_CHARS} characters, or {_WORDS} words: put it into a file, and run that."
             )
-        self._judge(said)
+        self._judge(program)
 
-    def _judge(self, said: dict[str, Any]) -> None:
-        """Return if it may start.
+    def _judge(self, program: dict[str, Any]) -> None:
+        """Return if the program may start.
 
         Raises:
-            PermissionError: it may not, or nobody says.
+            PermissionError: the owner refuses it or does not answer.
         """
         __tracebackhide__ = True
         name, verdict = secrets.token_hex(8), _Verdict()
         self._waiting[name] = verdict
         try:
-            with trusted():
-                self._ask({**said, "name": name})
-            while not verdict.given.wait(_PATIENCE):
+            with exempt():
+                self._ask({**program, "name": name})
+            while not verdict.answered.wait(_PATIENCE):
                 if owner.owned.is_set():  # a new owner is told of the question too
                     verdict.refused = f"nobody said within {_PATIENCE:g} s whether it may start"
                     break
@@ -82,23 +82,23 @@ class Watch:
 
 class _Verdict:
     def __init__(self) -> None:
-        self.given = threading.Event()
+        self.answered = threading.Event()
         self.refused: str | None = None
 
 
-def said(command: str | list[str]) -> None:
-    """Tell of a command, a text for a shell or words, that is about to run.
+def audit(command: str | list[str]) -> None:
+    """Announce a command, text for a shell or words, that is about to run.
 
     Raises:
-        PermissionError: it may not.
+        PermissionError: the owner refuses it.
     """
     __tracebackhide__ = True
     sys.audit(_COMMAND, command)
 
 
 @contextmanager
-def trusted() -> Iterator[None]:
-    """What is started within is the kernel's own affair, or was judged before."""
+def exempt() -> Iterator[None]:
+    """Exempt programs that are started within the block: the kernel's own, and those that were judged before."""
     before, _own.trusted = getattr(_own, "trusted", False), True
     try:
         yield
@@ -106,15 +106,15 @@ def trusted() -> Iterator[None]:
         _own.trusted = before
 
 
-def _text(said: Any) -> dict[str, Any]:
-    return {"text": _decoded(said)}
+def _text(command: Any) -> dict[str, Any]:
+    return {"text": _decoded(command)}
 
 
 def _words(program: Any, words: Any) -> dict[str, Any]:
-    found = [_decoded(word) for word in (words if isinstance(words, list | tuple) else [words])]
-    if program is not None and found and os.path.basename(_decoded(program)) != os.path.basename(found[0]):  # noqa: PTH119
-        found = [_decoded(program), *found[1:]]  # what runs, whatever it is called
-    return {"words": found}
+    decoded = [_decoded(word) for word in (words if isinstance(words, list | tuple) else [words])]
+    if program is not None and decoded and os.path.basename(_decoded(program)) != os.path.basename(decoded[0]):  # noqa: PTH119
+        decoded = [_decoded(program), *decoded[1:]]  # what runs, whatever it is called
+    return {"words": decoded}
 
 
 def _decoded(word: Any) -> str:

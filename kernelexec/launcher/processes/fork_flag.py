@@ -1,4 +1,4 @@
-"""Whether this process is a child that a cell of the kernel forked: it is no kernel, whatever it inherited."""
+"""A flag of this process: whether a cell of the kernel forked it, so it is no kernel."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 forked = False
 
 
-def note_forks() -> None:
-    """Have the children of this process, which is a kernel, know what they are."""
+def track_forks() -> None:
+    """Set the flag in forked children of this process."""
 
     def note() -> None:
         global forked  # noqa: PLW0603 - see above

@@ -1,4 +1,4 @@
-"""The session's own shell: each command is a new process, and what one changed by ``cd`` and ``export`` lasts for the next."""
+"""The session's shell: each command is a new process; ``cd`` and ``export`` last for the next one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import platform
-from .command import MARK
+from ..protocol import COMMAND_MARK_VARIABLE
 
 _ARGUMENT_BYTES = 100_000
 _STATE = "KERNELEXEC_STATE"
@@ -24,11 +24,11 @@ _BEFORE = '{env} -0 >"${state}.before"; '
 _EXEC = re.compile(r"\bexec\b")
 # What a shell of Windows changes its directory or its environment by.
 _CHANGING = re.compile(r"\b(?:cd|chdir|pushd|set|setx|set-location)\b|\$env:", re.IGNORECASE)
-_NOT_SAVED = frozenset({"_", "PWD", "SHLVL", MARK, _STATE})
+_NOT_SAVED = frozenset({"_", "PWD", "SHLVL", COMMAND_MARK_VARIABLE, _STATE})
 
 
-class Lasting:
-    """What lasts between two commands: the directory, and how the environment differs from what it would be."""
+class ShellSession:
+    """State between two commands: the directory and the changes of the environment."""
 
     def __init__(self) -> None:
         self._directory: str | None = None
@@ -37,30 +37,30 @@ class Lasting:
         """The virtual environment that was active when a command changed PATH."""
 
     def run(self, shell: Any, command: str, work_dir: str | None, stdin: str | None) -> None:
-        """Run a command by ``shell.run_argv``, and learn what it changed: nothing where the system's shells cannot save it."""
+        """Run a command by ``shell.run_argv`` and take over its changes, where the system's shells can save them."""
         env, active = shell.programs.environment(self._changes, self._since), shell.programs.active
-        if not platform.HERE.lasting:
-            shell.run_argv([*platform.a_shell(), command], said=command, stdin=stdin, cwd=work_dir, env=env)
+        if not platform.PLATFORM.lasting:
+            shell.run_argv([*platform.default_shell(), command], text=command, stdin=stdin, cwd=work_dir, env=env)
             if _CHANGING.search(command):
                 sys.stderr.write("what a command changes by cd and set does not last on this system: give it a work_dir\n")
             return
-        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as place:
-            state = Path(place) / "state"
+        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as temporary:
+            state = Path(temporary) / "state"
             run = command
             if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
                 Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
                 run = f'. "${_STATE}.sh"'
             saving = (_BEFORE if shell.programs.prefix else "") + _SAVING
             text = saving.format(state=_STATE, env=shutil.which("env") or "env", run=run)
-            directory, argv = work_dir or self._place(), platform.a_shell()
-            shell.run_argv([*argv, text, argv[0]], said=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+            directory, argv = work_dir or self._place(), platform.default_shell()
+            shell.run_argv([*argv, text, argv[0]], text=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
             before = _variables(_entries(f"{state}.before")) or env
             learned = self._learn(state, before, active, keep_directory=work_dir is not None)
             if not learned and not _EXEC.search(command):
                 sys.stderr.write("what the command changed by cd and export could not be saved: it does not last\n")
 
-    def place(self, shell: Any) -> tuple[str | None, dict[str, str]]:
-        """Where the next command would begin, if there was a ``cd``, and its environment."""
+    def next_start(self, shell: Any) -> tuple[str | None, dict[str, str]]:
+        """Return the next command's directory, None without a ``cd``, and environment."""
         return self._directory, shell.programs.environment(self._changes, self._since)
 
     def _place(self) -> str | None:
@@ -70,7 +70,7 @@ class Lasting:
         return self._directory
 
     def _learn(self, state: Path, before: dict[str, str], active: str | None, *, keep_directory: bool) -> bool:
-        """Take over what the command left; a command that saved nothing (it ran ``exec``) changes nothing: False."""
+        """Take over the command's changes; return False if it saved none, as after ``exec``."""
         directory, *entries = _entries(state) or [""]
         after = _variables(entries)
         if not after:
@@ -86,7 +86,7 @@ class Lasting:
 
 
 def kernel_directory() -> str | None:
-    """Where this process is; None where that is gone."""
+    """Return this process's directory; None if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:

@@ -19,7 +19,7 @@ _REMOVE = 0
 _MODE = 0o1777
 
 
-def clear_memory(directories: Iterable[str], spared: Collection[int]) -> bool:
+def clear_tmpfs_and_ipc(directories: Iterable[str], spared: Collection[int]) -> bool:
     """Remove all objects in memory, and what is in those directories, which are mounted from it; whether nothing is left.
 
     Nobody else may run meanwhile. What is mounted within stays, and so do the ways there. A directory that turns out to be
@@ -30,20 +30,20 @@ def clear_memory(directories: Iterable[str], spared: Collection[int]) -> bool:
     real = [os.path.realpath(path) for path in directories]
     if not all(mounted.get(path) in _KINDS and Path(path).stat().st_dev not in spared for path in real):
         return False
-    found = [_clear(path) for path in real]
-    return all(found)
+    cleared = [_clear(path) for path in real]
+    return all(cleared)
 
 
 def _mounted() -> dict[str, str]:
     """Of what kind that is which is mounted as a whole at a place; of two the later, which can be seen."""
-    found = {}
+    kinds = {}
     for line in (_PROC / "self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         _, _, _, root, path, *_ = before.split(" ")
         for code in ("\\040", "\\011", "\\012", "\\134"):
             path = path.replace(code, chr(int(code[1:], 8)))
-        found[path] = after.split(" ")[0] if root == _WHOLE else ""
-    return found
+        kinds[path] = after.split(" ")[0] if root == _WHOLE else ""
+    return kinds
 
 
 def _clear(path: str) -> bool:
@@ -52,10 +52,10 @@ def _clear(path: str) -> bool:
     except OSError:
         return False
     try:
-        found = os.fstat(fd)
-        if stat.S_IMODE(found.st_mode) != _MODE:
+        info = os.fstat(fd)
+        if stat.S_IMODE(info.st_mode) != _MODE:
             os.fchmod(fd, _MODE)
-        return _clear_within(fd, found.st_dev, 0)
+        return _clear_within(fd, info.st_dev, 0)
     except OSError:
         return False
     finally:
@@ -66,12 +66,12 @@ def _clear_within(directory: int, device: int, depth: int) -> bool:
     """Remove what is in an open directory and of its device; whether all of that could be removed."""
     cleared = depth < _DEPTH_MAX
     for name in os.listdir(directory) if cleared else ():
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if found.st_dev != device:
+        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if info.st_dev != device:
             continue
         try:
-            if stat.S_ISDIR(found.st_mode):
-                if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            if stat.S_ISDIR(info.st_mode):
+                if info.st_mode & stat.S_IRWXU != stat.S_IRWXU:
                     os.chmod(name, stat.S_IRWXU, dir_fd=directory)  # no link: nobody else runs
                 cleared &= _clear_inner(name, directory, device, depth)
             else:

@@ -1,7 +1,7 @@
-"""What holds a kernel on its owner's machine within its workspace, without root: every layer that this machine has.
+"""Confinement of a kernel on the owner's machine to its workspace, without root, by every layer that this machine has.
 
-It is applied before any code of the user's and any thread; all that the kernel starts inherits it. It is no container:
-what it does not stop stands in the README.
+It is applied before user code and threads, and inherited by all child processes. It is no container: the guide's page about
+local kernels says which attacks it does not stop.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from .. import platform
 from ..libc import capset, prctl
 from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, take_no_privileges
-from .landlock_exceptions import allow_but
-from .seccomp import can_filter, go_offline, leave_limits_of_others
+from .landlock_exceptions import allow_except
+from .seccomp import block_limits_of_others, block_network, can_filter
 
-#: What programs write to that is no file: and graphics cards.
+#: Devices that programs write to, graphics cards included.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
-#: What IPython writes in a profile; all else there is the user's configuration.
+#: Entries that IPython writes in a profile; the others are the user's configuration.
 _WRITTEN = ("history", "db", "log", "pid", "security")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is what it is called
 _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 24, 47, 4  # of prctl(2)
@@ -34,46 +34,46 @@ _CAP_DAC_OVERRIDE, _CAPABILITIES_MAX = 1, 64
 
 
 @dataclass(frozen=True)
-class Confinement:
-    """What the owner asked for, in absolute paths."""
+class ConfinementOptions:
+    """Options of the owner; all paths are absolute."""
 
     writable: list[str]
     hidden: list[str]
-    """What cannot be read, nor anything that comes to be beside it later."""
+    """Paths that cannot be read, nor new entries beside them."""
     readable: list[str]
-    """What can be read all the same."""
+    """Paths that can be read all the same."""
     temporary: str
-    """What programs are told to use in the place of ``/tmp``."""
+    """Directory for temporary files in the place of ``/tmp``."""
     private: str | None = None
-    """A directory that it has for itself, and that is new for each kernel."""
+    """A directory of this kernel only."""
     opened: list[int] = field(default_factory=list)
-    """What can be written too, as descriptors."""
+    """Descriptors of writable directories."""
     reads: list[tuple[str, list[str]]] = field(default_factory=list)
-    """What can be read too, each with what in it cannot; no link is followed to it."""
+    """Readable paths, each with unreadable ones in it; no link is followed."""
     writes: list[tuple[str, list[str]]] = field(default_factory=list)
-    """What can be written too, each with what in it cannot."""
+    """Writable paths, each with unwritable ones in it."""
     network: bool = True
     required: bool = False
     lacks: list[str] = field(default_factory=list)
-    """What the owner knows to be missing."""
+    """Layers that the owner knows to be missing."""
 
 
-def confine(said: dict[str, Any] | None) -> dict[str, list[str]]:
-    """Apply what can be of an order, if there is one: which ``layers`` hold now, and what is ``missing``, in sentences.
+def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
+    """Apply the options as far as possible; return the ``layers`` that hold now and the ``missing`` ones, in sentences.
 
     Raises:
-        SystemExit: something is missing that is required, or there is to be no network and nothing prevents one.
+        SystemExit: a required layer is missing, or the network must be blocked and cannot be.
     """
     layers: list[str] = []
     missing: list[str] = []
-    if said is None:
+    if options is None:
         return {"layers": layers, "missing": missing}
-    wanted = Confinement(**said)
+    wanted = ConfinementOptions(**options)
     missing += wanted.lacks
 
     def attempt(layer: str, apply: Callable[[], str | None], otherwise: str) -> None:
-        if layer not in platform.HERE.confinement:
-            missing.append(f"{otherwise} (nothing is known for that on {platform.HERE.name})")
+        if layer not in platform.PLATFORM.confinement:
+            missing.append(f"{otherwise} (nothing is known for that on {platform.PLATFORM.name})")
             return
         try:
             lack = apply()
@@ -85,7 +85,7 @@ def confine(said: dict[str, Any] | None) -> dict[str, list[str]]:
 
     attempt("no-new-privileges", _leave_others, "programs that become another user do so")
     attempt("landlock", lambda: _guard_files(wanted), "files are read and written with all rights of this user: no Landlock")
-    if "capabilities" in platform.HERE.confinement and os.geteuid() == 0:
+    if "capabilities" in platform.PLATFORM.confinement and os.geteuid() == 0:
         attempt("capabilities", _drop_capabilities, "the kernel has root's rights over the machine")
     if not wanted.network:
         attempt("no-network", _leave_network, "the network cannot be taken away")
@@ -95,11 +95,8 @@ def confine(said: dict[str, Any] | None) -> dict[str, list[str]]:
     return {"layers": layers, "missing": missing}
 
 
-def _have_places(wanted: Confinement) -> None:
-    """Use the temporary directory; and what IPython would write in the user's own, it writes in the kernel's private one.
-
-    Their configuration is linked there.
-    """
+def _have_places(wanted: ConfinementOptions) -> None:
+    """Use the temporary directory, and have IPython write to the private one, with links to the user's configuration."""
     os.environ["TMPDIR"], tempfile.tempdir = wanted.temporary, None
     theirs = os.path.realpath(os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython"))  # noqa: PTH111
     if wanted.private is None or any(f"{theirs}/".startswith(f"{os.path.realpath(path)}/") for path in wanted.writable):
@@ -108,9 +105,9 @@ def _have_places(wanted: Confinement) -> None:
     os.mkdir(ours, mode=0o700)  # noqa: PTH102
     _link(theirs, ours, lambda entry: not entry.name.startswith("profile_"))
     for profile in glob.iglob(f"{glob.escape(theirs)}/profile_*/"):  # noqa: PTH207
-        made = os.path.join(ours, os.path.basename(profile.rstrip("/")))  # noqa: PTH118, PTH119
-        os.mkdir(made, mode=0o700)  # noqa: PTH102
-        _link(profile, made, lambda entry: not entry.name.startswith(_WRITTEN))
+        copy = os.path.join(ours, os.path.basename(profile.rstrip("/")))  # noqa: PTH118, PTH119
+        os.mkdir(copy, mode=0o700)  # noqa: PTH102
+        _link(profile, copy, lambda entry: not entry.name.startswith(_WRITTEN))
 
 
 def _link(there: str, here: str, wanted: Callable[[os.DirEntry[str]], bool]) -> None:
@@ -119,18 +116,18 @@ def _link(there: str, here: str, wanted: Callable[[os.DirEntry[str]], bool]) -> 
             os.symlink(entry.path, os.path.join(here, entry.name))  # noqa: PTH118, PTH211
 
 
-def _guard_files(wanted: Confinement) -> str | None:
+def _guard_files(wanted: ConfinementOptions) -> str | None:
     ruleset = Ruleset(offline=not wanted.network)
     for path in wanted.readable:
         ruleset.allow(path, READ_FILE)
     for path in wanted.writable:
-        allow_but(ruleset, path, READ_FILE | WRITE, [])
+        allow_except(ruleset, path, READ_FILE | WRITE, [])
     for fd in wanted.opened:
         ruleset.allow_open(fd, READ_FILE | WRITE)
     for path, kept in wanted.reads:
-        allow_but(ruleset, path, READ_FILE, kept)
+        allow_except(ruleset, path, READ_FILE, kept)
     for path, kept in wanted.writes:
-        allow_but(ruleset, path, WRITE, kept)
+        allow_except(ruleset, path, WRITE, kept)
     for device in _DEVICES:
         for path in glob.iglob(f"/dev/{device}"):  # noqa: PTH207 - names only
             ruleset.allow(path, READ_FILE | WRITE_FILE | IOCTL | TRUNCATE)
@@ -141,7 +138,7 @@ def _guard_files(wanted: Confinement) -> str | None:
 
 
 def _allow_reading(ruleset: Ruleset, hidden: set[str]) -> None:
-    """All but what is hidden. A right holds for all beneath, so the directories above have none, but what else is in them."""
+    """Allow reading all but hidden paths: a right holds for a whole tree, so directories above one get none."""
     above = {"/"}
     for path in hidden:
         while (path := os.path.dirname(path)) not in above:  # noqa: PTH120 - a path as it is
@@ -164,7 +161,7 @@ def _allow_reading(ruleset: Ruleset, hidden: set[str]) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Be root in name only."""
+    """Drop root's capabilities."""
     for capability in range(_CAPABILITIES_MAX):
         with suppress(OSError):  # it is none, or gone already
             if capability != _CAP_DAC_OVERRIDE:
@@ -178,7 +175,7 @@ def _drop_capabilities() -> None:
 def _leave_others() -> str | None:
     take_no_privileges()
     try:
-        leave_limits_of_others()
+        block_limits_of_others()
     except (OSError, LookupError) as exc:
         return f"the resource limits of other processes of this user can be set ({exc})"
     return None
@@ -187,4 +184,4 @@ def _leave_others() -> str | None:
 def _leave_network() -> None:
     if not can_filter():
         raise OSError("this processor's system calls are not known")
-    go_offline()
+    block_network()

@@ -62,9 +62,9 @@ class Ruleset:
             if _SINCE.get(right, 1) <= self.version
         )
         network = _TCP if offline and self.version >= _NETWORK_SINCE else 0
-        said = _Attributes(self.handled, network, _SCOPES if self.scoped else 0)
-        size = 8 if self.version < _NETWORK_SINCE else 16 if not self.scoped else ctypes.sizeof(said)
-        self._fd = syscall(_CREATE, ctypes.byref(said), ctypes.c_size_t(size), 0)
+        result = _Attributes(self.handled, network, _SCOPES if self.scoped else 0)
+        size = 8 if self.version < _NETWORK_SINCE else 16 if not self.scoped else ctypes.sizeof(result)
+        self._fd = syscall(_CREATE, ctypes.byref(result), ctypes.c_size_t(size), 0)
 
     @property
     def scoped(self) -> bool:

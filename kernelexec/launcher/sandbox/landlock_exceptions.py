@@ -1,4 +1,4 @@
-"""Rights to what is in a directory, but for what is kept in it: others may write there, so no link is followed."""
+"""Landlock rights to a directory except some paths in it. Others may write there, so no link is followed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .landlock import Ruleset
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def allow_but(ruleset: Ruleset, top: str, rights: int, kept: list[str]) -> None:
-    """Allow all beneath a path, which is absolute and leads over no link; or nothing, where it is not there any more.
+def allow_except(ruleset: Ruleset, top: str, rights: int, kept: list[str]) -> None:
+    """Allow a tree, by an absolute path without links, except ``kept`` paths; allow nothing if it is gone.
 
-    Landlock knows no exceptions. So what is kept has no right, nor have the directories that it is in, but all else in them.
+    Landlock knows no exceptions. So kept paths get no right, nor do the directories above them, but their other entries do.
     """
     above = {parent for path in kept for parent in _above(path)}
 
@@ -49,7 +49,7 @@ def _above(path: str) -> list[str]:
 
 
 def _opened(path: str) -> int:
-    """What is there, if nothing on the way is a link."""
+    """Open a path without following links."""
     fd = os.open("/", _entry())
     for part in filter(None, path.split("/")):
         above = fd
@@ -61,5 +61,5 @@ def _opened(path: str) -> int:
 
 
 def _entry() -> int:
-    """How what is in a directory is looked at; asked when it is needed, since only Linux has all of it."""
+    """Return the flags that open an entry; a function, since only Linux has all of them."""
     return os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

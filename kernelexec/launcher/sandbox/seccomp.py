@@ -38,7 +38,7 @@ def can_filter() -> bool:
     return platform.machine() in _NUMBERS
 
 
-def go_offline() -> None:
+def block_network() -> None:
     """Filter from now on; new privileges must be off already.
 
     Raises:
@@ -47,7 +47,7 @@ def go_offline() -> None:
     _apply(_no_network(*_NUMBERS[platform.machine()]))
 
 
-def leave_limits_of_others() -> None:
+def block_limits_of_others() -> None:
     """Filter from now on, as above: resource limits are set of this process, named as 0, or only read.
 
     Raises:
@@ -59,8 +59,8 @@ def leave_limits_of_others() -> None:
 
 def _apply(program: bytes) -> None:
     code = ctypes.create_string_buffer(program, len(program))
-    said = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    prctl(_SET_SECCOMP, _FILTER, said)
+    result = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    prctl(_SET_SECCOMP, _FILTER, result)
 
 
 def _no_foreign_limits(mark: int, prlimit: int, narrow: int) -> bytes:

@@ -13,6 +13,7 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import WORKSPACE_INSIDE, Config
 from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
+from kernelexec.launcher import protocol
 from kernelexec.provisioning.container.environment import environment_inside
 from kernelexec.provisioning.container.init_client import NAME as WARDEN
 from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
@@ -215,12 +216,12 @@ class ContainerPlace:
         forks = self.config.fork_server and not runtime.leased and installed is None and options.succeeds
         warden = str(runtime.path / WARDEN) if forks else ""
         if installed:
-            guard = (python, *GUARD, LAUNCHER_INSIDE, "--guard-alone")
+            guard = (python, *GUARD, LAUNCHER_INSIDE, protocol.GUARD_ALONE_FLAG)
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         else:
             spec = kernel_spec(python, None if runtime.leased else runtime.connection_file, launcher=LAUNCHER_INSIDE)
             if warden:
-                spec.argv[2:2] = ["--warden", warden]
+                spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, warden]
         parts = (options.name, installed.label if installed else None, options.instance)
         named = options.name and "-".join(filter(None, parts))
         settings = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.config import CREDENTIALS, HOME_INSIDE, Config
+from kernelexec.launcher.protocol import SUDO_VARIABLE
 from kernelexec.provisioning.launch.envfile import variables_of
 from kernelexec.provisioning.launch.environment import named
 
@@ -39,6 +40,6 @@ def environment_inside(config: Config, workspace: str) -> dict[str, str]:
     if "gh_config" in config.container.credentials:
         fixed["GH_CONFIG_DIR"] = f"{home}/{CREDENTIALS['gh_config']}"
     if config.container.sudo:
-        fixed["KERNELEXEC_SUDO"] = "1"
+        fixed[SUDO_VARIABLE] = "1"
     given = {**variables_of(rules.env_file), **fixed, **named(config)}
     return {**given, **rules.set, **config.container.environment}

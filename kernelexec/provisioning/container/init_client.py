@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.provisioning.runtime.processes import peer_of
 
@@ -63,7 +64,7 @@ class Warden:
 
     async def fork(self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> bool:
         """Have a new kernel; whether there is one."""
-        said = await self._ask({"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": cwd}}, None)
+        said = await self._ask({"birth": protocol.fork_content(arguments, environ, cwd)}, None)
         return "born" in said
 
     async def sweep(self, directories: Iterable[str], spared: Iterable[int]) -> bool:

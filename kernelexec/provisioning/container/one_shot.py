@@ -14,12 +14,13 @@ from kernelexec.docker.client import Engine, mapped
 from kernelexec.docker.create_options import Order
 from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
 from kernelexec.errors import EngineAway, EngineFailed
+from kernelexec.launcher.protocol import ONE_SHOT_FLAG
 from kernelexec.provisioning.container.create import make, remove_now
 from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
 from kernelexec.provisioning.container.mounted_python import stand_in
 from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
-from kernelexec.provisioning.launch.one_shot import PROGRAM, TIMED_OUT, Done, Errand, done
+from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, done
 
 #: Where its own directory, and a directory of wheels, are in there.
 _DIRECTORY, _WHEELS = "/opt/kernelexec/errand", "/opt/kernelexec/wheels"
@@ -44,7 +45,7 @@ async def run_in_container(
     errand.write(workspace=cwd, confinement=None, wheels=_WHEELS if errand.wheels else "")
     order = Order(
         image="",
-        command=(STAND_IN if mounted else options.python, "-I", LAUNCHER_INSIDE, PROGRAM, _DIRECTORY),
+        command=(STAND_IN if mounted else options.python, "-I", LAUNCHER_INSIDE, ONE_SHOT_FLAG, _DIRECTORY),
         environment={**environment, "HOME": _HOME},
         user="{}:{}".format(*options.ids),
         cwd="/",

@@ -12,6 +12,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Config
 from kernelexec.errors import KernelStartFailed
+from kernelexec.launcher.protocol import ONE_SHOT_FLAG
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.confinement import confinement
 from kernelexec.provisioning.host.fork_servers import Forks
@@ -20,7 +21,7 @@ from kernelexec.provisioning.host.writable_paths import First, first, written_by
 from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.launch.environment import environment_of
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, check_directory, check_program, guarded_spec, kernel_spec
-from kernelexec.provisioning.launch.one_shot import PROGRAM, Done, Errand, Network, run_here
+from kernelexec.provisioning.launch.one_shot import Done, Errand, Network, run_here
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.secrets import SecretStore
 
@@ -173,7 +174,7 @@ class LocalPlace:
         limits, begins = self.config.limits.model_dump(exclude_none=True), self.first()
         then = {"python": self._own, "environment": begins.later.get("environment", {})}
         errand.write(workspace=self.cwd, confinement=confined, wheels=str(errand.wheels or ""), limits=limits, **then)
-        argv = [sys.executable, *GUARD, str(LAUNCHER), PROGRAM, str(errand.directory)]
+        argv = [sys.executable, *GUARD, str(LAUNCHER), ONE_SHOT_FLAG, str(errand.directory)]
         return await run_here(self._wrapped(argv, errand), begins.environ, errand)
 
     def _read(self, errand: Errand) -> list[str]:

@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import MIB, Config
 from kernelexec.errors import KernelStartFailed
+from kernelexec.launcher.protocol import GUARD_ALONE_FLAG
 from kernelexec.provisioning.container.mounts import own_code
 from kernelexec.provisioning.host.backend import LocalPlace
 from kernelexec.provisioning.host.confinement import MACHINE_STORES
@@ -37,7 +38,6 @@ _ASKING = (
 )
 _MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
 _NAMES_OF_HOSTS = "/etc/resolv.conf"
-_GUARD = "--guard-alone"
 #: What bubblewrap 0.8 says, on stderr alone, of a file system that was unmounted before it could be made read only.
 _VANISHED = "bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags"
 #: Its own processes, network, users and names; it ends with the executor; of files it has what there is, to read.
@@ -83,7 +83,7 @@ class BubblewrapPlace(LocalPlace):
         if installed is None:
             spec = self._python_spec(runtime)
         else:
-            guard = (sys.executable, *GUARD, str(LAUNCHER), _GUARD)
+            guard = (sys.executable, *GUARD, str(LAUNCHER), GUARD_ALONE_FLAG)
             spec = guarded_spec(installed, runtime.connection_file, guard=guard)
         arguments = list(self._arguments(runtime, installed))
         spec.metadata["kernel_provisioner"] = {

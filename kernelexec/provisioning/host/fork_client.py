@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import anyio
 
+from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.provisioners.adopted import AdoptedProcess
@@ -68,7 +69,7 @@ class ForkServer:
         with theirs, stderr.open("ab") as complaints:
             try:
                 self._process = subprocess.Popen(
-                    [python, str(LAUNCHER), "--forkserver", str(theirs.fileno()), *modules],
+                    [python, str(LAUNCHER), protocol.FORKSERVER_FLAG, str(theirs.fileno()), *modules],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=complaints,
@@ -112,7 +113,7 @@ class ForkServer:
         told = os.memfd_create("kernelexec", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(told), "wb") as file:
-                file.write(json.dumps({"arguments": list(arguments), "environ": dict(environ), "cwd": cwd}).encode())
+                file.write(json.dumps(protocol.fork_content(arguments, environ, cwd)).encode())
             os.lseek(told, 0, os.SEEK_SET)
             socket.send_fds(self._channel, [json.dumps({"request": number}).encode()], [told, stderr.fileno()])
             return await asyncio.shield(asked)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 
+from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.writable_paths import unloaded
-from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, ORDER
+from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER
 
 _SECONDS = 30.0
 #: It writes nothing, and reaches nobody.
@@ -19,9 +19,9 @@ _CONFINED = {"writable": [], "hidden": [], "readable": [], "network": "no-networ
 
 def ask(python: str, program: str) -> str | None:
     """What a program prints in that interpreter; None where it cannot be started, or fails."""
-    argv = [sys.executable, *GUARD, str(LAUNCHER), "--confined", python, "-I", "-c", program]
-    order = json.dumps({"confinement": {**_CONFINED, "temporary": tempfile.gettempdir()}})
-    environ = {**unloaded(os.environ), ORDER: order}
+    argv = [sys.executable, *GUARD, str(LAUNCHER), protocol.CONFINED_FLAG, python, "-I", "-c", program]
+    options = protocol.LaunchOptions(confinement={**_CONFINED, "temporary": tempfile.gettempdir()})
+    environ = {**unloaded(os.environ), **options.as_environment()}
     try:
         said = subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=True, cwd="/", env=environ)
     except (OSError, subprocess.SubprocessError):

@@ -16,14 +16,13 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.launcher import protocol
 from kernelexec.provisioning.jupyter.installed import InstalledSpec
 from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 #: How much of a script's first line the system reads.
 _LINE_BYTES = 256
-#: The variable by which the launcher is told what to do.
-ORDER = "KERNELEXEC_LAUNCH"
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
@@ -51,7 +50,7 @@ def kernel_spec(
     interpreter, without anything that it could import of others.
     """
     name, options = (PROVISIONER, {}) if forked_by is None else (FORKING, {"server": forked_by})
-    before = (sys.executable, *GUARD, launcher, "--confined") if confined else ()
+    before = (sys.executable, *GUARD, launcher, protocol.CONFINED_FLAG) if confined else ()
     return KernelSpec(
         argv=[*before, *prefix, python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
         display_name="Python (kernelexec)",
@@ -65,7 +64,7 @@ def guarded_spec(
     installed: InstalledSpec,
     connection_file: Path,
     *,
-    guard: tuple[str, ...] = (sys.executable, *GUARD, str(LAUNCHER), "--guard"),
+    guard: tuple[str, ...] = (sys.executable, *GUARD, str(LAUNCHER), protocol.GUARD_FLAG),
 ) -> KernelSpec:
     """The kernelspec of a kernel that is not ours: its own command under our guard and our provisioner, whatever it names."""
     return KernelSpec(

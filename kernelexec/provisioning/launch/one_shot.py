@@ -17,6 +17,7 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 
+from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.processes import Leader, Mark
 from kernelexec.provisioning.runtime.temp_dirs import temporary_directory
@@ -24,7 +25,6 @@ from kernelexec.text import clean_text
 from kernelexec.workspace.safe_files import open_regular, read_regular
 
 #: How the launcher does an errand.
-PROGRAM = "--errand"
 TIMED_OUT = 124
 _ANSWER_BYTES, _SAID_BYTES, _READ_BYTES = 4 * 1024 * 1024, 64 * 1024, 64 * 1024
 Network = bool | Literal["bridge", "host"]
@@ -49,14 +49,14 @@ class Errand:
 
     def write(self, **more: object) -> None:
         """Write down what the program is told."""
-        path = self.directory / "order.json"
+        path = self.directory / protocol.ONE_SHOT_ORDER
         path.write_text(json.dumps({**self.order, **more}), encoding="utf-8")
         path.chmod(0o644)
 
     def answer(self) -> dict[str, Any]:
         """Return the answer that the program wrote; empty if there is none. Cells may have written anything there."""
         with suppress(OSError, ValueError, RecursionError):
-            answer = json.loads(read_regular(self.directory / "answer.json", _ANSWER_BYTES))
+            answer = json.loads(read_regular(self.directory / protocol.ONE_SHOT_ANSWER, _ANSWER_BYTES))
             return answer if isinstance(answer, dict) else {}
         return {}
 

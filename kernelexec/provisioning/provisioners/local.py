@@ -12,12 +12,13 @@ import anyio
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from kernelexec.errors import KernelStartFailed
+from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.usage import usage_of
 from kernelexec.provisioning.jupyter.manager_bridge import Guest, told
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER, start_failure
 from kernelexec.provisioning.provisioners.adopted import AdoptedProcess
-from kernelexec.provisioning.runtime.processes import NAME, Leader, Mark, OomCount
+from kernelexec.provisioning.runtime.processes import Leader, Mark, OomCount
 from kernelexec.results import Stats
 
 #: How often a kernel's process is looked at where the system cannot tell of its end, in seconds.
@@ -49,7 +50,7 @@ class Provisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
-        self.mark = Mark(env.setdefault(NAME, Mark().value))
+        self.mark = Mark(env.setdefault(KERNEL_MARK_VARIABLE, Mark().value))
         self._count = OomCount()
         self._oom_kills = self._count.kills()
         self._left = None

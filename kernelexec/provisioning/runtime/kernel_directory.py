@@ -21,9 +21,9 @@ import zmq
 from zmq.utils import z85
 
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.launcher.protocol import LaunchOptions
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.jupyter.installed import Transport
-from kernelexec.provisioning.launch.kernelspec import ORDER
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.provisioning.runtime.ports import free_ports
@@ -222,7 +222,7 @@ class RuntimeDirectory:
         else:
             order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
             order |= {"scratch": str(self.path), "bridge": self._bridge, "patience": patience, "tape_bytes": tape_bytes}
-        return {ORDER: json.dumps(order)}
+        return LaunchOptions(**order).as_environment()
 
     async def wait_ready(self) -> dict[str, Any]:
         """What the launcher says once it serves; KernelConnectionFailed where all has ended. The caller bounds the wait."""

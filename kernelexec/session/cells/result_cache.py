@@ -19,6 +19,7 @@ from kernelexec.cache import Store, Trail, after, key, new_run, seen_of, written
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
 from kernelexec.kernel import Kernel
+from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.host.writable_paths import import_path
@@ -43,7 +44,6 @@ _FORM = 4
 #: What is run for nothing but to have all run that was before.
 NOTHING = "pass"
 _LINE_CHARS = 80
-_SERVED = "get_ipython().serve_packages()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Caching:
             turn.remarks.append(told)
             self._set(())
         self._epoch, self._trail = keeper.epoch, Trail.lost()
-        said = await kernel.ask("control", "kernelexec_environment_request", {}, patience=_ASK_SECONDS)
+        said = await kernel.ask("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ASK_SECONDS)
         if said is not None and said.get("status", "ok") == "ok":
             begins = [_FORM, self._surroundings(), said]
             besides = import_path(environment_of(self._config))
@@ -160,7 +160,7 @@ class Caching:
         if turn.own:
             if turn.cell.request == NOTHING:
                 return
-            if turn.cell.request != _SERVED or self._trail.followed:
+            if turn.cell.request != protocol.SERVE_PACKAGES_SOURCE or self._trail.followed:
                 self._trail.lose()
             else:
                 self._epoch = 0  # the packages are others now: it begins anew

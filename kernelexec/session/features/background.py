@@ -12,6 +12,7 @@ import anyio
 from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswering, UnknownExecution, nearest
+from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
 from kernelexec.session.cells.approval import Permission
@@ -181,7 +182,7 @@ class Background(Secrecy):
 
     async def _of_jobs(self, action: str, name: str | None, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         kernel, content = self._keeper.kernel, {"action": action, "name": name, **more}
-        said = await kernel.ask("control", "kernelexec_jobs_request", content, patience=_PATIENCE) if kernel else None
+        said = await kernel.ask("control", protocol.JOBS_REQUEST, content, patience=_PATIENCE) if kernel else None
         if said is None:
             message = f"The kernel of session {self.name!r} said nothing of its background commands within {_PATIENCE:g} s."
             raise KernelNotAnswering(message)

@@ -12,6 +12,7 @@ from kernelexec import cells
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.kernel import Kernel
+from kernelexec.launcher import protocol
 from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.behind import Behind
@@ -64,7 +65,7 @@ class Lookout(Behind):
         """
         patience = seconds(wait, "wait")
         content: dict[str, Any] = {"names": _checked(names), "limit": _limit(limit)}
-        said = await self._ask("control", "kernelexec_variables_request", content, patience)
+        said = await self._ask("control", protocol.VARIABLES_REQUEST, content, patience)
         return Variables.of(said, limit)
 
     async def environment(self, *, wait: float = LOOK_SECONDS) -> PythonEnvironment:
@@ -74,7 +75,7 @@ class Lookout(Behind):
             InvalidTimeout, Closed: before anything was asked.
             KernelNotAnswering: see ``variables``.
         """
-        said = await self._ask("control", "kernelexec_environment_request", {}, seconds(wait, "wait"))
+        said = await self._ask("control", protocol.ENVIRONMENT_REQUEST, {}, seconds(wait, "wait"))
         return PythonEnvironment.of(said)
 
     async def complete(self, code: str, cursor: int | None = None, *, wait: float = LOOK_SECONDS) -> Completion:

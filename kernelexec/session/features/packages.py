@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
+from kernelexec.launcher import protocol
 from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, Network, copy_wheel, new_directory
 from kernelexec.results import ExecutionFailed, Installation, Package, PythonEnvironment
 from kernelexec.session.behind import Behind
@@ -195,7 +196,7 @@ class Packages(Behind, Secrecy):
         """Have cells find what is installed; what there is to say of that."""
         notes = []
         try:
-            await self._have("get_ipython().serve_packages()", None)
+            await self._have(protocol.SERVE_PACKAGES_SOURCE, None)
             found: PythonEnvironment = await self.environment()
         except (KernelNotAnswering, ExecutionFailed, KernelexecError) as exc:
             return [f"Python cells may not find it before the session is restarted: {exc}"]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from kernelexec.cells import CodeCell
 from kernelexec.errors import KernelexecError
+from kernelexec.launcher import protocol
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.queue import Queue
 from kernelexec.session.features.install_plan import INSTALL_SECONDS
@@ -56,7 +57,7 @@ class Preinstalling(Packages):
             self._warn(kind, names, "the session has no network")
             return
         text = command.format(shlex.join(names)).strip()
-        request = f"get_ipython().run_argv(['sh', '-c', {text!r}])"
+        request = protocol.run_program_source(["sh", "-c", text])
         turn = Turn(CodeCell(request), timeout=INSTALL_SECONDS, own=True, isolation=self.isolation)
         try:
             self._queue.add(turn)

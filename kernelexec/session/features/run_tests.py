@@ -11,6 +11,7 @@ from kernelexec.cells import CodeCell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import Event, TestsRun
+from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import TestCase, TestReport
 from kernelexec.session.cells.approval import Permission
@@ -26,7 +27,6 @@ CASE_SECONDS = 10.0
 #: What starting and ending one case may take beside its limit, in seconds.
 _SLACK_SECONDS = 6.0
 #: Whatever the session's cells call so by now.
-_SHELL = "__import__('IPython').get_ipython()"
 _TEXT_CHARS, _OUTPUT_CHARS = 4000, 16 * 1024
 
 
@@ -79,7 +79,7 @@ class Testing(Secrecy):
         if (why := await self._permission.refused_together(whole, parts)) is not None:
             raise self._denied(whole, self._keeper.epoch, why)
         code, *chosen = [*([] if texts[0].strip() else [""]), *(part.cell.source for part in parts)]
-        request = f"{_SHELL}.run_tests({code!r}, {chosen!r}, {limit!r})"
+        request = protocol.run_tests_source(code, chosen, limit)
         answer = (await self._have(request, (limit + _SLACK_SECONDS) * len(texts))).get("tests")
         report = self._report(code, chosen, answer if isinstance(answer, dict) else {})
         self._tell(TestsRun(self.name, report))

@@ -17,6 +17,7 @@ from kernelexec.cells import CodeCell
 from kernelexec.config import Config, seconds
 from kernelexec.errors import InvalidRequest, KernelError, nearest
 from kernelexec.events import Event, SnapshotTaken
+from kernelexec.launcher import protocol
 from kernelexec.results import ExecutionResult, LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.queue import Queue
@@ -74,7 +75,7 @@ class Snapshots:
         place = self.workspace / PLACE
         directory, limit = str(place / snapshot_id), self._config.capacity.snapshot_bytes
         try:
-            request = f"get_ipython().save_variables({self._inside(directory)!r}, {wanted!r}, {limit})"
+            request = protocol.save_variables_source(self._inside(directory), wanted, limit)
             answer = await self._have(request, timeout)
         except Exception:
             await in_thread(remove_within, self.workspace, PLACE / snapshot_id)
@@ -107,7 +108,7 @@ class Snapshots:
             (one.name, one.file, one.sha256) for one in snapshot.variables if one.name in wanted and _FILE.fullmatch(one.file)
         ]
         async with self._within(snapshot, [file for _, file, _ in files]) as directory:
-            answer = await self._have(f"get_ipython().load_variables({self._inside(directory)!r}, {files!r})", timeout)
+            answer = await self._have(protocol.load_variables_source(self._inside(directory), files), timeout)
         back = answer.get("back")
         there = {name for name in (back if isinstance(back, list) else []) if isinstance(name, str)}
         why = {left.name: left for said in _listed(answer, "missing") if (left := _left_out(said))}

@@ -13,7 +13,8 @@ from kernelexec import Session
 from kernelexec.config import OutputLimits
 from kernelexec.kernel import Execution
 from kernelexec.kernel.crash_output import unsent
-from kernelexec.launcher.output.crash_buffer import HALF_BYTES, LastWords
+from kernelexec.launcher.output.crash_buffer import CrashBuffer
+from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
 from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream
 
@@ -31,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> None:
-    words = LastWords(str(path))
+    words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"one ")
     words.add(ERR, b"two ")
@@ -45,7 +46,7 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
 
 
 def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_the_connection(path: Path) -> None:
-    words = LastWords(str(path))
+    words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"one")
     content = path.read_bytes()
@@ -61,7 +62,7 @@ def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_th
 
 
 def test_what_nobody_can_know_any_more_is_counted(path: Path) -> None:
-    words = LastWords(str(path))
+    words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     for n in range(3 * HALF_BYTES // 100):
         words.add(bool(n % 2), b"x" * 100)
@@ -72,7 +73,7 @@ def test_what_nobody_can_know_any_more_is_counted(path: Path) -> None:
 
 
 def test_another_cell_hears_nothing(path: Path) -> None:
-    words = LastWords(str(path))
+    words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"x" * 100_000)
     assert heard(path, 0, "m_2") == ""
@@ -82,7 +83,7 @@ def test_another_cell_hears_nothing(path: Path) -> None:
 
 def test_any_pieces_are_heard_to_their_last_byte(path: Path) -> None:
     rng = random.Random(1)  # noqa: S311 - a reproducible test, no secret
-    words = LastWords(str(path))
+    words = CrashBuffer(str(path))
     for cell in range(30):
         words.begin({"msg_id": f"m_{cell}"})
         whole = ""
@@ -106,7 +107,7 @@ def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
 
 
 def test_without_a_path_nothing_is_noted() -> None:
-    words = LastWords(None)
+    words = CrashBuffer(None)
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"x")
 
@@ -115,7 +116,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(path: Path, tmp_path: Path) 
     (tmp_path / "target").write_text("precious")
     path.symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
-        LastWords(str(path))
+        CrashBuffer(str(path))
 
 
 @pytest.mark.parametrize(

@@ -14,32 +14,6 @@ c.InteractiveShell.ast_node_interactivity = "all"
 c.PlainTextFormatter.float_precision = "%.2f"
 c.IPKernelApp.exec_lines = ["greeting = 'hello'"]
 """
-OWN = """
-from traitlets import Int
-from traitlets.config import Config, Configurable
-class Part(Configurable):
-    size = Int(1).tag(config=True)
-class Whole(Configurable):
-    size = Int(1).tag(config=True)
-class Found(Part):
-    def _find_my_config(self, cfg):
-        return {"size": 7}
-given = Config({"Whole": {"size": 2, "Part": {"size": 3}}})
-whole = Whole(config=given)
-part, other = Part(parent=whole), Part(config=given)
-other.update_config(Config({"Part": {"size": 5}}))
-class Finder(Configurable):
-    def _find_my_config(self, cfg):
-        return Config({"Part": {"size": 8}})
-class Named(Part):
-    @classmethod
-    def section_names(cls):
-        return ["Whole"]
-plain = Config()
-plain.update({"Part": {"size": 9}})
-print(whole.size, part.size, Part(config=given).size, other.size, Found(config=given).size)
-print(Part(parent=Finder(config=given)).size, Named(config=given).size, Part(config=plain).size)
-"""
 COLLECTING = """
 import gc, weakref
 class Node: pass
@@ -47,39 +21,6 @@ node = Node()
 node.own, gone = node, weakref.ref(node)
 del node
 gc.disable()
-"""
-LOGGING = """
-import io, logging
-from traitlets.config import Application
-class Mine(Application): pass
-app = Mine(log_level=30)
-heard = io.StringIO()
-handler = {"class": "logging.StreamHandler", "stream": heard, "level": "DEBUG"}
-app.logging_config = {"handlers": {"own": handler}, "loggers": {"Mine": {"level": "DEBUG", "handlers": ["own"]}}}
-app.log.debug("told")
-print(heard.getvalue(), app.log.level)
-kernel = get_ipython().kernel.parent
-kernel.logging_config = {"loggers": {"App": {"level": "INFO"}}}
-print(kernel.log.level)
-kernel.logging_config = {}
-print(kernel.log.level, [handler.level for handler in kernel.log.handlers])
-"""
-TRAITS = """
-from traitlets import HasTraits, Int, TraitType, default
-class Doubled(TraitType):
-    def get(self, obj, cls=None):
-        return 2 * super().get(obj, cls)
-class Tripled(TraitType):
-    def __get__(self, obj, cls=None):
-        return self if obj is None else 3 * super().__get__(obj, cls)
-class Owner(HasTraits):
-    doubled, tripled, plain, late = Doubled(1), Tripled(1), Int(1), Int()
-    @default("late")
-    def _begin(self):
-        return 7
-owner = Owner()
-owner.doubled = owner.tripled = owner.plain = 5
-print(owner.doubled, owner.tripled, owner.plain, owner.late, type(Owner.plain).__name__, Owner().plain)
 """
 FAILING = """
 def fail(number):
@@ -129,26 +70,12 @@ def test_configuration_files_count(tmp_path: Path, fork: bool) -> None:  # noqa:
 
 
 def test_configuration_in_code_counts(session: Session) -> None:
-    assert session.execute(OWN).stdout == "2 3 1 5 7\n8 2 9\n"
     shown = "%config PlainTextFormatter.float_precision = '%.1f'\n2 / 3"
     assert session.execute(shown).text == "0.7\n"
 
 
-def test_all_that_a_module_has_is_found(session: Session) -> None:
-    assert session.execute("import sys, ipykernel.ipkernel as k\nk.sys.version == sys.version").text == "True\n"
-
-
 def test_the_collection_of_garbage_is_on_again(session: Session) -> None:
     assert session.execute("import gc\ngc.isenabled()").text == "True\n"
-
-
-def test_logging_is_configured_as_it_is_asked_for(session: Session) -> None:
-    assert session.execute(LOGGING).stdout == "told\n 10\n20\n30 [30]\n"
-    session.restart()
-
-
-def test_traits_with_ways_of_their_own_keep_them(session: Session) -> None:
-    assert session.execute(TRAITS).stdout == "10 15 5 7 Int 1\n"
 
 
 def test_a_traceback_shows_the_lines_of_each_cell(session: Session) -> None:

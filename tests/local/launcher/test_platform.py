@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from kernelexec.launcher import platform
-from kernelexec.launcher.features.virtualenv import Programs
-from kernelexec.launcher.platform import System
-from kernelexec.launcher.processes import tree
+from kernelexec.launcher.features.virtualenv import VirtualEnv
+from kernelexec.launcher.platform import LauncherPlatform
+from kernelexec.launcher.processes import proc
 from kernelexec.launcher.processes.background import Jobs
-from kernelexec.launcher.processes.command import Command
-from kernelexec.launcher.processes.shell_session import Lasting
+from kernelexec.launcher.processes.command import RunningCommand
+from kernelexec.launcher.processes.shell_session import ShellSession
 from tests.support.takeovers import wait_until
 from tests.unit.launcher.test_platform import GROUP, become, system
 
@@ -26,26 +26,26 @@ __all__ = ["system"]
 class Runs:
     """Stands where the interactive shell runs a command, and keeps what it was told."""
 
-    programs = Programs({})
+    programs = VirtualEnv({})
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = str(scratch)
         self.told: list[tuple[list[str], str | None]] = []
 
     def run_argv(self, argv: list[str], *, said: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
-        assert said in argv[-2 if platform.HERE.lasting else -1]
+        assert said in argv[-2 if platform.PLATFORM.lasting else -1]
         self.told.append((argv, cwd))
-        if platform.HERE.lasting:
+        if platform.PLATFORM.lasting:
             subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
 
 
 def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
-    system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    system: LauncherPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell, lasting = Runs(tmp_path), Lasting()
+    shell, lasting = Runs(tmp_path), ShellSession()
     lasting.run(shell, f"cd {tmp_path}; export KX_LASTS=1", None, None)
     lasting.run(shell, "true", None, None)
-    directory, env = lasting.place(shell)
+    directory, env = lasting.next_start(shell)
     (_, first), (argv, second) = shell.told
     assert first is None
     if system.lasting:
@@ -61,7 +61,7 @@ def test_a_command_runs_with_and_without_descriptors_of_processes(name: str, mon
     become(name, monkeypatch)
     out: list[str] = []
     err: list[str] = []
-    code = Command(["sh", "-c", "cat; printf err >&2; exit 7"], out=out.append, err=err.append, stdin="in").run()
+    code = RunningCommand(["sh", "-c", "cat; printf err >&2; exit 7"], out=out.append, err=err.append, stdin="in").run()
     assert (code, "".join(out), "".join(err)) == (7, "in", "err")
 
 
@@ -75,9 +75,9 @@ def test_an_interrupted_command_ends_with_its_group(name: str, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Command(["sh", "-c", "trap '' INT; sleep 600 & echo $$ $!; wait"], out=interrupt, err=None).run()
+        RunningCommand(["sh", "-c", "trap '' INT; sleep 600 & echo $$ $!; wait"], out=interrupt, err=None).run()
     assert len(pids) == 2
-    wait_until(lambda: all(tree._status(pid)[2] for pid in pids))
+    wait_until(lambda: all((status := proc.read_status(pid)) is None or status.has_ended for pid in pids))
 
 
 LIMITED = "from kernelexec.launcher import owner, platform; {gone}owner.apply_limits({{'nofile': 99, 'odd': 1}}); {told}"
@@ -94,8 +94,8 @@ def test_limits_are_lowered_where_the_system_has_any() -> None:
     assert told(LIMITED.format(gone="platform.resource = None; ", told=TOLD)) == told(TOLD)
 
 
-def test_a_command_beside_the_cells_is_ended_by_its_group(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "HERE", replace(system, apart=GROUP))  # it runs on this machine all the same
+def test_a_command_beside_the_cells_is_ended_by_its_group(system: LauncherPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "PLATFORM", replace(system, apart=GROUP))  # it runs on this machine all the same
     jobs = Jobs()
 
     def start(*_: object) -> tuple[list[str], None, dict[str, str]]:

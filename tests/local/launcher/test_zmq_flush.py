@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kernelexec.launcher.output.zmq_flush import Sending
+from kernelexec.launcher.output.zmq_flush import IOThreads
 
 #: Sends a message and ends at once. libzmq's thread is the last to run on a processor that another process keeps busy.
 SENDS = """
 import os, subprocess, sys, threading
 import zmq
-from kernelexec.launcher.output.zmq_flush import Sending
+from kernelexec.launcher.output.zmq_flush import IOThreads
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 socket = zmq.Context().socket(zmq.PUSH)
 socket.connect(sys.argv[1])
-sending = Sending()
+sending = IOThreads()
 socket.send(b"connected")
 sending.wait()
 for task in os.listdir("/proc/self/task"):
@@ -50,6 +50,6 @@ def test_what_was_sent_has_left_before_the_process_may_end() -> None:
 
 
 def test_a_system_that_does_not_show_its_threads_gets_a_pause(tmp_path: Path) -> None:
-    sending = Sending(str(tmp_path / "nothing"))
+    sending = IOThreads(str(tmp_path / "nothing"))
     sending.wait()
     assert sending._paused > 0

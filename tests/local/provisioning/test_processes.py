@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpec
 
+from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning.provisioners.local import Provisioner
-from kernelexec.provisioning.runtime.processes import NAME, Leader, Mark
+from kernelexec.provisioning.runtime.processes import Leader, Mark
 
 PATIENCE_MS = 30_000
 #: Says its id and stays; says every signal of two that it gets.
@@ -146,7 +147,7 @@ def test_no_two_marks_are_the_same() -> None:
     marks = [Mark() for _ in range(100)]
     assert len({mark.value for mark in marks}) == 100
     assert all(len(mark.value) == 32 for mark in marks)
-    assert marks[0].environ == {NAME: marks[0].value}
+    assert marks[0].environ == {KERNEL_MARK_VARIABLE: marks[0].value}
 
 
 def test_a_sweep_kills_all_wherever_they_went_and_spares_the_unrelated(stack: ExitStack) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec.launcher.features import memory_monitor
-from kernelexec.launcher.features.memory_monitor import Gauge, Group
+from kernelexec.launcher.features.memory_monitor import CGroup, MemoryMonitor
 
 FILES = {
     1: {
@@ -35,10 +35,10 @@ def version(request: pytest.FixtureRequest) -> int:
     return found
 
 
-def write(place: Path, version: int, **said: object) -> Group:
+def write(place: Path, version: int, **said: object) -> CGroup:
     for name, text in FILES[version].items():
         (place / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **said}))
-    return Group(place, memory_monitor._FILES[version - 1])
+    return CGroup(place, memory_monitor._FILES[version - 1])
 
 
 def test_a_group_says_what_is_used_of_how_much(tmp_path: Path, version: int) -> None:
@@ -51,7 +51,7 @@ def test_no_limit_is_none(tmp_path: Path, version: int) -> None:
 
 
 def test_what_cannot_be_read_is_nothing(tmp_path: Path, version: int) -> None:
-    group = Group(tmp_path / "gone", memory_monitor._FILES[version - 1])
+    group = CGroup(tmp_path / "gone", memory_monitor._FILES[version - 1])
     assert (group.limit(), group.used(1000), group.kills()) == (None, 0, 0)
 
 
@@ -64,7 +64,7 @@ def test_the_innermost_group_with_a_limit_counts(tmp_path: Path, monkeypatch: py
     groups.write_text("9:name=systemd:/a\n4:memory:/a/b\n0::/\n")
     monkeypatch.setattr(memory_monitor, "_BASES", (base, tmp_path))
     monkeypatch.setattr(memory_monitor, "_GROUPS", groups)
-    found = memory_monitor.own_group()
+    found = memory_monitor.find_limited_cgroup()
     assert found is not None
     assert found.limit() == 500
 
@@ -76,7 +76,7 @@ def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path
         looks.append(1)
         return [("x", 5)]
 
-    found = Gauge(write(tmp_path, version), biggest, lambda _: None)
+    found = MemoryMonitor(write(tmp_path, version), biggest, lambda _: None)
     for used, expected in ((10, 0), (100, 1), (110, 1), (600, 2), (590, 2), (810, 3), (815, 3)):
         write(tmp_path, version, used=used)
         told: Any = found.end_cell()
@@ -85,7 +85,7 @@ def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path
 
 def test_without_a_limit_there_is_no_thread_and_nothing_is_told() -> None:
     before = threading.active_count()
-    found = Gauge(None, list, lambda _: None)
+    found = MemoryMonitor(None, list, lambda _: None)
     found.begin_cell()
     assert found.end_cell() is None
     assert threading.active_count() == before
@@ -97,7 +97,7 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
     told = threading.Event()
     looks: list[int] = []
 
-    class Counting(Group):
+    class Counting(CGroup):
         def used(self, limit: int) -> int:
             looks.append(1)
             return super().used(limit)
@@ -108,7 +108,7 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
         said.append(use)
         told.set()
 
-    found = Gauge(Counting(tmp_path, memory_monitor._FILES[0]), lambda: [("x", 5)], say)
+    found = MemoryMonitor(Counting(tmp_path, memory_monitor._FILES[0]), lambda: [("x", 5)], say)
     assert looks == []
     found.begin_cell()
     assert told.wait(30)

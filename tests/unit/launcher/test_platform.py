@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from kernelexec.launcher import owner, platform
-from kernelexec.launcher.features.virtualenv import Programs
-from kernelexec.launcher.output import pipe_reader
-from kernelexec.launcher.platform import System
+from kernelexec.launcher.features.virtualenv import VirtualEnv
+from kernelexec.launcher.platform import LauncherPlatform
 from kernelexec.launcher.processes import tree
 from kernelexec.launcher.sandbox import confinement
 
@@ -37,28 +36,28 @@ CHOICES: dict[str, tuple[object, object, object]] = {
 
 
 @pytest.fixture(params=SYSTEMS)
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LauncherPlatform:
     """A system in the place of this machine's."""
-    found = System.of(str(request.param))
-    monkeypatch.setattr(platform, "HERE", found)
+    found = LauncherPlatform.of(str(request.param))
+    monkeypatch.setattr(platform, "PLATFORM", found)
     return found
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "HERE", System.of(name))
+    monkeypatch.setattr(platform, "PLATFORM", LauncherPlatform.of(name))
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_each_choice_is_made_for_each_system(name: str) -> None:
-    assert tuple(getattr(System.of(system), name) for system in SYSTEMS) == CHOICES[name]
+    assert tuple(getattr(LauncherPlatform.of(system), name) for system in SYSTEMS) == CHOICES[name]
 
 
 def test_every_choice_is_in_the_table() -> None:
-    assert {"name", *CHOICES} == set(System.__dataclass_fields__)
+    assert {"name", *CHOICES} == set(LauncherPlatform.__dataclass_fields__)
 
 
 def test_this_machine_is_the_one_that_python_names() -> None:
-    assert System.of(sys.platform) == platform.HERE
+    assert LauncherPlatform.of(sys.platform) == platform.PLATFORM
 
 
 #: Which shell runs commands, where these programs are there.
@@ -80,7 +79,7 @@ def test_the_first_shell_that_is_there_runs_commands(
     for program in programs:
         (tmp_path / program).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert platform.a_shell() == shell
+    assert platform.default_shell() == shell
 
 
 #: What a group gets of a signal, as calls of the module ``os``.
@@ -113,7 +112,7 @@ def test_this_process_leads_no_group_where_there_are_none(monkeypatch: pytest.Mo
 
 
 def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
-    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: LauncherPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[int] = []
     monkeypatch.setattr(faulthandler, "enable", lambda file: file.close())
@@ -140,31 +139,31 @@ def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pyte
     out, into = os.pipe()
     try:
         os.write(into, b"12345")
-        assert pipe_reader.unread(out) == 5
+        assert platform.unread_bytes(out) == 5
         monkeypatch.setattr(platform, "termios", None)
-        assert pipe_reader.unread(out) == 0
+        assert platform.unread_bytes(out) == 0
     finally:
         os.close(out)
         os.close(into)
 
 
-def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system: System, tmp_path: Path) -> None:
+def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system: LauncherPlatform, tmp_path: Path) -> None:
     said = {"venv": str(tmp_path)}
     with pytest.raises(SystemExit, match=f"it has no directory {system.programs}\\."):
-        Programs(said).check()
+        VirtualEnv(said).check()
     (tmp_path / system.programs).mkdir()
-    Programs(said).check()
-    path = Programs(said).environment({})["PATH"]
+    VirtualEnv(said).check()
+    path = VirtualEnv(said).environment({})["PATH"]
     assert path.startswith(str(tmp_path / system.programs) + os.pathsep)
 
 
 def test_orphans_are_waited_for_where_they_come_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[object] = []
-    monkeypatch.setattr(os, "waitid", lambda *_: looked.append("waitid"))
+    call_with_time_limit: list[object] = []
+    monkeypatch.setattr(os, "waitid", lambda *_: call_with_time_limit.append("waitid"))
     for name in SYSTEMS:
         become(name, monkeypatch)
         tree.reap_adopted()
-    assert looked == ["waitid"]
+    assert call_with_time_limit == ["waitid"]
 
 
 ORDER: dict[str, Any] = {"writable": [], "hidden": [], "readable": []}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.output.published import Frames, Gap, Tape
+from kernelexec.launcher.output.published import Frames, Gap, PublishedMessages
 
 LIMIT = 100_000
 
@@ -37,14 +37,14 @@ def shown(text: str) -> Frames:
     return message("display_data", {"data": {"text/plain": text}})
 
 
-def recorded(*messages: Frames, limit: int = LIMIT) -> Tape:
-    tape = Tape("m", limit)
+def recorded(*messages: Frames, limit: int = LIMIT) -> PublishedMessages:
+    tape = PublishedMessages("m", limit)
     for each in messages:
         tape.add(each, text_bytes(each))
     return tape
 
 
-def texts(tape: Tape) -> list[Any]:
+def texts(tape: PublishedMessages) -> list[Any]:
     """What is on a tape: the text of each message, and the gaps."""
 
     def text(content: dict[str, Any]) -> Any:
@@ -120,7 +120,7 @@ def test_the_newest_state_is_kept_whatever_comes_after_it() -> None:
 def test_a_tape_of_a_cell_that_floods_holds_no_more_than_its_bounds() -> None:
     tracemalloc.start()
     try:
-        tape = Tape("m", LIMIT)
+        tape = PublishedMessages("m", LIMIT)
         for n in range(3000):
             tape.add(stream(str(n).ljust(1000)), 1000)
             tape.add(shown(str(n).ljust(1000)))

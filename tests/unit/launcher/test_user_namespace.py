@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.features.user_namespace import Names
+from kernelexec.launcher.features.user_namespace import UserNames
 
 
 class Text(str):
@@ -15,7 +15,7 @@ class Text(str):
 
 
 def test_each_look_finds_what_is_there_now() -> None:
-    names, hidden = Names(), {"In": 1, "exit": 1}
+    names, hidden = UserNames(), {"In": 1, "exit": 1}
     namespace: dict[Any, Any] = {"a": 1, "_b": 1, "In": [], "x" * 101: 1, 1: 1, Text("c"): 1}
     assert names(namespace, hidden) == {"a"}
     namespace |= {f"_i{number}": "" for number in range(1000)} | {"d": 1}
@@ -52,7 +52,7 @@ def test_names_that_are_known_are_not_looked_at_again() -> None:
             return super().__iter__()
 
     looks: list[int] = []
-    names, namespace = Names(), Namespace({"a": 1})
+    names, namespace = UserNames(), Namespace({"a": 1})
     hidden: dict[str, Any] = {"b0": 1}
     for cell in range(100):
         namespace |= (inputs := {f"_i{cell}": ""}) | {f"b{cell}": 1, f"_{cell}": ""}
@@ -68,7 +68,7 @@ def test_names_that_are_known_are_not_looked_at_again() -> None:
 
 
 def test_names_are_found_where_keys_are_taken_out_and_put_back() -> None:
-    names = Names()
+    names = UserNames()
     hidden: dict[str, Any] = {"_i1": ""}
     namespace: dict[Any, Any] = {"_i1": "", "old_a": 1, "old_b": 1}
     assert names(namespace, hidden) == {"old_a", "old_b"}
@@ -80,7 +80,7 @@ def test_names_are_found_where_keys_are_taken_out_and_put_back() -> None:
 
 
 def test_a_name_like_that_of_an_input_may_be_the_users() -> None:
-    names = Names()
+    names = UserNames()
     namespace: dict[Any, Any] = {"a": 1, "c": 1, "_i0": 0}
     assert names(namespace, {}) == {"a", "c"}
     del namespace["a"], namespace["c"], namespace["_i0"]
@@ -90,7 +90,7 @@ def test_a_name_like_that_of_an_input_may_be_the_users() -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_what_comes_and_goes_between_two_looks_is_found(seed: int) -> None:
-    chance, names = random.Random(seed), Names()  # noqa: S311 - the same every time
+    chance, names = random.Random(seed), UserNames()  # noqa: S311 - the same every time
     namespace: dict[Any, Any] = {}
     hidden: dict[str, Any] = {}
     for cell in range(20):

@@ -1,8 +1,12 @@
-"""Tracebacks of exception groups: IPython's own show none of a group's exceptions, so it prints Python's to stderr instead."""
+"""Tracebacks of exception groups.
+
+- Checked for: IPython 9.18.
+- Gain: the exceptions of a group are in the error; IPython prints Python's traceback to stderr instead.
+- Obsolete when: ``test_ipython_shows_no_exception_of_a_group``.
+"""
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterator
 from itertools import islice
 from traceback import TracebackException
@@ -11,27 +15,25 @@ from typing import Any
 #: So many exceptions of a group, each cut to so many characters, are named in the last line.
 _NAMED, _NAMED_CHARS = 10, 200
 _LINKS_MAX = 1000
-#: Nothing is a group where Python has none yet.
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 
-def holds_group(exc: BaseException | None) -> bool:
-    """Whether an exception is a group, or came of one."""
+def contains_group(exc: BaseException | None) -> bool:
+    """Return whether an exception is a group, or was caused by one."""
     pending, seen = [exc], set[int]()
     while pending and len(seen) < _LINKS_MAX:
         exc = pending.pop()
         if exc is not None and id(exc) not in seen:
             seen.add(id(exc))
-            if isinstance(exc, _GROUP):
+            if isinstance(exc, BaseExceptionGroup):
                 return True
             pending += [exc.__context__, exc.__cause__]
     return False
 
 
-def traceback_of(exc: BaseException, say: Callable[[object], str], label: Callable[[str], Any]) -> list[str]:
-    """Python's own traceback as a tree, cells named as IPython names them; then one line with all that failed.
+def format_group(exc: BaseException, say: Callable[[object], str], label: Callable[[str], Any]) -> list[str]:
+    """Format Python's own traceback as a tree, cells named as IPython names them; one line with all exceptions follows.
 
-    ``say`` gives what an exception says of itself, ``label`` two words for the file name of a cell and None for others.
+    ``say`` returns an exception's message, ``label`` two words for the file name of a cell and None for other files.
     """
     trace = TracebackException(type(exc), exc, exc.__traceback__, compact=True)
     cells = _name_cells(trace, label)
@@ -51,25 +53,25 @@ def _said(exc: BaseException, say: Callable[[object], str]) -> str:
 
 
 def _name_cells(trace: TracebackException, label: Callable[[str], Any]) -> set[int]:
-    """Give the frames of cells a name that a reader knows; their ids."""
-    found, pending = set[int](), [trace]
+    """Name the frames of cells as IPython does; return their ids."""
+    frame_ids, pending = set[int](), [trace]
     while pending:
         trace = pending.pop()
         for frame in trace.stack:
             if (words := label(frame.filename)) is not None:
                 _ = frame.line  # found by the file's name, and kept
                 frame.filename = " ".join(words)
-                found.add(id(frame))
+                frame_ids.add(id(frame))
         pending += [linked for linked in (trace.__cause__, trace.__context__, *(trace.exceptions or ())) if linked]
-    return found
+    return frame_ids
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a group that are no groups themselves, in order; none of what is no group."""
-    pending = list(reversed(exc.exceptions)) if isinstance(exc, _GROUP) else []
+    """Yield the exceptions of a group that are no groups themselves, in order."""
+    pending = list(reversed(exc.exceptions)) if isinstance(exc, BaseExceptionGroup) else []
     while pending:
         exc = pending.pop()
-        if isinstance(exc, _GROUP):
+        if isinstance(exc, BaseExceptionGroup):
             pending += reversed(exc.exceptions)
         else:
             yield exc

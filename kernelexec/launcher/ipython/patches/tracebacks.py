@@ -1,4 +1,9 @@
-"""IPython's tracebacks, with the lines that raised."""
+"""The line that raised, in IPython's tracebacks.
+
+- Checked for: IPython 8.37 and 9.18.
+- Gain: right line numbers.
+- Obsolete when: ``test_ipython_marks_another_line``.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,14 @@ from IPython.core.ultratb import AutoFormattedTB
 
 
 class Tracebacks(AutoFormattedTB):
-    """Marks in each frame the line that raised, as Python does.
+    """IPython's tracebacks, which mark in each frame of a cell the line that raised, as Python's do.
 
-    Of frames in cells IPython 8 and 9 (9.18 too) mark the line where they are by now: an ``except`` that did not match, the end
-    of a ``finally``, or, of an exception that was handled, whatever was raised in its place.
+    IPython 8 and 9 mark the line that such a frame has reached by now: an ``except`` that did not match, the end of a
+    ``finally``, or the line that raised another exception in the place of a handled one.
     """
 
     def get_records(self, etb: Any, *bounds: Any) -> Any:
-        """The frames of a traceback, outermost first. Those that IPython takes as they are, it calls raw."""
+        """Return the frames of a traceback, outermost first; frames of cells are raw to IPython."""
         records = super().get_records(etb, *bounds)
         entry = etb
         for record in records:

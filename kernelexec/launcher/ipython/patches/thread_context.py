@@ -1,4 +1,9 @@
-"""Whose output it is: what a thread prints belongs to the cell that gave it the work, also after that cell has ended."""
+"""Threads that know the cell that started them, so that their output belongs to it after its end too.
+
+- Checked for: ipykernel 7.4.0, CPython 3.11 to 3.14.
+- Gain: output of threads is shown under the right cell.
+- Obsolete when: ``test_threads_and_pools_do_not_inherit_the_context``.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,9 @@ from ipykernel.ipkernel import IPythonKernel
 
 
 def inherit_context(kernel: IPythonKernel) -> None:
-    """Have threads, and the work given to pools of threads, know their cell.
+    """Pass the cell on to new threads and to the work of thread pools.
 
-    ipykernel finds the cell in the context, and gives the output of a thread that has none to whichever cell is the newest.
+    ipykernel finds the cell in the context, and shows output of a thread without one under the newest cell.
     """
     if not getattr(sys.flags, "thread_inherit_context", False):
         _start_threads_in_context()

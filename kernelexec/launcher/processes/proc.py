@@ -1,0 +1,116 @@
+"""Processes as Linux shows them in ``/proc``: their status, descent and environment, and signals that never hit a reused id.
+
+Driver and launcher both end trees of processes, so both import this module; it uses the standard library only. Where a system
+has no ``/proc`` no process is found, and where it has no descriptors of processes none is signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+#: Rounds of killing: some programs fork faster than they die.
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Status of one process."""
+
+    parent: int
+    group: int
+    session: int
+    born: int
+    """Start in clock ticks since boot: it tells a process from a later one with the same id."""
+    has_ended: bool
+    """Whether it is a zombie."""
+
+
+def parse_status(content: bytes) -> Status:
+    """Parse ``/proc/PID/stat``.
+
+    Raises:
+        IndexError, ValueError: the content is something else.
+    """
+    fields = content.rpartition(b")")[2].split()
+    return Status(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
+
+
+def read_status(pid: int) -> Status | None:
+    """Return the status of a process, a zombie's too; None if there is no such process."""
+    try:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process of the machine
+            return parse_status(file.read())
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def process_table() -> dict[int, Status]:
+    """Return the status of every process but this one, zombies included."""
+    own = os.getpid()
+    try:
+        pids = [int(name) for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208 - names only
+    except OSError:
+        return {}
+    return {pid: status for pid in pids if pid != own and (status := read_status(pid)) is not None}
+
+
+def descendants(pid: int, table: Mapping[int, Status], *, session: int | None = None) -> set[int]:
+    """Return the living descendants of a process, and of the members of a session."""
+    family = more = {pid} | {member for member, status in table.items() if session is not None and status.session == session}
+    while more:
+        more = {child for child, status in table.items() if status.parent in more} - family
+        family = family | more
+    return {member for member in family - {pid} if member in table and not table[member].has_ended}
+
+
+def has_variable(pid: int, entry: bytes) -> bool:
+    """Return whether ``NAME=VALUE`` is in the first environment of a process; False for another user's process."""
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:  # noqa: PTH123 - as above
+            return entry in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def signal_process(pid: int, signum: int, expected: Status, *, wait_milliseconds: int = 0) -> bool:
+    """Signal a process if it is still the expected one, and wait for its end; return whether it was signalled."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, AttributeError):  # not every system has descriptors of processes
+        return False
+    try:
+        status = read_status(pid)
+        if status is None or status.has_ended or status.born != expected.born:
+            return False
+        signal.pidfd_send_signal(descriptor, signum)
+        if wait_milliseconds:
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            ended.poll(wait_milliseconds)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def kill_rounds(
+    find: Callable[[Mapping[int, Status]], Iterable[int]], *, spared: Collection[int] = (), wait_milliseconds: int = 0
+) -> set[int]:
+    """Kill the living processes that ``find`` selects of the table, until it selects none; return the killed ones."""
+    killed: set[int] = set()
+    for _ in range(_ROUNDS):
+        table = process_table()
+        selected = [pid for pid in find(table) if pid not in spared and not table[pid].has_ended]
+        if not selected:
+            break
+        killed.update(
+            pid for pid in selected if signal_process(pid, signal.SIGKILL, table[pid], wait_milliseconds=wait_milliseconds)
+        )
+    return killed

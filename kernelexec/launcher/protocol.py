@@ -1,0 +1,278 @@
+"""The protocol between the driver and the launcher: all that either of them writes and the other reads.
+
+This module uses the standard library only and is imported by both sides. It is the one module of the launcher that the
+driver imports. Three processes of the launcher have a channel of their own beside Jupyter's sockets:
+
+| from | to | how | what |
+| --- | --- | --- | --- |
+| driver | every launcher process | environment variable ``KERNELEXEC_LAUNCH`` | ``LaunchOptions`` as JSON |
+| launcher | driver | FIFO ``LaunchOptions.ready`` | ``ReadyMessage``, one line of JSON |
+| driver | kernel | control channel | ``*_REQUEST``; a request with a reply is answered by ``reply_type`` |
+| kernel | driver | iopub | ``MEMORY``, ``PROGRAM``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
+| kernel | driver | metadata of ``execute_reply`` | ``ReplyMetadata`` under ``METADATA_KEY`` |
+| kernel | driver | mapped file ``LaunchOptions.words`` | the newest text of the running cell: ``CRASH_RECORD`` |
+| driver | kernel | code of ``execute_request`` | the calls that ``*_source`` builds |
+| driver | fork server, container init | datagrams of JSON | ``Fork``, ``ForkServerReport``; ``InitRequest``, ``InitReport`` |
+| driver | one-shot process | files of its directory | ``ONE_SHOT_ORDER``, ``ONE_SHOT_ANSWER`` |
+
+The driver believes nothing of what it reads: cells run in the kernel's process and can write all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NotRequired, TypedDict
+
+# Command line of the launcher: ``python <launcher> FLAG ARGUMENT...``; without a flag the arguments are a kernel's.
+GUARD_FLAG = "--guard"
+#: A guard that alone gets signals, and hands them on to its group.
+GUARD_ALONE_FLAG = "--guard-alone"
+CONFINED_FLAG = "--confined"
+FORKSERVER_FLAG = "--forkserver"
+CONTAINER_INIT_FLAG = "--container-init"
+ONE_SHOT_FLAG = "--one-shot"
+
+# Environment variables.
+LAUNCH_OPTIONS_VARIABLE = "KERNELEXEC_LAUNCH"
+#: The owner's mark on a kernel and on every process that the kernel starts.
+KERNEL_MARK_VARIABLE = "KERNELEXEC_KERNEL"
+#: The kernel's mark on one command and on every process that the command starts.
+COMMAND_MARK_VARIABLE = "KERNELEXEC_COMMAND"
+#: "1" where the kernel's user may become root by sudo.
+SUDO_VARIABLE = "KERNELEXEC_SUDO"
+
+# Jupyter messages.
+DELIMITER = b"<IDS|MSG>"
+#: The user's name in the headers of the owner's requests; other clients of the kernel have another one.
+OWNER_USERNAME = "kernelexec"
+#: The key of our entry in the metadata of replies and in the content of ``RESUME_REQUEST``'s reply.
+METADATA_KEY = "kernelexec"
+
+# Requests on the control channel.
+CANCEL_REQUEST = "kernelexec_cancel_request"
+ENTER_REQUEST = "kernelexec_enter_request"
+ENVIRONMENT_REQUEST = "kernelexec_environment_request"
+INPUT_REQUEST = "kernelexec_input_request"
+JOBS_REQUEST = "kernelexec_jobs_request"
+KILL_REQUEST = "kernelexec_kill_request"
+LEASE_REQUEST = "kernelexec_lease_request"
+RESUME_REQUEST = "kernelexec_resume_request"
+VARIABLES_REQUEST = "kernelexec_variables_request"
+VERDICT_REQUEST = "kernelexec_verdict_request"
+
+# Messages on iopub.
+#: The kernel's memory is short: ``MemoryReport`` with the ``token``.
+MEMORY = "kernelexec_memory"
+#: A cell is about to start a program: ``words`` or ``text``, ``name``, ``token``; answered by ``VERDICT_REQUEST``.
+PROGRAM = "kernelexec_program"
+#: A cell asks for input: ``name``, ``prompt``, ``password``, ``token``; answered by ``INPUT_REQUEST``.
+INPUT = "kernelexec_input"
+#: The kept messages of the newest cell follow: ``reply`` and ``metadata`` of the cell, or None while it runs.
+REPLAY_BEGIN = "kernelexec_tape"
+#: Messages were dropped here: ``messages``, ``text_bytes``, ``other_bytes``.
+REPLAY_GAP = "kernelexec_gap"
+
+# The crash buffer: a file of two halves of this size, filled in turn. Each begins with the msg_id of the cell, padded with
+# NUL; records follow: header, then text in UTF-8. The newest record still grows: its length is CRASH_OPEN_LENGTH, and it ends
+# where only NUL follows. A header is 1 for stderr else 0 (u8), length (u32), offset in the text of the whole cell (u64).
+CRASH_HALF_BYTES = 1024 * 1024
+CRASH_KEY_BYTES = 64
+CRASH_OPEN_LENGTH = 0xFFFFFFFF
+CRASH_RECORD = struct.Struct("<BIQ")
+
+# Files in the directory of a one-shot process.
+ONE_SHOT_ORDER, ONE_SHOT_ANSWER = "order.json", "answer.json"
+
+
+def reply_type(request: str) -> str:
+    """Return the message type that answers a request."""
+    return f"{request.removesuffix('_request')}_reply"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Options of a process of the launcher. Every option has a default, so the launcher serves any Jupyter client.
+
+    An owner whose files cannot be seen from the kernel passes the ``connection`` itself and, in the place of pipes, a lease.
+    """
+
+    ready: str | None = None
+    """Path of the FIFO for the ``ReadyMessage``."""
+    owner: str | None = None
+    """Path of the FIFO that the owner holds open for writing while it lives."""
+    stacks: str | None = None
+    """File for the stacks of all threads; stderr by default."""
+    words: str | None = None
+    """File of the crash buffer."""
+    scratch: str | None = None
+    """Directory for temporary files of commands."""
+    connection: dict[str, Any] | None = None
+    """Content of the connection file."""
+    lease_seconds: float | None = None
+    """Seconds until the first ``LEASE_REQUEST`` must have arrived."""
+    token: str = ""
+    """Secret that proves messages of this launcher; empty for other programs' kernels."""
+    bridge: dict[str, Any] = field(default_factory=dict)
+    """``address`` and ``sockets`` (path to port) of a kernel that can have no unix sockets."""
+    limits: dict[str, int] = field(default_factory=dict)
+    confinement: dict[str, Any] | None = None
+    """Fields of ``sandbox.confinement.ConfinementOptions``."""
+    confined: dict[str, list[str]] | None = None
+    """Layers that confine this process already, and missing ones."""
+    judged: bool = False
+    """Whether the owner judges each program before user code starts it."""
+    programs: dict[str, Any] = field(default_factory=dict)
+    """``prefix`` of commands and ``venv``, both optional; empty if no virtual environment is looked for."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that are set once this process is confined: they decide which files a program loads."""
+    cwd: str | None = None
+    """Working directory from then on."""
+    secrets: str | None = None
+    """Path of a pipe with variables of the kernel, for its guard."""
+    patience: float = 0.0
+    """Seconds that the kernel goes on without an owner, for a new one that takes it over."""
+    tape_bytes: int = 0
+    """Limit for the kept text of the newest cell, for a new owner; other messages have four times as much. 0 keeps nothing."""
+
+    @classmethod
+    def take(cls) -> LaunchOptions:
+        """Return the options of this process and remove them from its environment: user code has no use for them."""
+        values: dict[str, Any] = json.loads(os.environ.pop(LAUNCH_OPTIONS_VARIABLE, "{}"))
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if values.get(name) is not None})
+
+    def as_environment(self) -> dict[str, str]:
+        """Return the environment variable that carries these options."""
+        return {LAUNCH_OPTIONS_VARIABLE: json.dumps({name: value for name, value in asdict(self).items() if value is not None})}
+
+    def apply(self) -> None:
+        """Set environment and working directory, now that this process is confined.
+
+        Raises:
+            OSError: the directory is missing, or this process may not enter it.
+        """
+        os.environ.update(self.environment)
+        if self.cwd is not None:
+            os.chdir(self.cwd)
+
+
+class ReadyMessage(TypedDict):
+    """A launcher's report that its kernel serves."""
+
+    pid: int
+    token: str
+    python: str
+    executable: str
+    confinement: dict[str, list[str]]
+
+
+class MemoryReport(TypedDict):
+    """Memory of the kernel's control group, in bytes."""
+
+    used: int
+    limit: int
+    high: bool
+    kills: int
+    biggest: list[tuple[str, int]]
+
+
+class ReplyMetadata(TypedDict):
+    """The launcher's report of one cell, beside the reply."""
+
+    token: str
+    pid: int
+    names_added: list[str]
+    names_removed: list[str]
+    names_count: int
+    cpu_seconds: float
+    peak_memory_bytes: int | None
+    exit_code: int | None
+    work_dir: str | None
+    answer: dict[str, Any] | None
+    memory: MemoryReport | None
+    venv: NotRequired[dict[str, Any] | None]
+
+
+class Fork(TypedDict):
+    """A kernel that the fork server or the container's init forks."""
+
+    arguments: list[str]
+    environ: dict[str, str]
+    cwd: str
+
+
+class ForkServerReport(TypedDict, total=False):
+    """A message of the fork server; ``request`` numbers the driver's requests."""
+
+    serves: bool
+    threads: int
+    imported: str
+    failed: str
+    request: int
+    pid: int
+    ended: int
+
+
+class InitRequest(TypedDict, total=False):
+    """A request to the container's init: fork a kernel, signal it, or kill every process and clear ``sweep``."""
+
+    birth: Fork
+    signal: int
+    sweep: list[str]
+    spared: list[str]
+
+
+class InitReport(TypedDict, total=False):
+    """A message of the container's init."""
+
+    born: int
+    failed: str | None
+    ended: int
+    kills: int
+    swept: bool
+
+
+# Calls of the shell's methods, which travel as the code of an execute_request because they take their turn like cells.
+_SHELL = "get_ipython()"
+_RUN_COMMAND = f"{_SHELL}.run_command("
+SERVE_PACKAGES_SOURCE = f"{_SHELL}.serve_packages()"
+#: A look that loads IPython's display formatters.
+WARM_UP_SOURCE = f"{_SHELL}.display_formatter.format(0) and None"
+
+
+def run_command_source(command: str, work_dir: str | None, stdin: str | None) -> str:
+    """Return code that runs a command in the session's shell."""
+    return f"{_RUN_COMMAND}{command!r}, work_dir={work_dir!r}, stdin={stdin!r})"
+
+
+def is_run_command(source: str) -> bool:
+    """Return whether code is the call of ``run_command_source``."""
+    return source.startswith(_RUN_COMMAND)
+
+
+def run_program_source(argv: Sequence[str]) -> str:
+    """Return code that runs a program without the session's shell."""
+    return f"{_SHELL}.run_argv({list(argv)!r})"
+
+
+def save_variables_source(directory: str, names: Sequence[str] | None, limit_bytes: int) -> str:
+    """Return code that saves variables into a new directory: all of the user's for None."""
+    return f"{_SHELL}.save_variables({directory!r}, {None if names is None else list(names)!r}, {limit_bytes})"
+
+
+def load_variables_source(directory: str, files: Sequence[tuple[str, str, str]]) -> str:
+    """Return code that loads variables from files: name, file and SHA-256 of each."""
+    return f"{_SHELL}.load_variables({directory!r}, {list(files)!r})"
+
+
+def run_tests_source(code: str, cases: Sequence[str], seconds: float) -> str:
+    """Return code that runs test cases; it imports IPython since cells may have replaced ``get_ipython``."""
+    return f"__import__('IPython').{_SHELL}.run_tests({code!r}, {list(cases)!r}, {seconds!r})"
+
+
+def fork_content(arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> Fork:
+    """Return the content of a request to fork a kernel."""
+    return {"arguments": list(arguments), "environ": dict(environ), "cwd": cwd}

@@ -1,0 +1,78 @@
+"""Each patch of a library is still needed: what the library does by itself is what the patch changes."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ipykernel.compiler import XCachingCompiler
+from IPython.core.ultratb import AutoFormattedTB
+
+from kernelexec import Session
+from kernelexec.launcher.ipython.patches.compiler import Compiler
+from kernelexec.launcher.ipython.patches.exception_groups import format_group
+
+LOADED = 7
+KERNEL = """
+import os, sys
+from ipykernel.kernelapp import IPKernelApp
+app = IPKernelApp.instance()
+app.initialize(["-f", sys.argv[1]])
+os._exit(7 if "debugpy" in sys.modules else 0)
+"""
+THEIRS = "from IPython.core.ultratb import AutoFormattedTB\nget_ipython().InteractiveTB.__class__ = AutoFormattedTB"
+#: Fails in line 4; IPython marks line 5.
+FAILING = "def w():\n    return n_\ntry:\n    w()\nexcept ZeroDivisionError:\n    pass"
+
+
+def test_ipykernel_loads_its_debugger(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", KERNEL, str(tmp_path / "connection.json")], capture_output=True, check=False)
+    assert ran.returncode == LOADED, ran.stderr
+
+
+def test_the_module_of_a_cell_is_searched_for() -> None:
+    known: dict[str, str] = getattr(inspect, "modulesbyfile", {})
+    assert XCachingCompiler().get_code_name("a = 1", "a = 1", 0) not in known
+    ours: Any = Compiler
+    name = ours().get_code_name("b = 1", "b = 1", 0)
+    assert known.pop(name) == "__main__"
+
+
+def test_ipython_marks_another_line(session: Session) -> None:
+    assert session.execute(THEIRS).status == "ok"
+    error = session.execute(FAILING).error
+    session.restart()
+    assert error is not None
+    assert "line 5" in "\n".join(error.traceback)
+
+
+def test_ipython_shows_no_exception_of_a_group() -> None:
+    group = ExceptionGroup("several", [KeyError("inner")])
+    theirs: Any = AutoFormattedTB
+    shown = theirs().structured_traceback(ExceptionGroup, group, None)
+    assert "inner" not in "\n".join(shown)
+    assert "inner" in "\n".join(format_group(group, str, lambda _: None))
+
+
+@pytest.mark.skipif(getattr(sys.flags, "thread_inherit_context", False), reason="threads inherit contexts on this Python")
+def test_threads_and_pools_do_not_inherit_the_context() -> None:
+    cell: ContextVar[int] = ContextVar("cell", default=0)
+    found: list[int] = []
+
+    def start() -> None:
+        cell.set(1)
+        thread = threading.Thread(target=lambda: found.append(cell.get()))
+        thread.start()
+        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            found.append(pool.submit(cell.get).result())
+
+    copy_context().run(start)
+    assert found == [0, 0]
