@@ -18,7 +18,7 @@ from kernelexec.provisioning.runtime.owned_directory import Root, sweep
 from kernelexec.provisioning.runtime.temp_dirs import claim_room
 from kernelexec.records.journal import in_flight, journal_path
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.takeover import Left
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session.lifecycle import in_thread
 from kernelexec.session_resources import Belongings
 
@@ -116,7 +116,9 @@ def as_left(left: LeftSession, config: Config) -> Config:
     return config.model_copy(update={"container": container})
 
 
-def heritage(left: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None) -> tuple[Belongings, Left]:
+def heritage(
+    left: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None
+) -> tuple[Belongings, OrphanedSession]:
     """What a session of a dead owner had, and what ran in it. For a thread.
 
     Raises:
@@ -125,4 +127,4 @@ def heritage(left: LeftSession, root: Path, config: Config, secrets: SecretStore
     journal = left.journal or journal_path(config.workspace, left.name)
     flight = in_flight(journal) if config.journal else None
     ended = ended_beside(left.directory)
-    return Belongings.take_over(left, root, config, secrets), Left(left.handover, flight, ended)
+    return Belongings.take_over(left, root, config, secrets), OrphanedSession(left.handover, flight, ended)

@@ -1,8 +1,8 @@
-"""Results that are found again: where they are kept, and what has to be the same for that."""
+"""Results of earlier cells on the disk, and the judgement which cells may have one."""
 
 from __future__ import annotations
 
+from kernelexec.cache.purity import PurityChecker
 from kernelexec.cache.store import Store, check
-from kernelexec.cache.trail import Trail, after, key, new_run, seen_of, written
 
-__all__ = ["Store", "Trail", "after", "check", "key", "new_run", "seen_of", "written"]
+__all__ = ["PurityChecker", "Store", "check"]

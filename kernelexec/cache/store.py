@@ -1,4 +1,4 @@
-"""Results as files, one for each key: private, written as a whole, bounded together. A damaged one is none."""
+"""Results as private files, one for each key, bounded in total size. A damaged file counts as missing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from kernelexec.errors import InvalidConfig
 from kernelexec.results import ExecutionResult
 
-#: How much of its size stays when it is full, so that it is not searched at each result.
-_LEFT = 0.8
-#: A result that takes more than this part of the whole is not kept.
-_PART = 8
+#: The part of its size that a full store keeps, so that it is not searched at each result.
+_KEPT_PART = 0.8
+#: A result larger than the limit divided by this number is not stored.
+_PARTS = 8
 _PRIVATE = 0o077
 
 
 class Store:
-    """Its methods block, for a thread. Several processes may use one directory at once."""
+    """A directory of results. Its methods block; several processes may use one directory at once."""
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         self._directory = directory
@@ -27,22 +27,22 @@ class Store:
         self._size: int | None = None
 
     def get(self, key: str) -> ExecutionResult | None:
-        """The result of that key; it counts as used."""
+        """Return the result of a key, and mark it as used."""
         path = self._path(key)
         try:
-            found = ExecutionResult.from_json(path.read_bytes())
+            result = ExecutionResult.from_json(path.read_bytes())
             os.utime(path)
         except OSError:
             return None
         except ValueError:
             self.drop(key)
             return None
-        return found
+        return result
 
     def put(self, key: str, result: ExecutionResult) -> bool:
-        """Keep a result; whether it is kept."""
+        """Store a result; return whether it was stored."""
         content = result.to_json().encode("utf-8", "surrogatepass")
-        if len(content) > self._limit // _PART:
+        if len(content) > self._limit // _PARTS:
             return False
         path = self._path(key)
         unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -59,7 +59,7 @@ class Store:
         return True
 
     def drop(self, key: str) -> None:
-        """Forget a result."""
+        """Delete a result."""
         with suppress(OSError):
             self._path(key).unlink()
 
@@ -67,47 +67,47 @@ class Store:
         return self._directory / key[:2] / f"{key}.json"
 
     def _grow(self, size: int) -> None:
-        """Remove what was used least lately, once all together take too much."""
+        """Count a new file, and remove the least recently used ones where the total is too large."""
         if self._size is not None:
             self._size += size
         if self._size is None or self._size > self._limit:
-            kept = sorted(self._kept(), reverse=True)
-            self._size = sum(size for _, size, _ in kept)
-            allowed = self._limit * _LEFT if self._size > self._limit else self._limit
+            files = sorted(self._files(), reverse=True)
+            self._size = sum(size for _, size, _ in files)
+            allowed = self._limit * _KEPT_PART if self._size > self._limit else self._limit
             while self._size > allowed:
-                _, gone, path = kept.pop()
+                _, removed, path = files.pop()
                 with suppress(OSError):
                     Path(path).unlink()
-                self._size -= gone
+                self._size -= removed
 
-    def _kept(self) -> Iterator[tuple[float, int, str]]:
-        """When each file was used, its size, and where it is; unfinished ones of processes that died too."""
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """Yield the time of use, the size and the path of each file, also of unfinished ones of dead processes."""
         for shelf, _, names in os.walk(self._directory):
             for name in names:
                 path = os.path.join(shelf, name)  # noqa: PTH118 - text in, text out
                 with suppress(OSError):
-                    found = os.stat(path)  # noqa: PTH116 - the same
-                    yield found.st_mtime, found.st_size, path
+                    status = os.stat(path)  # noqa: PTH116 - the same
+                    yield status.st_mtime, status.st_size, path
 
 
-def check(directory: Path, written: Iterable[Path]) -> None:
-    """Refuse a directory that cells could write, or others read, before anything runs; ``written`` is where cells can write.
+def check(directory: Path, writable: Iterable[Path]) -> None:
+    """Check before anything runs that neither cells nor other users can write to the cache.
 
     Raises:
-        InvalidConfig: it is one of them, or none.
+        InvalidConfig: the directory overlaps one of ``writable``, is no directory, or is open to others.
     """
-    place = directory.resolve()
-    for given in written:
-        works = given.expanduser().resolve()
-        if place.is_relative_to(works) or works.is_relative_to(place):
-            message = f"cache.directory: {directory} and {given}, where cells can write, lie in each other: choose another one."
+    cache = directory.resolve()
+    for path in writable:
+        target = path.expanduser().resolve()
+        if cache.is_relative_to(target) or target.is_relative_to(cache):
+            message = f"cache.directory: {directory} must not overlap {path}, where cells can write: choose another one."
             raise InvalidConfig(message)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = directory.stat()
+        status = directory.stat()
     except OSError as exc:
         message = f"cache.directory: {directory}: {exc.strerror or exc}: choose another one."
         raise InvalidConfig(message) from exc
-    if about.st_mode & _PRIVATE or about.st_uid != os.geteuid():
-        message = f"cache.directory: {directory} is not this user's alone: chmod 700, or choose another one."
+    if status.st_mode & _PRIVATE or status.st_uid != os.geteuid():
+        message = f"cache.directory: {directory} must be private to this user: chmod 700, or choose another one."
         raise InvalidConfig(message)

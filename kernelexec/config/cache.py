@@ -1,4 +1,4 @@
-"""Settings of the cache of cells' results."""
+"""Options of the result cache."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from kernelexec.config.types import MIB, Count, Directory, FrozenModel
 
 
 class ResultCache(FrozenModel):
-    """Results of earlier cells, on the disk. ``Config(cache=True)`` turns it on where it is by default, a path in that place.
+    """Results of earlier cells, on the disk. ``Config(cache=True)`` turns it on in the default directory, a path in that one.
 
-    A result is found again where a kernel that began alike would run the same cells, with the same visible results, in the
-    same workspace with the same files, and only as far as all cells before it were found: so all that is found comes of one
-    run. The cell is then not run at once: what is found so is run, in order, before the first cell that is not found, and
-    before anybody looks at the kernel. Failures, what writes files, and what shows that it acts elsewhere or depends on time,
-    chance, the network, other programs, modules of the workspace or this very session is not remembered. What a cell reads
-    outside of the workspace and ``context_paths``, and what a library draws or writes by itself, is not seen. Sessions with
-    ``secrets``, and containers for single cells, remember nothing.
+    A result is stored only for a Python cell that succeeded, bound no name, changed no file and, by its syntax, changed no
+    object: it reads plain data (Python's types, numpy, pandas) and calls builtins, methods and functions of earlier cells
+    that only compute. It is returned, without running the cell, where a kernel with the same environment has had the same
+    cells before, and the variables that the cell reads have the same values. All other cells run. Sessions with ``secrets``,
+    and containers for single cells, store nothing.
     """
 
     enabled: bool = Field(default=False, strict=True)
     directory: Directory | None = None
-    """Where they are kept, for this user only; by default in the user's cache directory. Not where cells could write."""
+    """The directory, private to this user; by default in the user's cache directory. Cells must not be able to write there."""
     size_bytes: Count = Field(default=256 * MIB, ge=MIB)
-    """How much is kept; what was used least lately goes first."""
+    """The size of all results together; the least recently used are removed first."""
 
     @property
     def place(self) -> Path:
-        """Return the directory."""
+        """Return the directory of the results."""
         if self.directory is not None:
             return self.directory.expanduser().absolute()
         base = os.environ.get("XDG_CACHE_HOME", "")
@@ -39,7 +37,7 @@ class ResultCache(FrozenModel):
 
 
 def _of_shorthand(value: object) -> object:
-    """Return the options for ``True``, ``False`` or a directory."""
+    """Accept ``True``, ``False`` or a directory in the place of the options."""
     if isinstance(value, bool):
         return {"enabled": value}
     return {"enabled": True, "directory": value} if isinstance(value, str | Path) else value

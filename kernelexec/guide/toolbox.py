@@ -46,19 +46,17 @@ def shown():
 
 
 print(shown())  # [('', False), ('10', False), ('', False), ('20', False)]
-print(shown())  # [('', True), ('10', True), ('', True), ('20', True)]
+print(shown())  # [('', False), ('10', True), ('', False), ('20', True)]
 ```
 
-Off unless asked for (`cache=True` keeps results in the user's cache directory). A result is found where a kernel that
-began alike (interpreter, packages, settings, variables, place) has run the same cells with the same outputs, in a
-workspace with the same files, in whatever process, and only as far as every cell before it was found: all that is
-found comes of one run, so it is never the value of another state. A cell that was found has not run yet: it runs, in order, before the first cell that is not found and before anybody looks at the kernel
-(`variables`, `complete`, `snapshot`, `run_tests`, a command, a file that is written); one that ends otherwise then is
-told and forgotten. Failures, timeouts, cut output, commands, what makes files, deletes, sends, or depends on the clock,
-on unseeded chance, on the network, on other programs or on modules in the workspace as far as its text shows, and
-sessions with `secrets`, are never kept; nor is anything while a link of the workspace leads to a directory outside. What else a cell reads outside
-of the workspace and `context_paths`, and what a library draws by itself, is not seen.
-Whoever attaches by `connection_file` sees the kernel as it is.
+Off by default; `cache=True` keeps results in the user's cache directory. A result is stored only for a cell that
+succeeded, bound no name, changed no file and, by its syntax, changed no object: it reads plain data (Python's types,
+numpy, pandas) and calls builtins, methods and functions of earlier cells that only compute. So `f()` and
+`df.describe()` can be stored, `items.append(1)`, `random.random()`, `open(...)`, imports and commands cannot. The key
+is the environment (interpreter, packages, settings), all cells of the kernel so far, and the values of the variables
+that the cell reads: a cell never gets a result of another state, in whatever process. A hit is returned without running
+the cell. Nothing has to run later, but `_`, `Out` and the execution count do not know the cell. Sessions with `secrets`,
+a kernel taken over from a dead owner, and a kernel after a snapshot, an installation or tests store nothing.
 
 ## Guidance
 

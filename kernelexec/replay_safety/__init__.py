@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from kernelexec.replay_safety.chance import PASSING, Chance
 from kernelexec.replay_safety.names import bound_names, definitions, name_changes, used_names
 from kernelexec.replay_safety.side_effects import SideEffectChecker, reason_against
 
 __all__ = [
-    "PASSING",
-    "Chance",
     "SideEffectChecker",
     "bound_names",
     "definitions",

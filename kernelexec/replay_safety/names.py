@@ -22,7 +22,7 @@ def name_changes(source: str) -> dict[str, bool]:
     """Return each name that a cell binds (True) or deletes (False) at its top level; the last change counts."""
     tree = _tree(source)
     try:
-        return dict(_changes(tree)) if tree is not None else {}
+        return dict(changes_in(tree)) if tree is not None else {}
     except RecursionError:  # generated code: no names are claimed
         return {}
 
@@ -69,13 +69,13 @@ def _tree(source: str) -> ast.Module | None:
     return tree_of(_WRAPPING.sub("", source))
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[str, bool]]:
+def changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:
     """Yield the changes of names below a node, in order, except those inside functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield from _change(child)
         if isinstance(child, _SCOPES):
             continue
-        yield from (_in_comprehension(child) if _is_comprehension(child) else _changes(child))
+        yield from (_in_comprehension(child) if _is_comprehension(child) else changes_in(child))
 
 
 def _change(node: ast.AST) -> Iterator[tuple[str, bool]]:

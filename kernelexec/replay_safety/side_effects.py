@@ -68,12 +68,9 @@ class SideEffectChecker:
         if tree is None:
             return None if failed_to_parse else "it cannot be parsed as Python"
         try:
-            return next(self._of_cell(tree), None)
+            return next(self._reasons(tree.body), None)
         except RecursionError:
             return "it is nested too deeply to be judged"
-
-    def _of_cell(self, tree: ast.Module) -> Iterator[str]:
-        yield from self._reasons(tree.body)
 
     def _reasons(self, body: Sequence[ast.AST]) -> Iterator[str]:
         for node in body:
@@ -232,12 +229,8 @@ class SideEffectChecker:
             yield self._unsafe[node.id]
         if isinstance(node, ast.Attribute) and node.attr in self._unsafe_methods:
             yield self._unsafe_methods[node.attr]
-        if reason := self._of_name(self._dotted(node)):
+        if reason := effect_tables.of_name(self._dotted(node)):
             yield reason
-
-    def _of_name(self, dotted: str) -> str | None:
-        """Return the reason against using an object of this full name, or None."""
-        return effect_tables.of_name(dotted)
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         dotted = self._dotted(node.func)

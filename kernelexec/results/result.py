@@ -78,7 +78,7 @@ class ExecutionResult:
     from threads or children after the cell had ended. ``language`` is the cell's: each has a kernel with epochs of its own,
     but for commands and node, which run in the place of the Python kernel. ``confinement`` names what holds a kernel on this
     machine: ``landlock``, ``no-new-privileges``, ``capabilities`` where it is root, ``no-network``; a container's is its own.
-    ``cached`` says that it was found among the results of earlier sessions: the cell itself runs before the next that is not.
+    ``cached`` says that it is the stored result of an earlier run of the same cells, and that the cell did not run here.
     """
 
     execution_id: str

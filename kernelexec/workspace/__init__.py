@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from kernelexec.workspace.agent_files.operations import FileOperations
 from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.contents import Contents
 from kernelexec.workspace.directory import Workspace
 from kernelexec.workspace.displays import DisplayFiles
 from kernelexec.workspace.file_changes import Watch
 from kernelexec.workspace.spill import SpillFile
 
-__all__ = ["Contents", "DisplayFiles", "FileOperations", "ReadTracker", "SpillFile", "Watch", "Workspace"]
+__all__ = ["DisplayFiles", "FileOperations", "ReadTracker", "SpillFile", "Watch", "Workspace"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,16 +31,12 @@ class Watch:
 
     Args:
         root: the directory.
-        ignore: paths in it that are not reported, nor their temporary files.
-        whole: whether directories (their names end with a slash) and links (with their targets) are compared too.
+        ignore: paths in it that are not told of, nor the files that they are replaced by.
     """
 
-    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset(), whole: bool = False) -> None:
+    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset()) -> None:
         self._root = str(root)
         self._ignore = ignore
-        self._whole = whole
-        self.overfull = False
-        """Whether there were more entries than the bound."""
         self._known = self.look()
 
     def changes(self) -> tuple[str, ...]:
@@ -61,43 +56,25 @@ class Watch:
         entries = 0
         while pending:
             relative, expected = pending.pop()
-            with suppress(OSError), _listing(os.path.join(self._root, relative), expected) as (fd, listing):  # noqa: PTH118 - speed
+            with suppress(OSError), _listing(os.path.join(self._root, relative), expected) as listing:  # noqa: PTH118 - speed
                 for entry in listing:
                     entries += 1
                     if entries > ENTRIES_MAX:
-                        self.overfull = True
                         return files
                     path = f"{relative}/{entry.name}" if relative else entry.name
                     with suppress(OSError):
                         if entry.is_dir(follow_symlinks=False):
                             if entry.name not in IGNORED:
                                 pending.append((path, entry.stat(follow_symlinks=False)))
-                                files |= {f"{path}/": ()} if self._whole else {}
                         elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
                             seen = entry.stat(follow_symlinks=False)
                             files[path] = (seen.st_mode, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
-                        elif self._whole and entry.is_symlink():
-                            files[f"{path} -> {os.readlink(entry.name, dir_fd=fd)}"] = self._led_to(path)
-                        elif self._whole and not entry.is_file(follow_symlinks=False):
-                            files[path] = ()
         return files
-
-    def _led_to(self, path: str) -> tuple[int, ...]:
-        """Return when the target of a link was changed, and its size, if the target is outside of the directory."""
-        target = os.path.realpath(os.path.join(self._root, path))  # noqa: PTH118 - speed
-        try:
-            seen = os.stat(target) if not Path(target).is_relative_to(os.path.realpath(self._root)) else None  # noqa: PTH116
-        except OSError:
-            return ()
-        if seen is None:
-            return ()
-        self.overfull = self.overfull or stat.S_ISDIR(seen.st_mode)  # its content is not compared
-        return seen.st_mode, seen.st_ino, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size
 
 
 @contextmanager
-def _listing(path: str, expected: os.stat_result | None) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
-    """Open and list a directory if it is still the expected one: a program may have replaced it, or a parent, by a link.
+def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """What is in a directory, if it is still the one that was seen: a program may put a link in its place, or above it.
 
     Raises:
         OSError: the directory cannot be listed, or is another one.
@@ -107,6 +84,6 @@ def _listing(path: str, expected: os.stat_result | None) -> Iterator[tuple[int, 
         if expected is not None and not os.path.samestat(os.fstat(fd), expected):
             raise NotADirectoryError(errno.ENOTDIR, "It is another directory", path)
         with os.scandir(fd) as listing:
-            yield fd, listing
+            yield listing
     finally:
         os.close(fd)

@@ -23,7 +23,7 @@ from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, new_
 from kernelexec.provisioning.runtime.discovery import left_sessions
 from kernelexec.provisioning.runtime.owned_directory import Root
 from kernelexec.records.journal import in_flight
-from kernelexec.session.cells.takeover import Left
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import Belongings
 
 BOUND = 60
@@ -137,7 +137,7 @@ def session_settings(workspace: Path) -> Config:
 
 @asynccontextmanager
 async def living(
-    name: str, config: Config, found: Belongings, left: Left | None, hooks: Any = ()
+    name: str, config: Config, found: Belongings, left: OrphanedSession | None, hooks: Any = ()
 ) -> AsyncIterator[AsyncSession]:
     """A session as an executor has it, but for its kernels, which outlive this process."""
     place = LocalPlace(config, str(found.workspace.path), PATIENCE)
@@ -208,7 +208,7 @@ async def inherited(workspace: Path, path: Path, hooks: Any = (), *, aged: float
         assert found.journal is not None
         flight = await anyio.to_thread.run_sync(in_flight, found.journal.path)
         flight = flight and replace(flight, began=flight.began - aged)
-        async with living(left.name, config, found, Left(left.handover, flight), hooks) as session:
+        async with living(left.name, config, found, OrphanedSession(left.handover, flight), hooks) as session:
             yield session
     finally:
         await anyio.to_thread.run_sync(root.remove)

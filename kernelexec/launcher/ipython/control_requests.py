@@ -11,6 +11,7 @@ from typing import Any
 from .. import protocol
 from ..features import variables
 from ..features.chdir_env import relocate
+from ..features.fingerprint import fingerprint
 from ..features.stdin import InputRequests
 from ..features.user_namespace import NameChanges
 from ..output.crash_buffer import CrashBuffer
@@ -81,6 +82,7 @@ class ControlRequests:
             protocol.CANCEL_REQUEST: self._cancel,
             protocol.ENTER_REQUEST: self._relocate,
             protocol.ENVIRONMENT_REQUEST: self._describe_environment,
+            protocol.FINGERPRINT_REQUEST: self._fingerprint,
             protocol.JOBS_REQUEST: self._handle_job,
             protocol.KILL_REQUEST: self._kill,
             protocol.VARIABLES_REQUEST: self._list_variables,
@@ -123,6 +125,11 @@ class ControlRequests:
             names &= {name for name in wanted if isinstance(name, str)}
         limit = min(limit, VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else VARIABLES_MAX
         return variables.listing(names, self._context.shell.user_ns, limit)
+
+    def _fingerprint(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return a digest of the values of the named variables."""
+        names = [name for name in content.get("names", ()) if isinstance(name, str)]
+        return {"status": "ok", "digest": fingerprint(names, self._context.shell.user_ns)}
 
     def _describe_environment(self, _content: dict[str, Any]) -> dict[str, Any]:
         """Describe the interpreter, the programs and packages that commands and cells find."""

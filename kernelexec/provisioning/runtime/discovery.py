@@ -24,12 +24,10 @@ from kernelexec.workspace.safe_files import replace_file
 
 _NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
-#: What tells of the cells that a kernel has to run yet.
-POSTPONED = "postponed.json"
 #: Where the server that has an executor takes commands from its user, and the key that these need, in its private directory.
 CONTROL, CONTROL_KEY = "control", "control.key"
 #: What is a session's own in its private directory, beside the directories of its kernels.
-KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, POSTPONED, "identity"})
+KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
 
 

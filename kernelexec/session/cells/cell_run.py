@@ -1,4 +1,4 @@
-"""One cell on its way through a session: what was asked, how far it is, and how its result is put together."""
+"""One run of a cell in a session, from its submission to its result."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ OnOutput = Callable[[Output], None]
 
 @dataclass(slots=True)
 class Clock:
-    """Moments of one turn on the monotonic clock."""
+    """Moments of one run on the monotonic clock."""
 
     asked: float = field(default_factory=time.monotonic)
     turn: float = 0.0
     sent: float = 0.0
     ended: float = 0.0
 
-    def timing(self, said: dict[str, Any]) -> Timing:
-        """The seconds between them; CPU and memory as the kernel said them."""
+    def timing(self, usage: dict[str, Any] | None = None) -> Timing:
+        """Return the seconds between them, and the use of CPU and memory that the launcher reported."""
         now = time.monotonic()
         turn = self.turn or now
         sent = self.sent or now
         ended = self.ended or now
-        cpu, peak = said.get("cpu_seconds"), said.get("peak_memory_bytes")
+        usage = usage or {}
+        cpu, peak = usage.get("cpu_seconds"), usage.get("peak_memory_bytes")
         return Timing(
             queue=turn - self.asked,
             start=sent - turn,
@@ -62,7 +63,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the end of a cell means, before it is a result."""
+    """The judgement on the end of a cell, before it becomes a result."""
 
     state: State = "unknown"
     cause: Cause | None = None
@@ -74,13 +75,13 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
     stacks: str = ""
     limit: str = ""
-    """The limit of memory that was reached, in words, where that ended the kernel."""
+    """The memory limit, as text, where reaching it ended the kernel."""
 
 
 class Turn:
-    """One execution from being asked for to its result. ``own`` is a call of this side's: no cell of the user's.
+    """One execution from its submission to its result. ``own`` marks an internal call, which is no cell of the user's.
 
-    One that ``began`` at a time on the monotonic clock is in flight: another owner of its kernel sent it.
+    A run that ``began`` at a time on the monotonic clock is in flight: another owner of its kernel sent it.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Turn:
     ) -> None:
         self.execution_id = execution_id or uuid.uuid4().hex
         self.cell = self.shown = cell
-        """``shown`` is what is told of it, which may have less in it than what is sent."""
+        """``shown`` is the cell for hooks, records and messages, without secrets."""
         self.request_id = request_id
         self.timeout = timeout
         self.own = own
@@ -111,17 +112,16 @@ class Turn:
         self.result: ExecutionResult | None = None
         self.failure: Exception | None = None
         self.objection: Exception | None = None
-        """What the callback of who asked first raised: nobody else's."""
+        """The error of the output callback, which belongs to the caller that gave it."""
         self.approver = approver
         self.on_input = on_input
-        self.asked_input = False
-        """Whether its cell asked for something that no other run of it may be told again."""
         self.remarks: list[str] = []
-        """What the result is to say of how it came to run."""
+        """Notes for the result about its approval."""
         self.refusal: Refusal | None = None
-        """Why it may not run."""
+        """The reason why it must not run."""
         self.overruled = False
-        """Whether it may run though the rules refuse it."""
+        """Whether it was approved against the rules."""
+        self.is_approved = False
         self.interrupt_asked = False
         self.waiting = anyio.CancelScope()
         self.deciding = anyio.CancelScope()
@@ -135,11 +135,28 @@ class Turn:
 
     @property
     def never_ran(self) -> bool:
-        """Whether it ended without having been sent to a kernel."""
+        """Whether it ended without being sent to a kernel."""
         return self.result is not None and self.result.status == "aborted"
 
+    async def wait(self, seconds: float | None, *, joined: bool = False) -> None:
+        """Wait for the result, ``seconds`` at most; an error is raised once.
+
+        Raises:
+            Exception: see ``Queue.outcome``.
+        """
+        with anyio.move_on_after(seconds):
+            await (self.done if joined else self.answered).wait()
+            if self.objection is None:
+                await self.done.wait()
+        if self.objection is not None and not joined:
+            objection, self.objection = self.objection, None
+            raise objection
+        if self.failure is not None:  # later callers get the result, which has its text
+            failure, self.failure = self.failure, None
+            raise failure
+
     def ask_interrupt(self) -> None:
-        """Have the cell interrupted, or never run if it still waits."""
+        """Interrupt the cell, or keep it from running if it still waits."""
         self.interrupt_asked = True
         if not self.in_flight:
             for stage in (self.waiting, self.deciding, self.starting):
@@ -148,18 +165,18 @@ class Turn:
             self.execution.ask_interrupt()
 
     def heard(self, output: Output) -> None:
-        """Pass an output on to the caller's callback; what that raises becomes the caller's, and ends the passing on."""
+        """Pass an output on to the caller's callback. Its error goes to the caller, and ends the passing on."""
         if self._on_output is None:
             return
         try:
             self._on_output(output)
-        except BaseException as exc:  # noqa: BLE001 - the caller's own, given back to it; here it would end the connection
+        except BaseException as exc:  # noqa: BLE001 - raised to the caller; here it would end the connection
             self.objection = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
             self._on_output = None
             self.answered.set()
 
     def conclude(self, result: ExecutionResult) -> None:
-        """Set the outcome and let go of what only a running cell needs."""
+        """Set the result, and release the resources of a running cell."""
         self.result = result
         if self.collector is not None:
             self.collector.end()
@@ -169,17 +186,17 @@ class Turn:
             self.spilled_bytes = self.spill.stored_bytes
 
     def forget(self) -> None:
-        """Delete what is kept of it on disk."""
+        """Delete its files."""
         if self.spill is not None:
             self.spill.remove()
 
     def answer(self) -> None:
-        """Give the outcome to all who wait for it."""
+        """Wake all callers that wait for the result."""
         self.done.set()
         self.answered.set()
 
     def page(self, offset: int, limit: int, grep: str | None) -> OutputPage:
-        """A page of the stream output: from the spill where there is one, else from memory."""
+        """Return a page of the stream output, from the spill file where there is one, else from memory."""
         total = self.collector.stream_bytes if self.collector else 0
         if self.collector is not None and self.collector.spilled and self.spill is not None:
             spill = self.spill
@@ -193,7 +210,7 @@ class Turn:
         return finder.result(total, len(raw))
 
     def said(self) -> dict[str, Any]:
-        """What the launcher said beside its reply."""
+        """Return the launcher's own part of the reply."""
         metadata = self.execution.reply_metadata if self.execution else {}
-        found = metadata.get("kernelexec")
-        return found if isinstance(found, dict) else {}
+        report = metadata.get("kernelexec")
+        return report if isinstance(report, dict) else {}

@@ -1,4 +1,4 @@
-"""Requests that name themselves: sent again, by whomever, they join their execution or get its outcome, and never run twice."""
+"""Idempotent requests: sending a ``request_id`` again joins the running cell or returns its stored result."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.events import Earlier, Ledger
 from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.result_builder import lost_track
+from kernelexec.session.cells.result_builder import unknown_result
 from kernelexec.session.kernels.supervisor import Keeper
 from kernelexec.session.lifecycle import in_thread
 
 ID_CHARS = 200
-#: How long the disk is waited for, in seconds.
-_PATIENCE = 10.0
+#: How long the disk may take, in seconds.
+_DISK_SECONDS = 10.0
 
 
 class Requests:
-    """Knows the executions of one session by their requests' ids: those in memory by itself, all others by the journal."""
+    """The executions of one session by their request ids: in memory, or in the journal."""
 
     def __init__(self, session: str, ledger: Ledger | None) -> None:
         self._session = session
         self._ledger = ledger
-        self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[str, Turn] = WeakValueDictionary()
         self._admitting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def check(self, request_id: object) -> None:
-        """Refuse what cannot name a request here.
+        """Check a request id.
 
         Raises:
-            InvalidRequest: no text of 1 to 200 printable characters, or the session keeps no journal.
+            InvalidRequest: it is not a text of 1 to 200 printable characters, or the session keeps no journal.
         """
         if request_id is None:
             return
         if not isinstance(request_id, str) or not 1 <= len(request_id) <= ID_CHARS or not request_id.isprintable():
-            message = f"request_id={request_id!r:.300}: it is a text of 1 to {ID_CHARS} printable characters."
+            message = f"request_id={request_id!r:.300}: must be a text of 1 to {ID_CHARS} printable characters."
             raise InvalidRequest(message)
         if self._ledger is None:
             message = (
@@ -51,66 +51,61 @@ class Requests:
             )
             raise InvalidRequest(message)
 
-    async def admit(self, turn: Turn, add: Callable[[Turn], None], keeper: Keeper) -> Turn | ExecutionResult:
-        """Have a turn added if its request is new; else the turn that it was first, or the outcome that the journal knows.
+    async def submit_once(self, name: str, run: Turn, add: Callable[[Turn], None], keeper: Keeper) -> Turn:
+        """Add a run if its request is new; return it, or the earlier run of its request.
 
-        An execution that never ran is none: its request, sent again, is new.
+        Where only the journal knows the request, the run gets the recorded result and is not added. A run that never began
+        does not count: its request, sent again, is new.
 
         Raises:
             InvalidRequest: the id names another cell.
-            Refused: nobody here can know, or there is no room.
+            Refused: this session cannot know the request, or there is no room.
         """
-        name = turn.request_id
-        if name is None:
-            add(turn)
-            return turn
         async with self._admitting.setdefault(name, asyncio.Lock()):
-            known = self._turns.get(name)
+            known = self._runs.get(name)
             if known is not None and not known.never_ran:
-                self._check_same(name, cells.fingerprint(known.shown), turn)
+                self._check_same(name, cells.fingerprint(known.shown), run)
                 return known
             earlier = await self._look_up(name)
             if earlier is not None:
-                self._check_same(name, earlier.fingerprint, turn)
-                found = earlier.result or lost_track(earlier.execution_id, self._session, keeper.epoch, turn.isolation)
-                return self.as_of_now(found, keeper) if earlier.here else outlived(found)
-            add(turn)
-            self._turns[name] = turn
-            return turn
+                self._check_same(name, earlier.fingerprint, run)
+                result = earlier.result or unknown_result(run, self._session, keeper.epoch, earlier.execution_id)
+                run.conclude(refresh_state(result, keeper) if earlier.here else mark_state_lost(result))
+                run.answer()
+                return run
+            add(run)
+            self._runs[name] = run
+            return run
 
-    def resumed(self, turn: Turn) -> None:
-        """Know a turn that another owner had begun: its request, sent again, joins it."""
-        if turn.request_id is not None:
-            self._turns[turn.request_id] = turn
+    def adopt(self, run: Turn) -> None:
+        """Register a run of a previous owner: its request, sent again, joins it."""
+        if run.request_id is not None:
+            self._runs[run.request_id] = run
 
-    def as_of_now(self, result: ExecutionResult, keeper: Keeper) -> ExecutionResult:
-        """An outcome that a request gets which was sent again: what it says of the state is said anew."""
-        return result if keeper.lives(result.kernel_epoch) or result.status == "running" else outlived(result)
-
-    async def secure(self, name: str) -> None:
-        """Have the journal on the disk before a named cell is sent: else, after its owner's end, it could run twice.
+    async def fsync(self, name: str) -> None:
+        """Write the journal to the disk before a named cell is sent: after a crash it could run twice otherwise.
 
         Raises:
-            Refused: it cannot be written; nothing was sent.
+            Refused: the journal cannot be written; nothing was sent.
         """
         assert self._ledger is not None
-        if (why := self._ledger.failure) is None:
+        if (failure := self._ledger.failure) is None:
             try:
-                with anyio.fail_after(_PATIENCE):
+                with anyio.fail_after(_DISK_SECONDS):
                     await in_thread(self._ledger.secure, abandon=True)
             except TimeoutError:
-                why = f"the disk did not answer within {_PATIENCE:.0f} s"
+                failure = f"the disk did not answer within {_DISK_SECONDS:.0f} s"
             except OSError as exc:
-                why = exc.strerror or str(exc)
-        if why is not None:
+                failure = exc.strerror or str(exc)
+        if failure is not None:
             message = (
-                f"request_id={name!r}: the journal cannot be written ({why}), so that a retry could run the cell twice. "
+                f"request_id={name!r}: the journal cannot be written ({failure}), so that a retry could run the cell twice. "
                 "Nothing ran: make room on the disk, or leave request_id out."
             )
             raise Refused(message)
 
     def noted(self, result: ExecutionResult) -> ExecutionResult:
-        """The result, which says so if the journal does not have it."""
+        """Return the result, with a note if it is not in the journal."""
         failure = self._ledger.failure if self._ledger is not None else None
         if failure is None:
             return result
@@ -120,16 +115,21 @@ class Requests:
         assert self._ledger is not None
         return await anyio.to_thread.run_sync(partial(self._ledger.look_up, name))
 
-    def _check_same(self, name: str, fingerprint: str, turn: Turn) -> None:
-        if fingerprint != cells.fingerprint(turn.shown):
+    def _check_same(self, name: str, fingerprint: str, run: Turn) -> None:
+        if fingerprint != cells.fingerprint(run.shown):
             message = f"request_id={name!r} was sent with another cell before: give each request an id of its own."
             raise InvalidRequest(message)
 
 
-def outlived(result: ExecutionResult) -> ExecutionResult:
-    """The result of a cell whose kernel has ended since: what it left there is gone."""
+def refresh_state(result: ExecutionResult, keeper: Keeper) -> ExecutionResult:
+    """Return the result of a repeated request, with the state as it is now."""
+    return result if keeper.lives(result.kernel_epoch) or result.status == "running" else mark_state_lost(result)
+
+
+def mark_state_lost(result: ExecutionResult) -> ExecutionResult:
+    """Return the result of a cell whose kernel has ended since, with the state it has now."""
     if result.state != "kept":
         return result
-    note = "It ran before, in a kernel that has ended since: what it left there is gone, unless it was replayed here."
+    note = "It ran before, in a kernel that has ended since: its variables are gone, unless it was replayed here."
     note += " A new request_id runs it again."
     return dataclasses.replace(result, state="lost", notes=(*result.notes, note))

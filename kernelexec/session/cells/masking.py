@@ -1,4 +1,4 @@
-"""What a session shows of what it was given: cells, refusals, results and reports without the secrets that its kernels know."""
+"""The masking of secrets in cells, refusals, results and reports of one session, before callers and hooks get them."""
 
 from __future__ import annotations
 
@@ -13,48 +13,47 @@ from kernelexec.results import Diagnosis, ExecutionResult, SecurityError
 from kernelexec.secrets import SecretStore
 from kernelexec.secrets.masker import Masker
 from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.result_builder import never_ran
+from kernelexec.session.cells.result_builder import aborted_result
 
 
-class Secrecy:
-    """The part of a session that masks. Whoever derives from it gives it what there is to mask, or None."""
+class ResultMasking:
+    """Puts the names of a session's secrets in the place of their values; without secrets everything stays as it is."""
 
-    name: str
-    _secrets: SecretStore | None
+    def __init__(self, session: str, secrets: SecretStore | None) -> None:
+        self.secrets = secrets
+        self._session = session
 
-    def mask(self, text: str) -> str:
-        """A text with the names of secrets in the place of their values, as this session shows all that its kernels say.
+    def text(self, text: str) -> str:
+        """Return a text without values of secrets."""
+        return text if self.secrets is None else self.secrets.masker.text(text)
 
-        For those who show something of a cell before it was one, as a line of its source.
-        """
-        return text if self._secrets is None else self._secrets.masker.text(text)
+    def cell(self, cell: Cell) -> Cell:
+        """Return a cell as it may be shown."""
+        return cell if self.secrets is None else self.secrets.masker.cell(cell)
 
-    def masked_past(self, past: Past) -> Past:
-        """What was done before, as it may be shown; the same object where there is nothing to mask."""
-        if self._secrets is None:
+    def past(self, past: Past) -> Past:
+        """Return an earlier session's cells as they may be shown; the same object where there is nothing to mask."""
+        if self.secrets is None:
             return past
-        return replace(past, cells=tuple(_past_cell(self._secrets.masker, cell) for cell in past.cells))
+        return replace(past, cells=tuple(_past_cell(self.secrets.masker, cell) for cell in past.cells))
 
-    def _masked_cell(self, cell: Cell) -> Cell:
-        return cell if self._secrets is None else self._secrets.masker.cell(cell)
+    def security_error(self, turn: Turn, epoch: int, reason: str) -> SecurityError:
+        """Return the error for a refused turn that is not in the queue; nothing of it ran."""
+        return SecurityError(self.text(reason), sealed(aborted_result(turn, self._session, epoch, reason), self.secrets))
 
-    def _denied(self, turn: Turn, epoch: int, why: str) -> SecurityError:
-        """What is raised of a turn that may not run and has no place in the queue; nothing of it ran."""
-        return SecurityError(self.mask(why), sealed(never_ran(turn, self.name, epoch, why), self._secrets))
-
-    def _refused(
+    def refusal(
         self, kind: Literal["code", "command"], source: object, error: KernelexecError, request_id: object
     ) -> CellRefused:
-        """What hooks are told of a refusal; the error says nothing else to who asked."""
-        if self._secrets is not None:
-            masker = self._secrets.masker
+        """Return the event for a refused cell, and mask the error itself: the caller gets the same text as the hooks."""
+        if self.secrets is not None:
+            masker = self.secrets.masker
             error.args = masker.texts(map(str, error.args))
             source = masker.text(source) if isinstance(source, str) else source
-        return CellRefused(self.name, kind, source, error, request_id)
+        return CellRefused(self._session, kind, source, error, request_id)
 
 
 def sealed(result: ExecutionResult, secrets: SecretStore | None) -> ExecutionResult:
-    """A result as it may be shown. Its outputs were masked as they came."""
+    """Return a result as it may be shown. Its outputs were masked when they arrived."""
     if secrets is None:
         return result
     masker = secrets.masker
@@ -68,12 +67,12 @@ def sealed(result: ExecutionResult, secrets: SecretStore | None) -> ExecutionRes
     )
 
 
-def _diagnosis(masker: Masker, found: Diagnosis) -> Diagnosis:
-    line_text, cause = (text and masker.text(text) for text in (found.line_text, found.cause))
-    kind, message = masker.texts((found.kind, found.message))
-    calls = tuple(replace(call, text=call.text and masker.text(call.text)) for call in found.calls)
-    hints = masker.texts(found.hints)
-    return replace(found, kind=kind, message=message, line_text=line_text, cause=cause, hints=hints, calls=calls)
+def _diagnosis(masker: Masker, diagnosis: Diagnosis) -> Diagnosis:
+    line_text, cause = (text and masker.text(text) for text in (diagnosis.line_text, diagnosis.cause))
+    kind, message = masker.texts((diagnosis.kind, diagnosis.message))
+    calls = tuple(replace(call, text=call.text and masker.text(call.text)) for call in diagnosis.calls)
+    hints = masker.texts(diagnosis.hints)
+    return replace(diagnosis, kind=kind, message=message, line_text=line_text, cause=cause, hints=hints, calls=calls)
 
 
 def _past_cell(masker: Masker, cell: PastCell) -> PastCell:

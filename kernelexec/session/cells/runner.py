@@ -1,4 +1,4 @@
-"""One turn at its place in the kernel: from its submission to its finished result, with all that is kept of it."""
+"""The run of one cell in its kernel, from its approval to its finished result."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from kernelexec.outputs import Collector, MaskedCollector, Veil, feed
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import Permission
-from kernelexec.session.cells.cell_run import OnOutput, Turn
+from kernelexec.session.cells.cell_run import OnOutput, Turn, Verdict
 from kernelexec.session.cells.idempotency import Requests
 from kernelexec.session.cells.masking import sealed
-from kernelexec.session.cells.result_builder import conclude, lost_track
-from kernelexec.session.cells.result_cache import FOUND, Caching
-from kernelexec.session.cells.stdin import answering
+from kernelexec.session.cells.result_builder import build_result, unknown_result
+from kernelexec.session.cells.result_cache import FROM_CACHE, CachedResults
+from kernelexec.session.cells.stdin import answer_input_requests
 from kernelexec.session.kernels.languages import Kernels
-from kernelexec.session.kernels.lost_state import Loss, loss_told
+from kernelexec.session.kernels.lost_state import LostState, report_lost_state
 from kernelexec.session.kernels.supervisor import Keeper
 from kernelexec.workspace import DisplayFiles, SpillFile, Watch
 
 logger = logging.getLogger("kernelexec")
+_RESTARTED = "Its kernel was restarted before it was sent."
 
 
 class Runner:
-    """Runs the turns of one session, one at a time."""
+    """Runs the cells of one session, one at a time."""
 
     def __init__(
         self,
@@ -48,180 +49,181 @@ class Runner:
         secrets: SecretStore | None,
         tell: Callable[[Event], None],
         tell_output: Callable[[Event], None] | None = None,
-        permission: Permission,
-        caching: Caching | None = None,
+        approval: Permission,
+        caching: CachedResults | None = None,
     ) -> None:
         self._session = session
         self._config = config
-        self._late = config.output.late
-        self._permission = permission
+        self._approval = approval
         self._caching = caching
         self._kernels = kernels
         self._workspace = workspace
         self._spills = spills
         self._requests = requests
         self._secrets = secrets
-        self._tell = tell
-        self._tell_output = tell_output
-        self._watch = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
+        self._dispatch = tell
+        self._dispatch_output = tell_output
+        self._changes = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
-    def refuses(self, turn: Turn) -> str | None:
-        """Why a turn may not run, where that is known at once."""
-        return self._permission.refuses(turn)
+    async def run(self, run: Turn) -> ExecutionResult | str:
+        """Run a cell: approve it, acquire a kernel, send it, watch it and build its result.
 
-    async def run(self, turn: Turn) -> ExecutionResult | str:
-        """Run a turn to its end, whatever that is; a sentence that says why, where nothing ran.
+        Returns:
+            The result, or the reason why the cell was not sent.
 
         Raises:
             KernelStartFailed, KernelConnectionFailed, Refused: nothing ran.
         """
-        with turn.deciding:
-            if (why := await self._permission.refused(turn)) is not None:
-                return why
-        if turn.deciding.cancelled_caught:
+        if not run.in_flight:
+            run.clock.turn = time.monotonic()
+        with run.deciding:
+            if (refusal := await self._approval.check(run)) is not None:
+                return refusal
+        if run.deciding.cancelled_caught:
             return "Cancelled while others decided whether it may run."
-        keeper = self._kernels.of(turn.cell)
-        with turn.starting:
-            kernel, loss = (await keeper.start(), None) if turn.own else await keeper.ready()
-        if turn.starting.cancelled_caught:
-            return "Cancelled while its kernel started."
-        if self._caching is None or turn.in_flight:
-            return await self._sent(turn, keeper, kernel, loss)
-        outcome = await self._found(self._caching, turn, keeper, kernel, new=loss is not None)
-        if outcome is not None:
-            return outcome
-        kernel, later = (await keeper.start(), None) if turn.own else await keeper.ready()
-        return await self._sent(turn, keeper, kernel, later or loss)
 
-    async def _sent(self, turn: Turn, keeper: Keeper, kernel: Kernel, loss: Loss | None) -> ExecutionResult | str:
-        """Have the kernel run a turn's cell, and make of its end what it means; a sentence that says why, where nothing ran."""
+        supervisor = self._kernels.of(run.cell)
+        with run.starting:
+            kernel = await supervisor.acquire()
+        if run.starting.cancelled_caught:
+            return "Cancelled while its kernel started."
+        loss = None if run.own else supervisor.take_loss()
+        caching = self._caching if supervisor is self._kernels.python else None
+        if caching is not None and not run.in_flight:
+            stored = await caching.find(run, supervisor.epoch, kernel)
+            if stored is not None and loss is None:
+                return await self._from_cache(caching, run, supervisor, stored)
+
+        execution = await self._send(run, supervisor, kernel)
+        if not isinstance(execution, Execution):
+            return execution
+
+        seconds = self._config.budgets.approval
+        async with answer_input_requests(run, kernel, execution, session=self._session, seconds=seconds):
+            verdict = await supervisor.watch(kernel, execution, self._remaining_seconds(run), own=run.own)
+        run.clock.ended = time.monotonic()
+
+        result = self._build_result(run, supervisor, kernel, verdict, loss)
+        if caching is not None:
+            await caching.record(run, result, kernel)
+        return sealed(result, self._secrets)
+
+    async def _send(self, run: Turn, supervisor: Keeper, kernel: Kernel) -> Execution | ExecutionResult | str:
+        """Send a cell to its kernel, or take up one that another owner sent; return a result or a reason where that fails."""
         collector = partial(self._collector(), displays=kernel.displays, on_update=self._display_updated)
-        turn.collector = self._of_turn(turn, collector)
-        late = collector(self._late, on_output=self._heard(turn, None))
-        if turn.in_flight:
-            turn.execution = await self._resume(turn, keeper, kernel, turn.collector, late)
-            if turn.execution is None:
-                return lost_track(turn.execution_id, self._session, keeper.epoch, turn.isolation)
+        run.collector = self._run_collector(run, collector)
+        late = collector(self._config.output.late, on_output=self._output_callback(run, None))
+        if run.in_flight:
+            run.execution = await self._resume(run, supervisor, kernel, run.collector, late)
+            if run.execution is None:
+                return unknown_result(run, self._session, supervisor.epoch)
         else:
-            await self._announce(turn, keeper)
-            if keeper.renewing:
-                return "Its kernel was restarted before it was sent."
-            turn.clock.sent = time.monotonic()
-            turn.execution = kernel.submit(
-                turn.cell.request,
-                turn.collector,
+            await self._announce(run, supervisor)
+            if supervisor.renewing:
+                return _RESTARTED
+            run.clock.sent = time.monotonic()
+            run.execution = kernel.submit(
+                run.cell.request,
+                run.collector,
                 late,
-                counted=not turn.own,
-                overruled=turn.own or turn.overruled,
-                msg_id=turn.execution_id,
-                asks=turn.on_input is not None,
+                counted=not run.own,
+                overruled=run.own or run.overruled,
+                msg_id=run.execution_id,
+                asks=run.on_input is not None,
             )
-        if turn.interrupt_asked:
-            turn.execution.ask_interrupt()
-        patience = self._config.budgets.approval
-        async with answering(turn, kernel, turn.execution, session=self._session, patience=patience):
-            verdict = await keeper.mind(kernel, turn.execution, self._left(turn), own=turn.own)
-        turn.clock.ended = time.monotonic()
-        loss_told(verdict, loss, keeper.epoch)
-        verdict.notes[:0] = turn.remarks
-        if kernel.remark is not None and not turn.own:
+        if run.interrupt_asked:
+            run.execution.ask_interrupt()
+        return run.execution
+
+    def _build_result(
+        self, run: Turn, supervisor: Keeper, kernel: Kernel, verdict: Verdict, loss: LostState | None
+    ) -> ExecutionResult:
+        report_lost_state(verdict, loss, supervisor.epoch)
+        verdict.notes[:0] = run.remarks
+        if kernel.remark is not None and not run.own:
             verdict.notes.append(kernel.remark)
             kernel.remark = None
-        files = _no_files if turn.own else self._files
+        files = _no_files if run.own else self._changed_files
         networked = self._config.online
-        result = conclude(turn, verdict, session=self._session, epoch=keeper.epoch, files=files, networked=networked)
-        if self._caching is not None and keeper is self._kernels.python:
-            await self._caching.ran(turn, result)
-        return self.sealed(result)
+        return build_result(run, verdict, session=self._session, epoch=supervisor.epoch, files=files, networked=networked)
 
-    async def _found(
-        self, caching: Caching, turn: Turn, keeper: Keeper, kernel: Kernel, *, new: bool
-    ) -> ExecutionResult | str | None:
-        """What stands in the cache for a turn, or why it cannot run; None where it is to run, with all before it."""
-        python = self._kernels.python
-        if keeper is python:
-            await caching.begin(turn, keeper, kernel)
-        found = await caching.find(turn) if keeper is python and not new else None
-        if found is None:
-            return await caching.catch_up(turn, python, self._collector())
-        await self._announce(turn, keeper)
-        if keeper.renewing:
-            return "Its kernel was restarted before it was sent."
-        turn.clock.sent = turn.clock.ended = time.monotonic()
-        turn.collector = self._of_turn(turn, self._collector())
-        feed(turn.collector, found)
-        caching.postpone(turn, found)
+    async def _from_cache(
+        self, caching: CachedResults, run: Turn, supervisor: Keeper, stored: ExecutionResult
+    ) -> ExecutionResult | str:
+        """Return a stored result as the result of a run, to its caller and to all observers; the cell does not run."""
+        await self._announce(run, supervisor)
+        if supervisor.renewing:
+            return _RESTARTED
+        run.clock.sent = run.clock.ended = time.monotonic()
+        run.collector = self._run_collector(run, self._collector())
+        feed(run.collector, stored)
+        caching.skip(run)
         return replace(
-            found,
-            execution_id=turn.execution_id,
+            stored,
+            execution_id=run.execution_id,
             session=self._session,
-            kernel_epoch=keeper.epoch,
-            files=self._files(found.execution_count or 0, found.outputs),
-            notes=(FOUND, *turn.remarks),
-            timing=turn.clock.timing({}),
+            kernel_epoch=supervisor.epoch,
+            notes=(FROM_CACHE, *run.remarks),
+            timing=run.clock.timing(),
             cached=True,
         )
 
-    def sealed(self, result: ExecutionResult) -> ExecutionResult:
-        """A result without secrets."""
-        return sealed(result, self._secrets)
-
     def _collector(self) -> Callable[..., Collector]:
-        """What makes the collectors of one cell."""
+        """Return the constructor of the two collectors of a cell, which share the masking of secrets."""
         return Collector if self._secrets is None else partial(MaskedCollector, Veil(self._secrets.masker))
 
-    def _of_turn(self, turn: Turn, collector: Callable[..., Collector]) -> Collector:
+    def _run_collector(self, run: Turn, collector: Callable[..., Collector]) -> Collector:
         output = self._config.output
-        turn.spill = SpillFile(self._spills / turn.execution_id, output.spill_bytes)
-        return collector(output, spill=turn.spill, on_output=self._heard(turn, turn.heard))
+        run.spill = SpillFile(self._spills / run.execution_id, output.spill_bytes)
+        return collector(output, spill=run.spill, on_output=self._output_callback(run, run.heard))
 
-    def _files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
-        """The files that a cell made or changed, those that its displays become included."""
+    def _changed_files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
+        """Return the files that a cell wrote, with those of its displays."""
         saver = DisplayFiles(self._workspace, self._config.output.files_bytes if self._config.save_displays else 0)
         saved = saver.save(cell, outputs)
-        return tuple(dict.fromkeys((*self._watch.changes(), *saved)))
+        return tuple(dict.fromkeys((*self._changes.changes(), *saved)))
 
-    async def _announce(self, turn: Turn, keeper: Keeper) -> None:
-        """Have it known, on the disk if its request has a name, that the turn is about to be sent."""
-        if not turn.own:
-            epoch, name = keeper.epoch, turn.request_id
-            self._tell(CellStarted(self._session, turn.execution_id, turn.shown, epoch, name, turn.timeout))
-        if turn.request_id is not None:
-            await self._requests.secure(turn.request_id)
+    async def _announce(self, run: Turn, supervisor: Keeper) -> None:
+        """Report to the hooks that a cell is about to be sent, and write that to the disk if its request has an id."""
+        if not run.own:
+            epoch, name = supervisor.epoch, run.request_id
+            self._dispatch(CellStarted(self._session, run.execution_id, run.shown, epoch, name, run.timeout))
+        if run.request_id is not None:
+            await self._requests.fsync(run.request_id)
 
     async def _resume(
-        self, turn: Turn, keeper: Keeper, kernel: Kernel, collector: Collector, late: Collector
+        self, run: Turn, supervisor: Keeper, kernel: Kernel, collector: Collector, late: Collector
     ) -> Execution | None:
-        """A cell that another owner had sent; None where nobody can know what became of it."""
-        patience = max(self._left(turn), self._config.budgets.start)
+        """Take up a cell that another owner sent; return None, and kill the kernel, where it does not answer."""
+        seconds = max(self._remaining_seconds(run), self._config.budgets.start)
         try:
-            return await kernel.resume(turn.execution_id, collector, late, patience=patience)
+            return await kernel.resume(run.execution_id, collector, late, patience=seconds)
         except KernelNotAnswering:
             logger.exception("kernelexec.cell_not_resumed", extra={"session": self._session})
-            await keeper.kill("timeout")
+            await supervisor.kill("timeout")
             return None
 
-    def _left(self, turn: Turn) -> float:
-        """How long a turn may still run, in seconds; one that is in flight at least until its output so far is here."""
-        if not turn.in_flight:
-            return turn.timeout
-        return max(turn.timeout - (time.monotonic() - turn.clock.sent), self._config.budgets.grace)
+    def _remaining_seconds(self, run: Turn) -> float:
+        """Return the seconds that a run may still take; one in flight gets time at least to send its output so far."""
+        if not run.in_flight:
+            return run.timeout
+        return max(run.timeout - (time.monotonic() - run.clock.sent), self._config.budgets.grace)
 
-    def _heard(self, turn: Turn, heard: OnOutput | None) -> OnOutput | None:
-        """What takes the outputs of a turn, of which observers are told first if any wants them."""
-        tell = self._tell_output
-        if tell is None or turn.own:
-            return heard
+    def _output_callback(self, run: Turn, callback: OnOutput | None) -> OnOutput | None:
+        """Return a callback that passes outputs to the hooks first, if any of them wants outputs."""
+        dispatch = self._dispatch_output
+        if dispatch is None or run.own:
+            return callback
 
-        def told(output: Output) -> None:
-            tell(OutputHeard(self._session, turn.execution_id, output))
-            if heard is not None:
-                heard(output)
+        def pass_on(output: Output) -> None:
+            dispatch(OutputHeard(self._session, run.execution_id, output))
+            if callback is not None:
+                callback(output)
 
-        return told
+        return pass_on
 
     def _display_updated(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        self._tell(DisplayUpdated(self._session, display_id, data, metadata))
+        self._dispatch(DisplayUpdated(self._session, display_id, data, metadata))
 
 
 def _no_files(_cell: int, _outputs: tuple[Output, ...]) -> tuple[str, ...]:
@@ -229,14 +231,14 @@ def _no_files(_cell: int, _outputs: tuple[Output, ...]) -> tuple[str, ...]:
 
 
 def teller(session: str, hooks: Iterable[Hook]) -> Callable[[Event], None]:
-    """What tells all hooks of an event; a hook that raises is logged and harms nobody."""
-    told = tuple(hooks)
+    """Return a function that passes an event to all hooks; an error of a hook is logged and affects nothing else."""
+    all_hooks = tuple(hooks)
 
-    def tell(event: Event) -> None:
-        for hook in told:
+    def dispatch(event: Event) -> None:
+        for hook in all_hooks:
             try:
                 hook(event)
             except Exception:
                 logger.exception("kernelexec.hook_failed", extra={"session": session, "event": type(event).__name__})
 
-    return tell
+    return dispatch

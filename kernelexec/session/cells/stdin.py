@@ -1,4 +1,4 @@
-"""What a cell asks by `input()` is answered by whoever sent it, in their own time; where nobody answers, it hears so."""
+"""Answers to a cell's `input()`, from the callback of its caller, outside of the cell's own time."""
 
 from __future__ import annotations
 
@@ -16,76 +16,79 @@ from kernelexec.session.cells.user_callbacks import CallFailed, called
 from kernelexec.text import clean_text
 
 logger = logging.getLogger("kernelexec")
-#: How many questions of a cell's threads may wait at once.
+#: How many input requests of a cell's threads may wait at once.
 _PENDING_MAX = 10
 
 
 @asynccontextmanager
-async def answering(turn: Turn, kernel: Kernel, execution: Execution, *, session: str, patience: float) -> AsyncIterator[None]:
-    """Have the questions of a cell answered while it runs; each may take ``patience`` seconds, which are not the cell's."""
-    if turn.on_input is None:
+async def answer_input_requests(
+    run: Turn, kernel: Kernel, execution: Execution, *, session: str, seconds: float
+) -> AsyncIterator[None]:
+    """Answer the input requests of a cell while it runs. Each may take ``seconds``, which do not count as the cell's."""
+    if run.on_input is None:
         yield
         return
-    answers = _Answers(turn, kernel, execution, session, patience)
+    answers = _Answers(run, kernel, execution, session, seconds)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(answers.give_all)
-        execution.on_question = answers.hear
+        tasks.start_soon(answers.answer_all)
+        execution.on_question = answers.receive
         yield
         execution.on_question = None
         tasks.cancel_scope.cancel()
 
 
 class _Answers:
-    """Those of one cell. Once a question was not answered in time no other is asked: a cell could wait for ever."""
+    """The answers to one cell. After a request that was not answered in time no other is asked: a cell could wait for ever."""
 
-    def __init__(self, turn: Turn, kernel: Kernel, execution: Execution, session: str, patience: float) -> None:
-        self._turn = turn
+    def __init__(self, run: Turn, kernel: Kernel, execution: Execution, session: str, seconds: float) -> None:
+        self._run = run
         self._kernel = kernel
         self._execution = execution
         self._session = session
-        self._patience = patience
+        self._seconds = seconds
         self._pending = 0
         self._given_up = ""
-        self._heard: asyncio.Queue[Question] = asyncio.Queue()
+        self._received: asyncio.Queue[Question] = asyncio.Queue()
 
-    def hear(self, question: Question) -> None:
-        """Note a question, called by the connection; what is not to be asked hears at once why."""
-        why = self._given_up or ("too many questions wait" if self._pending >= _PENDING_MAX else "")
-        if why:
-            self._kernel.answer(question, None, why)
+    def receive(self, question: Question) -> None:
+        """Take an input request from the connection; refuse it at once if it must not be asked."""
+        refusal = self._given_up or ("too many questions wait" if self._pending >= _PENDING_MAX else "")
+        if refusal:
+            self._kernel.answer(question, None, refusal)
             return
         self._pending += 1
-        self._heard.put_nowait(question)
+        self._received.put_nowait(question)
 
-    async def give_all(self) -> None:
-        """Ask whatever is heard, each beside the others, until this is cancelled."""
+    async def answer_all(self) -> None:
+        """Answer all requests, concurrently, until this is cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
-                tasks.start_soon(self._give, await self._heard.get())
+                tasks.start_soon(self._answer, await self._received.get())
 
-    async def _give(self, question: Question) -> None:
-        """Ask, and hand the answer on."""
-        self._turn.asked_input = True
+    async def _answer(self, question: Question) -> None:
+        """Ask the callback, and pass its answer to the kernel."""
         text: str | None = None
         try:
             with self._execution.paused():
-                text, why = await self._asked(question)
+                text, refusal = await self._ask(question)
         finally:
             self._pending -= 1
-        self._kernel.answer(question, text, why)
+        self._kernel.answer(question, text, refusal)
 
-    async def _asked(self, question: Question) -> tuple[str | None, str]:
-        request = InputRequest(self._turn.execution_id, self._session, clean_text(question.prompt), question.password)
+    async def _ask(self, question: Question) -> tuple[str | None, str]:
+        request = InputRequest(self._run.execution_id, self._session, clean_text(question.prompt), question.password)
         try:
-            with anyio.fail_after(self._patience):
-                said = await called(self._turn.on_input, request)
+            with anyio.fail_after(self._seconds):
+                answer = await called(self._run.on_input, request)
         except TimeoutError:
-            self._given_up = f"nobody answered within {self._patience:g} s"
+            self._given_up = f"nobody answered within {self._seconds:g} s"
             return None, self._given_up
         except CallFailed as exc:
             if not isinstance(exc.__cause__, EOFError):
                 logger.exception("kernelexec.on_input_failed", extra={"session": self._session})
             return None, str(exc).removeprefix("EOFError: ")
-        if said is None:
+        if answer is None:
             return None, "there is no answer"
-        return (clean_text(said), "") if isinstance(said, str) else (None, f"the answer was {said!r:.100}, which is no text")
+        return (
+            (clean_text(answer), "") if isinstance(answer, str) else (None, f"the answer was {answer!r:.100}, which is no text")
+        )

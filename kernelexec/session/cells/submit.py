@@ -1,41 +1,47 @@
-"""A cell on its way: it takes its place, or joins the request that was sent before, and its result is waited for."""
+"""The submission of a cell: it joins the queue, or the execution of the same request, and the caller waits for its result."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from typing import Literal
 
 from kernelexec.cells import Cell
-from kernelexec.config import Config, seconds
+from kernelexec.config import seconds
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.events import Event
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput
 from kernelexec.session.cells.approval import check_callables
 from kernelexec.session.cells.cell_run import OnOutput, Turn
-from kernelexec.session.cells.idempotency import Requests
-from kernelexec.session.cells.masking import Secrecy
-from kernelexec.session.cells.queue import Queue
-from kernelexec.session.kernels.languages import Kernels
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.cells.idempotency import Requests, refresh_state
+from kernelexec.session.context import SessionContext
 
 
-class Sending(Secrecy):
-    """The part of a session by which cells are sent."""
+@dataclass(frozen=True, slots=True)
+class SubmittedCell:
+    """A cell in the queue, as one caller sees it. ``joined`` marks the run of an earlier call with the same request."""
 
-    name: str
-    isolation: str
-    life: Life
-    _config: Config
-    _kernels: Kernels
-    _queue: Queue
-    _requests: Requests
-    _tell: Callable[[Event], None]
+    context: SessionContext
+    run: Turn
+    seconds: float | None
+    joined: bool = False
 
-    async def _submit(
+    async def result(self) -> ExecutionResult:
+        """Return the result, or the result so far once ``seconds`` have passed."""
+        result = await self.context.queue.outcome(self.run, self.seconds, joined=self.joined)
+        return refresh_state(result, self.context.kernels.of(self.run.cell)) if self.joined else result
+
+
+class CellSubmission:
+    """Submits the cells of one session."""
+
+    def __init__(self, context: SessionContext, requests: Requests) -> None:
+        self._context = context
+        self._requests = requests
+
+    async def submit(
         self,
         cell: Cell,
         timeout: float | None,
@@ -44,40 +50,38 @@ class Sending(Secrecy):
         request_id: str | None,
         approver: Approver | None = None,
         on_input: OnInput | None = None,
-    ) -> Callable[[], Awaitable[ExecutionResult]]:
-        """Send a cell, or find the one that this request sent before; what waits for its result comes back."""
-        self.life.check_open()
+    ) -> SubmittedCell:
+        """Submit a cell, or find the execution of the same request."""
+        context = self._context
+        context.scope.check_open()
         self._requests.check(request_id)
-        budget = self._config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
+        budget = context.config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
         patience = None if wait is None else seconds(wait, "wait")
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
-            message = f"on_output={on_output!r}: it is a plain function of one output, not a coroutine function."
+            message = f"on_output={on_output!r} must be a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
         check_callables((), approver, on_input)
-        turn = Turn(
+        run = Turn(
             cell,
             timeout=budget,
             on_output=on_output,
             request_id=request_id,
-            isolation=self.isolation,
+            isolation=context.isolation,
             approver=approver,
             on_input=on_input,
         )
-        turn.shown = self._masked_cell(cell)
-        found = await self._requests.admit(turn, self._queue.add, self._kernels.of(cell))
-        return partial(self._outcome, turn, found, patience)
-
-    async def _outcome(self, turn: Turn, found: Turn | ExecutionResult, patience: float | None) -> ExecutionResult:
-        if isinstance(found, ExecutionResult):
-            return found
-        result = await self._queue.outcome(found, patience, joined=found is not turn)
-        return result if found is turn else self._requests.as_of_now(result, self._kernels.of(turn.cell))
+        run.shown = context.masking.cell(cell)
+        if request_id is None:
+            context.queue.add(run)
+            return SubmittedCell(context, run, patience)
+        submitted = await self._requests.submit_once(request_id, run, context.queue.add, context.kernels.of(cell))
+        return SubmittedCell(context, submitted, patience, joined=submitted is not run)
 
     @contextmanager
-    def _refusals_told(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
-        """Have the hooks told of what is refused within."""
+    def report_refusals(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
+        """Report errors that refuse a cell to the hooks, with secrets masked."""
         try:
             yield
         except (InvalidRequest, Refused) as exc:
-            self._tell(self._refused(kind, source, exc, request_id))
+            self._context.dispatch(self._context.masking.refusal(kind, source, exc, request_id))
             raise

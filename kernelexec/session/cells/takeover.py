@@ -1,4 +1,4 @@
-"""What an owner that died has left of a session, for the next one."""
+"""The kernel and the running cell of a session whose owner died, for the next owner."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kernelexec.session.cells.cell_run import Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A kernel that waits for a new owner, and the cell that runs in it, as the journal says."""
+class OrphanedSession:
+    """A kernel that waits for a new owner, and the cell that runs in it according to the journal."""
 
     handover: Handover
     flight: Flight | None
     ended: Mapping[str, int] = field(default_factory=dict)
-    """The languages whose kernels ended with the owner, and how many of them there had been."""
+    """The languages whose kernels ended with the owner, and the epoch of each one's last kernel."""
 
     def turn(self, isolation: str) -> Turn | None:
-        """A turn that takes the cell up; None where none runs in that kernel: those of other kernels ended with their owner."""
+        """Return a turn that resumes the cell; None where none runs in that kernel: those of other kernels ended."""
         flight = self.flight
         if flight is None or flight.cell.kernel != "python" or flight.kernel_epoch != self.handover.epoch:
             return None

@@ -1,58 +1,45 @@
-"""Commands that run beside a session's cells, under the same rules and in the same place; they end with their kernel."""
+"""Commands that run beside a session's cells, under the same rules and in the same environment; they end with their kernel."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from kernelexec import cells
-from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswering, UnknownExecution, nearest
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
-from kernelexec.session.cells.approval import Permission
 from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.masking import Secrecy
-from kernelexec.session.kernels.supervisor import Keeper
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.context import SessionContext
 from kernelexec.text import clean_text
-from kernelexec.workspace import Workspace
 
-#: How long the kernel may take to answer, in seconds: its control thread does, whatever a cell does.
-_PATIENCE = 4.0
-#: How long an ended command may take to be gone, and how often it is looked at, in seconds.
+#: The seconds that the kernel's control thread may take to answer, whatever a cell does meanwhile.
+_ANSWER_SECONDS = 4.0
+#: The seconds that a killed command may take to be gone, and the seconds between two looks at it.
 _ENDING_SECONDS, _PAUSE = 5.0, 0.05
-#: How many that have ended are remembered.
+#: The number of ended commands that are remembered.
 _REMEMBERED = 100
 LINES_MAX = 10_000
 
 
-class Background(Secrecy):
-    """The part of a session by which commands run beside its cells."""
+class BackgroundCommands:
+    """The background commands of one session."""
 
-    name: str
-    isolation: str
-    life: Life
-    _config: Config
-    _keeper: Keeper
-    _permission: Permission
-    _place: Workspace
-    _inside: Callable[[str], str]
-    _outside: Callable[[Any], Any]
-    _background: dict[str, BackgroundCommand]
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+        self._commands: dict[str, BackgroundCommand] = {}
 
     async def start_background(
         self, command: str, *, work_dir: str | None = None, approver: Approver | None = None
     ) -> BackgroundCommand:
-        """Start a command that runs beside the cells: a server, a watcher, a long job. It has no timeout, and no stdin.
+        """Start a command that runs beside the cells: a server, a watcher, a long job. It has no timeout and no stdin.
 
-        It begins where the session's ``cd`` is, with what it exported; what it changes there itself lasts for none. The rules,
-        the validators and the approver decide about it as about a cell. It ends with its kernel, and is ``lost`` then.
+        It begins in the session's current directory with the session's exported variables, and changes neither. The rules, the
+        validators and the approver decide about it as about a cell. It ends with its kernel, and is ``lost`` then.
 
         Raises:
             InvalidCode, InvalidWorkDir, Closed: nothing ran.
@@ -60,62 +47,54 @@ class Background(Secrecy):
             CapacityReached: ``capacity.background`` of them run already.
             KernelStartFailed, KernelNotAnswering: there is no kernel that answers.
         """
-        self.life.check_open()
-        directory = None if work_dir is None else self._inside(self._place.directory(self._outside(work_dir)))
-        turn = await self._allowed(command, directory, approver)
-        running = [one for one in await self.background_commands() if one.status == "running"]
-        if len(running) >= self._config.capacity.background:
-            message = f"{len(running)} background commands run in session {self.name!r}, its limit: end one first."
+        context, supervisor = self._context, self._context.kernels.python
+        context.scope.check_open()
+        directory = context.command_directory(work_dir)
+        turn = await self._approve(command, directory, approver)
+        running = [known for known in await self.background_commands() if known.status == "running"]
+        if len(running) >= context.config.capacity.background:
+            message = f"{len(running)} background commands run in session {context.name!r}, its limit: end one first."
             raise CapacityReached(message)
-        async with self.life.held():
-            await self._keeper.start()
-        begun = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.said(turn.shown), "running")
-        begun = replace(begun, kernel_epoch=self._keeper.epoch)
-        asked = {"command": cells.said(turn.cell), "work_dir": directory}
-        said = await self._of_jobs("start", begun.command_id, **asked)
-        if said.get("status") != "ok":
-            message = f"The command did not start: {clean_text(str(said.get('evalue')))[:300]}"
+        async with context.scope.held():
+            await supervisor.acquire()
+        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.said(turn.shown), "running")
+        started = replace(started, kernel_epoch=supervisor.epoch)
+        arguments = {"command": cells.said(turn.cell), "work_dir": directory}
+        answer = await self._request("start", started.command_id, **arguments)
+        if answer.get("status") != "ok":
+            message = f"The command did not start: {clean_text(str(answer.get('evalue')))[:300]}"
             raise InvalidRequest(message)
         self._forget_old()
-        self._background[begun.command_id] = begun.now(said.get("job"))
-        return self._background[begun.command_id]
+        self._commands[started.command_id] = started.now(answer.get("job"))
+        return self._commands[started.command_id]
 
     async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
-        """Have the rules, the validators and the approver decide about a command that is run elsewhere for an agent.
+        """Apply the rules, the validators and the approver to a command that an agent runs elsewhere.
 
         Raises:
-            InvalidCode, Closed: nobody decided.
+            InvalidCode, Closed: nothing was decided.
             SecurityError: it was refused.
         """
-        self.life.check_open()
-        await self._allowed(command, None, approver)
-
-    async def _allowed(self, command: str, directory: str | None, approver: Approver | None) -> Turn:
-        cell = cells.command(command, work_dir=directory, stdin=None, limit_bytes=self._config.capacity.code_bytes)
-        turn = Turn(cell, timeout=self._config.budgets.timeout, isolation=self.isolation, approver=approver)
-        turn.shown = self._masked_cell(cell)
-        if (why := self._permission.refuses(turn) or await self._permission.refused(turn)) is not None:
-            raise self._denied(turn, self._keeper.epoch, why)
-        return turn
+        self._context.scope.check_open()
+        await self._approve(command, None, approver)
 
     async def background_commands(self) -> tuple[BackgroundCommand, ...]:
-        """All that are remembered, the oldest first, as they are now.
+        """Return all remembered background commands as they are now, the oldest first.
 
         Raises:
             Closed, KernelNotAnswering: see ``background_output``.
         """
-        self.life.check_open()
-        if any(self._may_live(one) for one in self._background.values()):
-            said = await self._of_jobs("list", None)
-            jobs = said.get("jobs")
-            told = {job.get("name"): job for job in (jobs if isinstance(jobs, list) else []) if isinstance(job, dict)}
-            for command_id, one in self._background.items():
-                if self._may_live(one):
-                    self._background[command_id] = one.now(told.get(command_id))
-        return tuple(self._as_of_now(one) for one in self._background.values())
+        self._context.scope.check_open()
+        if any(self._may_run(command) for command in self._commands.values()):
+            jobs = (await self._request("list", None)).get("jobs")
+            by_name = {job.get("name"): job for job in (jobs if isinstance(jobs, list) else []) if isinstance(job, dict)}
+            for command_id, command in self._commands.items():
+                if self._may_run(command):
+                    self._commands[command_id] = command.now(by_name.get(command_id))
+        return tuple(map(self._refreshed, self._commands.values()))
 
     async def background(self, command_id: str) -> BackgroundCommand:
-        """One of them as it is now.
+        """Return a background command as it is now.
 
         Raises:
             UnknownExecution, Closed, KernelNotAnswering: see ``background_output``.
@@ -123,67 +102,92 @@ class Background(Secrecy):
         return (await self.background_output(command_id, lines=0)).command
 
     async def background_output(self, command_id: str, *, lines: int = 1000) -> BackgroundOutput:
-        """The newest ``lines`` of each of its streams, 10,000 at most; of one that was lost nothing is left.
+        """Return the newest ``lines`` of each of its streams, 10,000 at most; of a lost command no output is left.
 
         Raises:
-            UnknownExecution: this session started none of that id.
+            UnknownExecution: this session has no background command of that id.
             InvalidRequest: ``lines`` is no such number.
             Closed: the session is.
-            KernelNotAnswering: the kernel does not say in time.
+            KernelNotAnswering: the kernel does not answer in time.
         """
         if isinstance(lines, bool) or not isinstance(lines, int) or not 0 <= lines <= LINES_MAX:
-            message = f"lines={lines!r}: a number of lines, from 0 to {LINES_MAX}."
+            message = f"lines={lines!r} must be a number of lines, from 0 to {LINES_MAX}."
             raise InvalidRequest(message)
-        one = self._found(command_id)
-        if not self._may_live(one):
-            return BackgroundOutput(self._as_of_now(one), "", "")
-        while "job" not in (answer := await self._of_jobs("output", command_id, lines=lines)) and lines:
+        command = self._find(command_id)
+        if not self._may_run(command):
+            return BackgroundOutput(self._refreshed(command), "", "")
+        while "job" not in (answer := await self._request("output", command_id, lines=lines)) and lines:
             lines //= 2  # so many were too large a reply to be read
-        said = answer.get("job")
-        one = self._background[command_id] = one.now(said)
-        parts = said if isinstance(said, dict) else {}
-        stdout, stderr = (self.mask(clean_text(str(parts.get(name, "")))) for name in ("stdout", "stderr"))
-        before = [parts.get(f"{name}_dropped") for name in ("stdout", "stderr")]
-        return BackgroundOutput(one, stdout, stderr, *(count if isinstance(count, int) else 0 for count in before))
+        job = answer.get("job")
+        command = self._commands[command_id] = command.now(job)
+        fields = job if isinstance(job, dict) else {}
+        mask = self._context.masking.text
+        stdout, stderr = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
+        dropped = [fields.get(f"{name}_dropped") for name in ("stdout", "stderr")]
+        return BackgroundOutput(command, stdout, stderr, *(count if isinstance(count, int) else 0 for count in dropped))
 
     async def kill_background(self, command_id: str) -> BackgroundCommand:
-        """End one with all of its processes: SIGTERM, and SIGKILL half a second later. One that has ended stays as it is.
+        """End a background command with all of its processes: SIGTERM, and SIGKILL half a second later.
+
+        A command that has ended stays as it is.
 
         Raises:
             UnknownExecution, Closed, KernelNotAnswering: see ``background_output``.
         """
-        one = self._found(command_id)
-        if self._may_live(one):
-            await self._of_jobs("kill", command_id)
+        command = self._find(command_id)
+        if self._may_run(command):
+            await self._request("kill", command_id)
             with anyio.move_on_after(_ENDING_SECONDS):
-                while (one := await self.background(command_id)).status == "running":  # noqa: ASYNC110 - nothing tells of it
+                while (command := await self.background(command_id)).status == "running":  # noqa: ASYNC110 - no event says it
                     await anyio.sleep(_PAUSE)
-        return self._as_of_now(one)
+        return self._refreshed(command)
 
-    def _found(self, command_id: str) -> BackgroundCommand:
-        self.life.check_open()
-        if command_id not in self._background:
-            known = ", ".join(self._background) or "none"
-            near = nearest(str(command_id), self._background)
-            message = f"Session {self.name!r} has no background command {command_id!r:.100}{near}: there are {known}."
+    async def has_running(self) -> bool:
+        """Return whether a command runs beside the cells; True where a living kernel does not answer."""
+        try:
+            return any(command.status == "running" for command in await self.background_commands())
+        except KernelNotAnswering:
+            kernel = self._context.kernels.python.kernel
+            return kernel is not None and kernel.alive
+
+    async def _approve(self, command: str, directory: str | None, approver: Approver | None) -> Turn:
+        context = self._context
+        config, approval = context.config, context.approval
+        cell = cells.command(command, work_dir=directory, stdin=None, limit_bytes=config.capacity.code_bytes)
+        turn = Turn(cell, timeout=config.budgets.timeout, isolation=context.isolation, approver=approver)
+        turn.shown = context.masking.cell(cell)
+        if (reason := await approval.check(turn)) is not None:
+            raise context.masking.security_error(turn, context.kernels.python.epoch, reason)
+        return turn
+
+    def _find(self, command_id: str) -> BackgroundCommand:
+        self._context.scope.check_open()
+        if command_id not in self._commands:
+            known = ", ".join(self._commands) or "none"
+            near = nearest(str(command_id), self._commands)
+            message = f"Session {self._context.name!r} has no background command {command_id!r:.100}{near}: there are {known}."
             raise UnknownExecution(message)
-        return self._background[command_id]
+        return self._commands[command_id]
 
-    def _may_live(self, one: BackgroundCommand) -> bool:
-        return self._keeper.lives(one.kernel_epoch)
+    def _may_run(self, command: BackgroundCommand) -> bool:
+        return self._context.kernels.python.lives(command.kernel_epoch)
 
-    def _as_of_now(self, one: BackgroundCommand) -> BackgroundCommand:
-        return replace(one, status="lost", exit_code=None) if one.status == "running" and not self._may_live(one) else one
+    def _refreshed(self, command: BackgroundCommand) -> BackgroundCommand:
+        is_lost = command.status == "running" and not self._may_run(command)
+        return replace(command, status="lost", exit_code=None) if is_lost else command
 
     def _forget_old(self) -> None:
-        ended = [command_id for command_id, one in self._background.items() if self._as_of_now(one).status != "running"]
+        ended = [name for name, command in self._commands.items() if self._refreshed(command).status != "running"]
         for command_id in ended[: max(0, len(ended) - _REMEMBERED + 1)]:
-            del self._background[command_id]
+            del self._commands[command_id]
 
-    async def _of_jobs(self, action: str, name: str | None, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-        kernel, content = self._keeper.kernel, {"action": action, "name": name, **more}
-        said = await kernel.ask("control", protocol.JOBS_REQUEST, content, patience=_PATIENCE) if kernel else None
-        if said is None:
-            message = f"The kernel of session {self.name!r} said nothing of its background commands within {_PATIENCE:g} s."
+    async def _request(self, action: str, name: str | None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        kernel, content = self._context.kernels.python.kernel, {"action": action, "name": name, **arguments}
+        answer = await kernel.ask("control", protocol.JOBS_REQUEST, content, patience=_ANSWER_SECONDS) if kernel else None
+        if answer is None:
+            message = (
+                f"The kernel of session {self._context.name!r} said nothing of its background commands within "
+                f"{_ANSWER_SECONDS:g} s."
+            )
             raise KernelNotAnswering(message)
-        return said
+        return answer

@@ -1,4 +1,4 @@
-"""Where packages come from and go to: a directory of wheels, a network, a virtual environment of the workspace."""
+"""The sources and the target of an installation: a directory of wheels, a network, a virtual environment of the workspace."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelexec.config import Config, system_refusal
+from kernelexec.config import system_refusal
 from kernelexec.errors import InvalidRequest
-from kernelexec.provisioning import Place
 from kernelexec.provisioning.launch.one_shot import Network
+from kernelexec.session.context import SessionContext
 from kernelexec.session.features.requirements import is_wheel
 
-#: How long an installation may take, in seconds, unless told otherwise.
+#: The seconds that an installation may take by default.
 INSTALL_SECONDS = 600.0
 _OWN = ".venv"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be in a virtual environment: besides what is there, or in one that is made anew."""
+class InstallRequest:
+    """Requirements to install: besides the packages that a virtual environment has, or in one that is made anew."""
 
     requirements: tuple[str, ...] = ()
     exact: bool = False
@@ -30,24 +30,22 @@ class Wish:
     seconds: float = INSTALL_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Of one session: what it is called, what it works in, and where its kernels run."""
+class InstallPlan:
+    """Checks from where and to where packages of one session are installed."""
 
-    name: str
-    workspace: Path
-    config: Config
-    place: Place
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
 
-    def chosen(
+    def sources(
         self, requirements: Iterable[str], wheels: str | os.PathLike[str] | None, network: object
     ) -> tuple[Path | None, Network]:
-        """A directory of wheels, and a network, for an installation of these.
+        """Return a directory of wheels, and a network, for an installation of these requirements.
 
         Raises:
-            InvalidRequest: they cannot be had, or there is neither.
+            InvalidRequest: there is no such directory or network, or neither can provide them.
         """
-        own, contained = self.place.network, self.config.isolation == "container"
+        context = self._context
+        own, contained = context.kernels.place.network, context.config.isolation == "container"
         match network:
             case None:
                 online: Network = own if wheels is None else False
@@ -57,51 +55,52 @@ class Sources:
                 online = ("bridge" if contained else True) if network else False
             case _:
                 known = "True, False, 'bridge' or 'host'" if contained else "True or False; 'bridge' is for containers"
-                message = f"network={network!r:.100}: it is {known}."
+                message = f"network={network!r:.100} must be {known}."
                 raise InvalidRequest(message)
         if not online and wheels is None and not all(map(is_wheel, requirements)):
-            way = "network='bridge'" if contained else "network=True"
+            argument = "network='bridge'" if contained else "network=True"
             message = (
-                f"Session {self.name!r} has no network to install from: give a directory of wheels (wheels=...), or a network"
-                f" for this installation ({way})."
+                f"Session {context.name!r} has no network to install from: give a directory of wheels (wheels=...), or a"
+                f" network for this installation ({argument})."
             )
             raise InvalidRequest(message)
         return None if wheels is None else self._checked_directory(wheels), online
 
     @property
     def venv(self) -> tuple[str, ...]:
-        """Where the virtual environment is in the workspace.
+        """The path of the virtual environment in the workspace.
 
         Raises:
             InvalidRequest: it is elsewhere.
         """
-        named = self.config.programs.venv
-        if named is None:
+        context, venv = self._context, self._context.config.programs.venv
+        if venv is None:
             return (_OWN,)
-        path = Path(os.path.normpath(self.place.outside(str(named))))
-        if not path.is_relative_to(self.workspace) or path == self.workspace:
-            message = f"programs.venv={named} is not the session's own: install there by its own pip, or leave it out."
+        path = Path(os.path.normpath(context.kernels.place.outside(str(venv))))
+        if not path.is_relative_to(context.workspace) or path == context.workspace:
+            message = f"programs.venv={venv} is not the session's own: install there by its own pip, or leave it out."
             raise InvalidRequest(message)
-        return path.relative_to(self.workspace).parts
+        return path.relative_to(context.workspace).parts
 
     def path(self, path: str | os.PathLike[str]) -> Path:
-        """Of what is named: as kernels see it, or as it is here, relative to the workspace."""
-        return Path(os.path.normpath(self.workspace / Path(self.place.outside(path)).expanduser()))
+        """Return a path of this machine: of one as kernels see it, or as it is here, relative to the workspace."""
+        context = self._context
+        return Path(os.path.normpath(context.workspace / Path(context.kernels.place.outside(path)).expanduser()))
 
     def within(self, path: Path | None) -> str | None:
-        """A directory of the workspace as kernels see it. Its path here, which cells can change, is given to nobody."""
-        return self.place.inside(str(path)) if path is not None and path.is_relative_to(self.workspace) else None
+        """Return a directory of the workspace as kernels see it, None for others. Cells can change its path here."""
+        return self._context.inside(path) if path is not None and path.is_relative_to(self._context.workspace) else None
 
     def _checked_directory(self, wheels: object) -> Path:
         if not isinstance(wheels, str | os.PathLike):
-            message = f"wheels={wheels!r:.100}: it is the path of a directory of wheels."
+            message = f"wheels={wheels!r:.100} must be the path of a directory of wheels."
             raise InvalidRequest(message)
         path = self.path(wheels)
         resolved = Path(os.path.realpath(path))
-        if not resolved.is_dir() or (path.is_relative_to(self.workspace) and resolved != path):
-            message = f"wheels={os.fspath(wheels)!r}: it is no directory, or a link in the workspace."
+        if not resolved.is_dir() or (path.is_relative_to(self._context.workspace) and resolved != path):
+            message = f"wheels={os.fspath(wheels)!r} is no directory, or a link in the workspace."
             raise InvalidRequest(message)
-        if self.config.isolation == "container" and (why := system_refusal(resolved)):
-            message = f"wheels={os.fspath(wheels)!r} is not given to containers: {why}. Name a directory of wheels only."
+        if self._context.config.isolation == "container" and (reason := system_refusal(resolved)):
+            message = f"wheels={os.fspath(wheels)!r} is not given to containers: {reason}. Name a directory of wheels only."
             raise InvalidRequest(message)
         return resolved

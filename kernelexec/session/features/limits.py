@@ -1,45 +1,37 @@
-"""What a session uses and may use: its figures, and its limits, which change while its kernel lives."""
+"""A session's use of memory and processors, and its limits, which change while its kernel lives."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelexec.config import Config, LimitChange
+from kernelexec.config import LimitChange
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import KernelStatus, LimitsSet, Stats
-from kernelexec.session.cells.queue import Queue
-from kernelexec.session.kernels.languages import Kernels
-from kernelexec.session.kernels.supervisor import Keeper
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.context import SessionContext
 
 
-class Limiting:
-    """The part of a session that measures and limits. Whoever derives from it gives it its life, its queue and its kernels."""
+class SessionLimits:
+    """The measured use and the limits of one session."""
 
-    name: str
-    isolation: str
-    life: Life
-    _config: Config
-    _keeper: Keeper
-    _kernels: Kernels
-    _queue: Queue
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
 
     async def stats(self) -> Stats:
-        """What the session's Python kernel uses now, with all that it started; also while a cell runs.
+        """Return the present use of the session's Python kernel and all its processes; also while a cell runs.
 
-        Without a living kernel there are no figures, and ``kernel`` says ``none``. ``cpu_percent`` counts from the call before.
+        Without a living kernel there are no figures, and ``kernel`` is ``none``. ``cpu_percent`` counts from the call before.
 
         Raises:
             Closed: the session is.
-            EngineFailed: the container engine does not say.
+            EngineFailed: the container engine does not answer.
         """
-        self.life.check_open()
-        keeper, kernel = self._keeper, self._keeper.kernel
+        context, supervisor = self._context, self._context.kernels.python
+        context.scope.check_open()
+        kernel, epoch = supervisor.kernel, supervisor.epoch
         if kernel is None or not kernel.alive:
-            return Stats(self.isolation, "starting" if keeper.is_starting else "none", keeper.epoch)
-        status: KernelStatus = "busy" if self._queue.first is not None else "idle"
-        epoch = keeper.epoch
-        return replace(await kernel.usage.stats(), isolation=self.isolation, kernel=status, kernel_epoch=epoch)
+            return Stats(context.isolation, "starting" if supervisor.is_starting else "none", epoch)
+        status: KernelStatus = "busy" if context.queue.first is not None else "idle"
+        return replace(await kernel.usage.stats(), isolation=context.isolation, kernel=status, kernel_epoch=epoch)
 
     async def set_limits(
         self,
@@ -49,33 +41,34 @@ class Limiting:
         cpus: float | None = None,
         timeout: float | None = None,
     ) -> LimitsSet:
-        """Change what the session may use, from now on and for its later kernels too; the state is kept. None is no change.
+        """Change the session's limits, from now on and for its later kernels too; the state is kept. None is no change.
 
-        ``profile`` names one of the configuration's; what is given beside it goes over it.
+        ``profile`` names one of the configuration's; the other arguments take precedence over it.
 
-        The container of a living kernel changes at once, also while a cell runs. ``timeout`` is that of the cells to come.
-        On this machine only ``timeout`` can be had: the answer, and the next result, say what could not.
+        The container of a living kernel changes at once, also while a cell runs. ``timeout`` is that of later cells.
+        On this machine only ``timeout`` can be had: the answer and the next result name the limits that are not in force.
 
         Raises:
             InvalidRequest, InvalidConfig, InvalidTimeout, Closed: before anything changed.
             LimitRefused: the living kernel cannot have that limit, as where it uses more memory; nothing changed.
             EngineFailed: the container engine does not answer.
         """
-        self.life.check_open()
+        self._context.scope.check_open()
         change = LimitChange(profile, memory_bytes, cpus, timeout)
         if change == LimitChange():
-            message = "set_limits() was given no limit: name a profile, or memory_bytes, cpus or timeout."
+            message = "set_limits() has no limit to set: name a profile, or memory_bytes, cpus or timeout."
             raise InvalidRequest(message)
-        async with self._kernels.order:
-            return await self._change(change.resolved(self._config))
+        async with self._context.kernels.order:
+            return await self._apply(change.resolved(self._context.config))
 
-    async def _change(self, change: LimitChange) -> LimitsSet:
-        wanted = change.applied(self._config)
-        if missing := await self._kernels.limit(wanted, change.memory_bytes, change.cpus):
-            for keeper in self._kernels.chosen(None):
-                keeper.remarks.extend(missing)
-            wanted = wanted.model_copy(update={"container": self._config.container})
-        self._config = wanted
+    async def _apply(self, change: LimitChange) -> LimitsSet:
+        settings, kernels = self._context.settings, self._context.kernels
+        config = change.applied(settings.config)
+        if missing := await kernels.limit(config, change.memory_bytes, change.cpus):
+            for supervisor in kernels.chosen(None):
+                supervisor.remarks.extend(missing)
+            config = config.model_copy(update={"container": settings.config.container})
+        settings.config = config
         if missing:
-            return LimitsSet(None, None, wanted.budgets.timeout, missing)
-        return LimitsSet(wanted.container.memory_bytes, wanted.container.cpus, wanted.budgets.timeout)
+            return LimitsSet(None, None, config.budgets.timeout, missing)
+        return LimitsSet(config.container.memory_bytes, config.container.cpus, config.budgets.timeout)

@@ -1,4 +1,4 @@
-"""What a new session has installed before its first cell. A failure is said by the next result, and costs no session."""
+"""Packages that a new session gets before its first cell. The next result reports a failure, which costs no session."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from kernelexec.cells import CodeCell
 from kernelexec.errors import KernelexecError
 from kernelexec.launcher import protocol
 from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.queue import Queue
+from kernelexec.session.context import SessionContext
 from kernelexec.session.features.install_plan import INSTALL_SECONDS
-from kernelexec.session.features.packages import Packages
-from kernelexec.session.kernels.supervisor import Keeper
+from kernelexec.session.features.packages import PackageInstaller
 
 _SYSTEM = """
 export DEBIAN_FRONTEND=noninteractive; as=; [ "$(id -u)" = 0 ] || as="sudo -n"
 $as apt-get update -qq && $as apt-get install -qq -y --no-install-recommends -- {}
 """
 _NPM = "npm install --no-audit --no-fund -- {}"
-_SAID_CHARS = 300
+_REASON_CHARS = 300
 
 
-class Preinstalling(Packages):
-    """The part of a session that comes before its first cell."""
+class Preinstaller:
+    """Installs the packages that the configuration of one session names."""
 
-    isolation: str
-    _keeper: Keeper
-    _queue: Queue
+    def __init__(self, context: SessionContext, packages: PackageInstaller) -> None:
+        self._context = context
+        self._packages = packages
 
     async def preinstall(self) -> None:
-        """Install what the configuration names, in its order. Called by the executor."""
-        wanted = self._config.programs.preinstall
-        if wanted.system and self.isolation != "container":
+        """Install the system's packages, then Python's, then npm's. Called by the executor."""
+        wanted = self._context.config.programs.preinstall
+        if wanted.system and self._context.isolation != "container":
             self._warn("system", wanted.system, "the system's packages are installed in containers only")
         elif wanted.system:
             await self._command("system", wanted.system, _SYSTEM)
@@ -43,31 +42,33 @@ class Preinstalling(Packages):
 
     async def _python(self, names: tuple[str, ...]) -> None:
         try:
-            done = await self.install(names, wheels=self._config.programs.preinstall.wheels)
+            installation = await self._packages.install(names, wheels=self._context.config.programs.preinstall.wheels)
         except KernelexecError as exc:
             self._warn("python", names, str(exc))
         else:
-            self._keeper.remarks.extend(done.notes)
-            if not done.ok:
-                self._warn("python", names, done.output)
+            self._context.kernels.python.remarks.extend(installation.notes)
+            if not installation.ok:
+                self._warn("python", names, installation.output)
 
     async def _command(self, kind: str, names: tuple[str, ...], command: str) -> None:
-        """Have a command of ours run in the kernel's place; no rule judges it, and no notebook has it."""
-        if not self._kernels.place.network:
+        """Run a command of this package's own in the kernel's environment; no rule judges it, and no notebook has it."""
+        context = self._context
+        if not context.kernels.place.network:
             self._warn(kind, names, "the session has no network")
             return
-        text = command.format(shlex.join(names)).strip()
-        request = protocol.run_program_source(["sh", "-c", text])
-        turn = Turn(CodeCell(request), timeout=INSTALL_SECONDS, own=True, isolation=self.isolation)
+        script = command.format(shlex.join(names)).strip()
+        call = protocol.run_program_source(["sh", "-c", script])
+        turn = Turn(CodeCell(call), timeout=INSTALL_SECONDS, own=True, isolation=context.isolation)
         try:
-            self._queue.add(turn)
-            result = await self._queue.outcome(turn, None)
+            context.queue.add(turn)
+            result = await context.queue.outcome(turn, None)
         except KernelexecError as exc:
             self._warn(kind, names, str(exc))
         else:
             if result.status != "ok" or turn.said().get("exit_code") != 0:
                 self._warn(kind, names, result.stderr or result.stdout)
 
-    def _warn(self, kind: str, names: Iterable[str], said: str) -> None:
-        why = said.strip()[-_SAID_CHARS:].strip() or "it did not say why"
-        self._keeper.remarks.append(f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {why}")
+    def _warn(self, kind: str, names: Iterable[str], output: str) -> None:
+        reason = output.strip()[-_REASON_CHARS:].strip() or "it did not say why"
+        message = f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {reason}"
+        self._context.kernels.python.remarks.append(message)

@@ -1,4 +1,4 @@
-"""Cells that are tried again: somebody mends the code between two tries, and the session can be brought back to what it was."""
+"""Cells that are tried again: the caller mends the code between two tries, and the session's variables can be restored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelexec.errors import InvalidRequest, nearest
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import Attempt, Attempts, ExecutionResult
 from kernelexec.session.cells.cell_run import OnOutput
-from kernelexec.session.features.snapshots import Snapshots
+from kernelexec.session.features.snapshots import VariableSnapshots
 
-#: Gives the code of the next try, told all tries so far; None gives up.
+#: Returns the code of the next try, from all tries so far; None gives up.
 Fix = Callable[[Attempts], str | Awaitable[str | None] | None]
 Between = Literal["keep", "restore", "restart"]
 
@@ -23,11 +23,24 @@ _BETWEEN = ("keep", "restore", "restart")
 RETRIES, RETRIES_MAX = 3, 100
 
 
-class Retrying(Snapshots):
-    """The part of a session that tries a cell again."""
+class Retries:
+    """The repeated tries of one session's cells.
 
-    execute: Callable[..., Awaitable[ExecutionResult]]
-    restart: Callable[..., Awaitable[None]]
+    Args:
+        execute: runs one try.
+        restart: replaces the session's kernels.
+        snapshots: the session's variables.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[..., Awaitable[ExecutionResult]],
+        restart: Callable[[], Awaitable[None]],
+        snapshots: VariableSnapshots,
+    ) -> None:
+        self._execute = execute
+        self._restart = restart
+        self._snapshots = snapshots
 
     async def execute_with_retry(
         self,
@@ -45,62 +58,62 @@ class Retrying(Snapshots):
 
         Args:
             code: the first try's source.
-            fix: called after a failure with the attempts so far; gives the next try's source, or None to give up. A plain
+            fix: called after a failure with the attempts so far; returns the next try's source, or None to give up. A plain
                 function, which is called in a thread, or a coroutine function. Without it the same code is tried again.
-            max_retries: how many tries there are in all, 1 to 100.
-            between: what becomes of the session between two tries: ``keep`` leaves it as the failed one did, ``restore``
-                brings its variables back to what they were before the first one, as far as a snapshot can, ``restart``
-                begins anew with an empty kernel.
+            max_retries: the number of all tries, 1 to 100.
+            between: the change of the session between two tries: ``keep`` leaves it as the failed one did, ``restore``
+                restores its variables from a snapshot taken before the first one, ``restart`` begins anew with an empty
+                kernel.
             language: of all tries, as of ``execute``.
             timeout: of each try.
             on_output: called with the outputs of all tries.
-            approver: asked about each try.
+            approver: decides about each try.
 
         Raises:
-            InvalidRequest: before anything ran; later too, if ``fix`` gives neither text nor None.
+            InvalidRequest: before anything ran; later too, if ``fix`` returns neither text nor None.
         """
         _check(fix, max_retries, between)
-        run = partial(self.execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
-        before = await self.snapshot() if between == "restore" else None
+        run = partial(self._execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
+        before = await self._snapshots.snapshot() if between == "restore" else None
         attempts: list[Attempt] = []
         while True:
             result = await run(code)
             restarted = result.state == "lost" or bool(attempts and attempts[-1].result.kernel_epoch != result.kernel_epoch)
             attempts.append(Attempt(len(attempts) + 1, code, result, restarted))
-            found = Attempts(tuple(attempts))
+            report = Attempts(tuple(attempts))
             if result.ok or len(attempts) == max_retries:
-                return found
-            mended = code if fix is None else await _mended(fix, found)
+                return report
+            mended = code if fix is None else await _call_fix(fix, report)
             if mended is None:
-                return found
+                return report
             code = mended
             if between == "restart":
-                await self.restart()
+                await self._restart()
             elif before is not None:
-                await self.restore(before)
+                await self._snapshots.restore(before)
 
 
-async def _mended(fix: Fix, attempts: Attempts) -> str | None:
-    """What the caller's function gives.
+async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:
+    """Return the next try's code from the caller's function.
 
     Raises:
         InvalidRequest: it is neither text nor None.
     """
-    given: Any = fix(attempts) if inspect.iscoroutinefunction(fix) else await anyio.to_thread.run_sync(fix, attempts)
-    given = await given if inspect.isawaitable(given) else given
-    if given is None or isinstance(given, str):
-        return given
-    message = f"fix gave {given!r:.100}: it gives the source of the next try, or None to give up."
+    code: Any = fix(attempts) if inspect.iscoroutinefunction(fix) else await anyio.to_thread.run_sync(fix, attempts)
+    code = await code if inspect.isawaitable(code) else code
+    if code is None or isinstance(code, str):
+        return code
+    message = f"fix returned {code!r:.100}: it must return the source of the next try, or None to give up."
     raise InvalidRequest(message)
 
 
 def _check(fix: object, max_retries: object, between: object) -> None:
     if fix is not None and not callable(fix):
-        message = f"fix={fix!r:.100}: a function of the attempts so far."
+        message = f"fix={fix!r:.100} must be a function of the attempts so far."
         raise InvalidRequest(message)
     if not isinstance(max_retries, int) or isinstance(max_retries, bool) or not 1 <= max_retries <= RETRIES_MAX:
-        message = f"max_retries={max_retries!r:.100}: how many tries there are in all, 1 to {RETRIES_MAX}."
+        message = f"max_retries={max_retries!r:.100} must be the number of all tries, 1 to {RETRIES_MAX}."
         raise InvalidRequest(message)
     if between not in _BETWEEN:
-        message = f"between={between!r:.100}{nearest(str(between), _BETWEEN)}: one of {', '.join(_BETWEEN)}."
+        message = f"between={between!r:.100}{nearest(str(between), _BETWEEN)} must be one of {', '.join(_BETWEEN)}."
         raise InvalidRequest(message)

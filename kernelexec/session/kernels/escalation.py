@@ -1,12 +1,12 @@
-"""The ladder that ends a running cell, gentlest rung first; only the last one costs the state.
+"""Escalation: end a running cell by ever stronger steps, only the last of which costs the state.
 
 interrupt   a request on the control channel; the kernel signals its own process group
 signal      SIGINT from outside, which also reaches a C loop that holds the interpreter's lock
-cancel      a top-level await is cancelled, whatever the cell made of the signal
+cancel      a top-level await is cancelled, even if the cell ignores the signal
 command     SIGKILL to every other process that the cell started
-kill        the kernel's process and all its descendants; before it, every thread's stack is taken
+kill        the kernel's process and all its descendants, after a dump of every thread's stack
 
-A kernel of another language has one rung before the last: the interrupt that its kernelspec names.
+A kernel of another language has one step before the last: the interrupt of its kernelspec.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ NOTICE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Climbed:
-    """The rung that ended the cell, and the stacks if it was the last one."""
+class Escalated:
+    """The step that ended the cell, and the stacks if it was the last one."""
 
     rung: Rung
     stacks: str = ""
 
 
-async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Climbed:
-    """End the execution. Each rung has ``grace`` seconds; whatever happens, it has ended when this returns."""
+async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Escalated:
+    """End the execution, with ``grace`` seconds for each step. It has ended when this returns."""
 
     async def interrupt() -> bool:
         return await kernel.request_interrupt(min(grace, NOTICE_SECONDS))
 
-    async def from_outside() -> bool:
+    async def signal_from_outside() -> bool:
         await kernel.signal(signal.SIGINT)
         return True
 
@@ -46,26 +46,26 @@ async def end_cell(kernel: Kernel, execution: Execution, *, grace: float) -> Cli
         kernel.request_cancel()
         return True
 
-    async def command() -> bool:
+    async def kill_children() -> bool:
         await kernel.request_stacks()
         await kernel.signal_children(signal.SIGKILL)
         return True
 
-    rungs: list[tuple[Rung, Callable[[], Awaitable[bool]]]] = [
+    steps: list[tuple[Rung, Callable[[], Awaitable[bool]]]] = [
         ("interrupt", interrupt),
-        ("signal", from_outside),
+        ("signal", signal_from_outside),
         ("cancel", cancel),
-        ("command", command),
+        ("command", kill_children),
     ]
-    for rung, step in rungs:
+    for rung, step in steps:
         if rung not in kernel.rungs:
             continue
         noticed = await step()
         with anyio.move_on_after(grace if noticed else 0):
             await execution.ended.wait()
         if execution.ended.is_set():
-            return Climbed(rung)
+            return Escalated(rung)
     stacks = await kernel.stacks()
     await kernel.kill()
     execution.finish("died")
-    return Climbed("kill", stacks)
+    return Escalated("kill", stacks)

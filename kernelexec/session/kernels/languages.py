@@ -1,4 +1,4 @@
-"""The kernels of one session: Python's, and one for each other language, which is started by the first cell that is in it."""
+"""The kernels of one session: Python's, and one for each other language, started by the first cell in that language."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typ
 
 
 class Kernels:
-    """Finds the kernel for a language, and keeps one keeper for each."""
+    """The supervisors of a session's kernels, by language."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class Kernels:
         tell: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
         self.order = anyio.Lock(fast_acquire=True)
-        """Held while a language gets its keeper, and while limits change: one that is new has them too."""
+        """Held while a language gets its supervisor, and while limits change: a new one has the same limits."""
         self.installing = anyio.Lock(fast_acquire=True)
         """Held while packages are installed."""
         self._place = place
         self._make = partial(Keeper, config=config, session=session, cwd=place.cwd, life=life, tell=tell, place=place)
         self.python = self._make(runtime=runtime)
         self.ended: Mapping[str, int] = {}
-        """Kernels of other languages that ended with the session's owner before: the newest one's epoch of each."""
+        """The newest epochs of the kernels of other languages that ended with the session's previous owner."""
         self._of = {"python": self.python}
         self._names = {"python": "python"}
         self._runtime = runtime
@@ -52,18 +52,18 @@ class Kernels:
 
     @property
     def place(self) -> Place:
-        """Where they run."""
+        """The backend of the kernels."""
         return self._place
 
     async def cell(self, code: str, language: object, stdin: str | None) -> Cell:
-        """What a text is in a language: code of Python or of an installed kernel, a shell's command, or node's.
+        """Return the cell of a text: code of Python or of an installed kernel, a shell command, or a command of node.
 
         Raises:
             InvalidCode: see ``cells.check``.
-            InvalidRequest: a language that is not known here, or ``stdin`` for what is no command.
-            KernelStartFailed: nobody says what kernels the image has.
+            InvalidRequest: the language is unknown, or ``stdin`` is given for a cell that is no command.
+            KernelStartFailed: the kernels of the image cannot be listed.
         """
-        async with self.order:  # whoever asks what there is, no later cell overtakes it
+        async with self.order:  # a cell that waits for the list of kernels is not overtaken
             known = await self._label(language)
         if known is None and _canonical(language) == "bash":
             return cells.command(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
@@ -80,29 +80,31 @@ class Kernels:
         return CodeCell(code, known)
 
     def of(self, cell: Cell) -> Keeper:
-        """The keeper of a cell's kernel."""
+        """Return the supervisor of a cell's kernel."""
         return self._of[cell.kernel]
 
     def chosen(self, language: object) -> tuple[Keeper, ...]:
-        """The keepers of a language's kernel, or of all for None.
+        """Return the supervisor of a language's kernel, or all of them for None.
 
         Raises:
-            InvalidRequest: this session has no kernel of that language.
+            InvalidRequest: the session has no kernel of that language.
         """
         if language is None:
             return tuple(self._of.values())
-        found = self._names.get(_canonical(language))
-        if found is None:
+        label = self._names.get(_canonical(language))
+        if label is None:
             has = ", ".join(self._of)
             message = f"This session has no kernel of language={language!r}{nearest(str(language), self._of)}: it has {has}."
             raise InvalidRequest(message)
-        return (self._of[found],)
+        return (self._of[label],)
 
     async def limit(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
-        """Limit all kernels, living and to come, as the configuration says; what could not be, in sentences. In ``order``.
+        """Apply the configured limits to all kernels, present and future; return the limits that do not apply, as notes.
+
+        ``order`` is held.
 
         Raises:
-            LimitRefused, EngineFailed: one cannot; nothing changed.
+            LimitRefused, EngineFailed: one kernel cannot be limited; nothing changed.
         """
         place, before, changed = self._place.limited(config), self._place, list[Keeper]()
         if place is None:
@@ -120,26 +122,27 @@ class Kernels:
         return ()
 
     def take_late(self) -> list[Execution]:
-        """Executions that have ended, and of which output came since the last call."""
-        return [execution for keeper in self._of.values() for execution in keeper.take_late()]
+        """Return the ended executions that have had output since the last call."""
+        living = [keeper.kernel for keeper in self._of.values() if keeper.kernel is not None]
+        return [execution for kernel in living for execution in kernel.take_late()]
 
     @property
     def culled(self) -> bool:
-        """Whether none lives, and all that did were ended for want of use."""
+        """Whether no kernel lives, and idle ones were ended."""
         return any(keeper.culled for keeper in self._of.values()) and not any(keeper.kernel for keeper in self._of.values())
 
     async def cull(self, idle: Callable[[], bool]) -> list[int]:
-        """End those that live, if the session is ``idle`` still when nothing can begin any more; their epochs."""
+        """End the living kernels if the session is still ``idle`` once no cell can begin; return their epochs."""
         return [keeper.epoch for keeper in self._of.values() if await keeper.cull(idle)]
 
     async def stop(self, patience: float) -> None:
-        """End all kernels for good, at once, politely for ``patience`` seconds."""
+        """End all kernels for good, concurrently, with ``patience`` seconds for a polite shutdown."""
         async with anyio.create_task_group() as group:
             for keeper in self._of.values():
                 group.start_soon(keeper.stop, patience)
 
     async def _label(self, language: object) -> str | None:
-        """What the kernel of a language is called; None for bash and JavaScript without a kernel, which are commands."""
+        """Return the label of a language's kernel; None for bash and JavaScript without a kernel, which are commands."""
         wanted = _canonical(language)
         if wanted in self._names:
             return self._names[wanted]
@@ -156,16 +159,16 @@ class Kernels:
             )
             raise InvalidRequest(message)
         if spec.label not in self._of:
-            self._of[spec.label] = self._keeper(spec)
+            self._of[spec.label] = self._supervisor(spec)
         self._names[wanted] = spec.label
         return spec.label
 
-    def _keeper(self, spec: InstalledSpec) -> Keeper:
-        place = self._runtime / f"k{len(self._of)}"
-        place.mkdir(mode=0o700)
-        with suppress(OSError):  # a full disk costs a later owner the news of its loss only
-            note_language(place, spec.label)
-        keeper = self._make(runtime=place, installed=spec)
+    def _supervisor(self, spec: InstalledSpec) -> Keeper:
+        directory = self._runtime / f"k{len(self._of)}"
+        directory.mkdir(mode=0o700)
+        with suppress(OSError):  # on a full disk a later owner does not report its loss
+            note_language(directory, spec.label)
+        keeper = self._make(runtime=directory, installed=spec)
         if (epoch := self.ended.get(spec.label)) is not None:
             keeper.epoch, keeper.loss = epoch, WITH_OWNER
         return keeper
@@ -177,7 +180,7 @@ def _not_here(name: str, value: float) -> str:
 
 def _canonical(language: object) -> str:
     if not isinstance(language, str):
-        message = f"language={language!r}: it is a name such as 'python', not {type(language).__name__}."
+        message = f"language={language!r}: must be a name such as 'python', not {type(language).__name__}."
         raise InvalidRequest(message)
     name = language.strip().lower()
     return _ALIASES.get(name, name)

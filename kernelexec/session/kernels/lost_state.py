@@ -1,4 +1,4 @@
-"""State that is gone, and the one result that says so."""
+"""Lost state, and its report in one result."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """State that is gone, and whether a result has said so yet."""
+class LostState:
+    """The lost state of a kernel. ``reported`` says that the result of its last cell has reported it."""
 
     cause: Cause
     exit_code: int
     names: tuple[str, ...]
     name_count: int
-    told: bool
+    reported: bool
 
     def __str__(self) -> str:
-        """The names, as many as a reader wants, and how many there are beside them."""
+        """Return the first names, and the number of further ones."""
         listed = self.names[:_LISTED]
         more = self.name_count - len(listed)
         return ", ".join(listed) + f" and {more} more" * (more > 0)
 
 
-#: Of a kernel that was killed with its owner, whose names nobody knows any more.
-WITH_OWNER = Loss("killed", 137, (), 0, told=False)
+#: The state of a kernel that was killed with its owner; its names are unknown.
+WITH_OWNER = LostState("killed", 137, (), 0, reported=False)
 
 
-def loss_told(verdict: Verdict, loss: Loss | None, epoch: int) -> None:
-    """Let the first result after a new kernel say what became of the old one."""
+def report_lost_state(verdict: Verdict, loss: LostState | None, epoch: int) -> None:
+    """Report the end of the previous kernel in the first result of the new one."""
     if loss is None:
         return
     names = f" Lost: {loss}." if loss.names else ""
     verdict.notes.insert(0, f"Ran in a new kernel (epoch {epoch}): the one before ended ({loss.cause}).{names}")
-    if not loss.told and verdict.state == "kept":
+    if not loss.reported and verdict.state == "kept":
         verdict.state, verdict.cause, verdict.lost_names = "lost", loss.cause, loss.names

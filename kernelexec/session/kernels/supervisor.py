@@ -1,4 +1,4 @@
-"""The session's kernel through all its processes: there is always one when a cell needs it, and no loss goes untold."""
+"""The supervision of one kernel through all its processes: start, watch, judge, replace and end it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Death, Execution, Kernel, Remaining
 from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, MemoryUse
-from kernelexec.session.kernels.lost_state import WITH_OWNER, Loss
-from kernelexec.session.kernels.verdict import Judging
+from kernelexec.session.cells.cell_run import Verdict
+from kernelexec.session.kernels.escalation import escalate
+from kernelexec.session.kernels.lost_state import WITH_OWNER, LostState
+from kernelexec.session.kernels.memory_notes import add_memory_notes, memory_limit_text
 from kernelexec.session.kernels.warm_start import NOT_READY, Ready, begin
 from kernelexec.session.lifecycle import Life
 
 logger = logging.getLogger("kernelexec")
+_BY_INTERRUPT = Death("killed", 130)
 
 
-class Keeper(Judging):
-    """Starts, judges, replaces and ends the kernels of one session, one at a time."""
+class Keeper:
+    """Supervises the kernels of one language in one session, one at a time.
+
+    A cell always gets a living kernel, and every loss of state is reported once.
+    """
 
     def __init__(
         self,
@@ -42,50 +48,119 @@ class Keeper(Judging):
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
+        self.loss: LostState | None = None
+        """Lost state that no result has reported."""
         self.remarks: list[str] = []
-        """What the next result is to say."""
+        """Notes for the next result."""
+        self.renewing = False
+        """Whether the kernel is replaced before the next cell."""
         self._config = config
         self._session = session
         self._runtime = runtime
         self._cwd = cwd
         self._life = life
-        self._tell = tell
+        self._dispatch = tell
         self._make = partial(Kernel, config, cwd=cwd, identity=stored_identity(runtime), installed=installed)
-        self.loss: Loss | None = None
+        self._installed, self._place = installed, place
         self._killing: Cause | None = None
-        self._ready = NOT_READY
+        self._warm = NOT_READY
         self._starting: Kernel | None = None
         self._remaining = Remaining()
         self._stopped = False
-        self.renewing = False
-        self._installed, self._place = installed, place
         self._noticed = False
         self._changing = anyio.Lock(fast_acquire=True)
         self._ephemeral = config.isolation == "container" and config.container.mode == "ephemeral"
 
     @property
     def language(self) -> str:
-        """What its kernels speak."""
+        """The language of its kernels."""
         return self._installed.label if self._installed else "python"
-
-    async def ready(self) -> tuple[Kernel, Loss | None]:
-        """A living kernel, as ``start`` gives it, and what was lost since the last call."""
-        kernel = await self.start()
-        loss, self.loss = self.loss, None
-        return kernel, loss
 
     @property
     def is_starting(self) -> bool:
         """Whether a new kernel is on its way."""
         return self._starting is not None
 
-    def receive(self, ready: Ready) -> None:
-        """Have the first kernel be one that serves already, if there is one."""
-        self._ready, self._starting = ready, ready.kernel
+    @property
+    def culled(self) -> bool:
+        """Whether the kernel was ended because it was idle, and no result has reported it."""
+        return self.kernel is None and self.loss is not None and self.loss.cause == "culled"
+
+    def lives(self, epoch: int) -> bool:
+        """Return whether the kernel of that epoch is the living one."""
+        return self.epoch == epoch and self.kernel is not None and self.kernel.alive
+
+    def use_warm(self, ready: Ready) -> None:
+        """Use a warm kernel as the first one, if there is one."""
+        self._warm, self._starting = ready, ready.kernel
         self.remarks += ready.remarks
 
+    async def start_first(self, *, previous_lost: bool) -> None:
+        """Start the first kernel; ``previous_lost`` says that an earlier one was killed with its owner."""
+        if previous_lost and not self._ephemeral and self.loss is None:
+            self.loss = WITH_OWNER
+        await self.acquire()
+
+    async def acquire(self) -> Kernel:
+        """Return the living kernel, or a new one.
+
+        Raises:
+            KernelStartFailed: see ``Kernel.start``.
+            Closed: the session was closed.
+        """
+        async with self._changing:
+            self._check_wanted()
+            if self.renewing:
+                self.renewing = False
+                await self._bury_with("request")
+            if self.kernel is not None and not self.kernel.alive:
+                await self._bury(self.kernel, reported=False)
+            self._check_wanted()
+            return self.kernel if self.kernel is not None else await self._start()
+
+    async def _start(self) -> Kernel:
+        self.epoch += 1
+        warm, place, self._warm = self._warm, self._place, NOT_READY
+        try:
+            kernel = await warm.claim(self._cwd, place)
+            kernel = kernel or await begin(self._new_kernel, place, self._life.tasks, self._check_wanted)
+        except KernelStartFailed as exc:
+            self._check_wanted()
+            self._report("failed", str(exc))
+            raise
+        finally:
+            self._starting = None
+        self.kernel = self._observe(kernel)
+        self._killing, self.renewing = None, False  # the new kernel fulfils all requests that came while it started
+        self._report("started")
+        self._check_wanted()
+        return kernel
+
+    def take_loss(self) -> LostState | None:
+        """Return the lost state that no result has reported, for the result of the next cell."""
+        loss, self.loss = self.loss, None
+        return loss
+
+    async def take_over(self, handover: Handover) -> Kernel | None:
+        """Use a kernel that outlived its owner as the first one; return None, and report its loss, where that fails."""
+        self._check_wanted()
+        self.epoch = handover.epoch
+        kernel = self._new_kernel()
+        try:
+            await kernel.take_over(self._life.tasks, handover)
+        except KernelStartFailed:
+            logger.exception("kernelexec.kernel_not_taken_over", extra={"session": self._session})
+            self._check_wanted()
+            await self._bury(kernel, reported=False)
+            return None
+        finally:
+            self._starting = None
+        self.kernel = self._observe(kernel)
+        self._check_wanted()
+        return kernel
+
     async def limit(self, place: Place, memory_bytes: int | None, cpus: float | None) -> None:
-        """Have the living kernel, or the one that is just starting, and all later ones be limited as the place says.
+        """Apply the limits of a place to the living kernel, or the starting one, and to all later ones.
 
         Raises:
             LimitRefused: nothing changed.
@@ -95,67 +170,85 @@ class Keeper(Judging):
                 await self.kernel.usage.limit(memory_bytes, cpus)
             self._place = place
 
-    async def start(self) -> Kernel:
-        """A living kernel: the one there is, or a new one.
+    async def watch(self, kernel: Kernel, execution: Execution, timeout: float, *, own: bool = False) -> Verdict:
+        """Wait for the end of a cell, end it after ``timeout`` seconds or on request, and judge the state after it.
 
-        Raises:
-            KernelStartFailed: see ``Kernel.start``.
-            Closed: the session was closed.
+        The result of an internal request (``own``) is seen by no caller: notes are kept for the next cell.
         """
-        async with self._changing:
-            return await self._start()
+        verdict = Verdict(notes=[] if own else self._take_notes(kernel), confinement=kernel.confinement.layers)
+        await execution.wait_for_turn(timeout)
+        if not execution.ended.is_set():
+            verdict.interrupted = "request" if execution.asked else "timeout"
+            escalated = await escalate(kernel, execution, grace=self._config.budgets.grace)
+            verdict.rung, verdict.stacks = escalated.rung, escalated.stacks
+        limit = memory_limit_text(kernel.usage, self._place.isolation if self._place else "local")
+        await self._judge(kernel, execution, verdict)
+        add_memory_notes(verdict, kernel.usage, limit)
+        verdict.notes += kernel.take_refused()
+        execution.settle()
+        if self._ephemeral and verdict.state != "lost":
+            loss = await self._bury(kernel, reported=True)
+            self.loss = None  # intended, so the next cell does not report it
+            verdict.state, verdict.cause, verdict.lost_names = "lost", "culled", loss.names
+            verdict.notes.append("Every cell has a container of its own (container.mode is ephemeral): no variable lasts.")
+        return verdict
 
-    async def _start(self) -> Kernel:
-        self._check_wanted()
-        if self.renewing:
-            self.renewing = False
-            await self._forget("request")
-        if self.kernel is not None and not self.kernel.alive:
-            await self._bury(self.kernel, told=False)
-        self._check_wanted()
-        if self.kernel is None:
-            self.epoch += 1
-            try:
-                ready, life, check, place = self._ready, self._life.tasks, self._check_wanted, self._place
-                self._ready = NOT_READY
-                kernel = await ready.entered(self._cwd, place) or await begin(self._new_kernel, place, life, check)
-            except KernelStartFailed as exc:
-                self._check_wanted()
-                self._say("failed", str(exc))
-                raise
-            finally:
-                self._starting = None
-            self.kernel = self._heard(kernel)
-            self._killing, self.renewing = None, False  # what was asked for meanwhile has come: this kernel is fresh
-            self._say("started")
-            self._check_wanted()
-        return self.kernel
+    def _take_notes(self, kernel: Kernel) -> list[str]:
+        notes, self.remarks = self.remarks, []
+        if self._place is not None and not self._noticed:
+            self._noticed = True
+            notes += (*self._place.notices(self._installed, kernel.transport), *kernel.confinement.told)
+        return notes
 
-    async def begin(self, *, bereft: bool) -> None:
-        """Have a first kernel; ``bereft`` says that the session had one before, which was killed with its owner."""
-        if bereft and not self._ephemeral and self.loss is None:
-            self.loss = WITH_OWNER
-        await self.start()
+    async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
+        """Fill the verdict with the state after the execution, as checked with the kernel."""
+        lingers = False
+        if execution.end == "complete" and execution.asks_exit:
+            verdict.notes.append("The cell asked the kernel to exit.")
+            lingers = not await kernel.exits(self._config.budgets.grace * 2)
+        elif await self._survives(kernel, execution, verdict):
+            verdict.state = "kept"
+            if kernel.programs is not None and (doubt := await kernel.programs.doubt()):
+                verdict.state = "unknown"
+                verdict.notes.append(doubt)
+            return
+        ended_by_us = verdict.rung == "kill" or (verdict.rung == "signal" and kernel.death == _BY_INTERRUPT)
+        died_by_itself = kernel.death is not None and self._killing is None and not ended_by_us
+        loss = await self._bury(kernel, reported=True)
+        verdict.state, verdict.lost_names = "lost", loss.names
+        if loss.name_count > len(loss.names):
+            verdict.notes.append(f"{loss.name_count} names were lost; {len(loss.names)} of them are known.")
+        if self._stopped and self._killing is not None:
+            verdict.interrupted = verdict.interrupted or "request"
+            verdict.notes.append("The session was closed while the cell ran.")
+        elif lingers and self._killing is None:
+            verdict.notes.append("Its threads or exit handlers did not end in time: it was killed.")
+            loss = replace(loss, cause="exited", exit_code=1)
+        elif not died_by_itself:
+            loss = replace(loss, cause=self._killing or verdict.interrupted or "crashed")
+        self.loss, verdict.cause = loss, loss.cause
+        if verdict.interrupted is None:
+            verdict.exit_code = loss.exit_code
+        self._killing = None
 
-    async def take_over(self, handover: Handover) -> Kernel | None:
-        """Have a kernel that outlived its owner, as the first one; None where it cannot be had, and its loss is told."""
-        self._check_wanted()
-        self.epoch = handover.epoch
-        kernel = self._new_kernel()
-        try:
-            await kernel.take_over(self._life.tasks, handover)
-        except KernelStartFailed:
-            logger.exception("kernelexec.kernel_not_taken_over", extra={"session": self._session})
-            self._check_wanted()
-            await self._bury(kernel, told=False)
-            return None
-        finally:
-            self._starting = None
-        self.kernel = self._heard(kernel)
-        self._check_wanted()
-        return kernel
+    async def _survives(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
+        """Return whether the kernel confirms its state, or at least answers."""
+        if execution.end == "complete" and kernel.vouched(execution):
+            return True
+        if execution.end in ("complete", "incomplete"):
+            if await kernel.settle(execution, self._config.budgets.grace):
+                if execution.end == "incomplete":
+                    verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
+                return True
+            verdict.notes.append("The kernel no longer answered after the cell and was killed.")
+        elif execution.end == "disconnected" and not await kernel.exits(self._config.budgets.grace * 2):
+            if kernel.unseen:
+                self._killing = "killed"
+            subject = "The container engine does not answer, and its" if kernel.unseen else "The"
+            verdict.notes.append(f"{subject} kernel closed its sockets: it counts as killed.")
+        return False
 
-    def _heard(self, kernel: Kernel) -> Kernel:
+    def _observe(self, kernel: Kernel) -> Kernel:
         kernel.on_death, kernel.usage.on_high = self._died, self._memory_high
         return kernel
 
@@ -165,48 +258,35 @@ class Keeper(Judging):
         self._starting = self._make(runtime, place=self._place, remains=remains)
         return self._starting
 
-    def lives(self, epoch: int) -> bool:
-        """Whether the kernel of that epoch is the one that lives."""
-        return self.epoch == epoch and self.kernel is not None and self.kernel.alive
-
-    def take_late(self) -> list[Execution]:
-        """Executions that have ended, and of which output came since the last call."""
-        return self.kernel.take_late() if self.kernel is not None else []
-
     async def kill(self, cause: Cause) -> None:
-        """End the kernel now, whatever it does; what ran in it is told the cause."""
+        """Kill the kernel; ``cause`` is the cause in the result of the cell that runs in it."""
         if self.kernel is not None:
             self._killing = cause
             await self.kernel.kill()
 
-    def renew(self) -> None:
-        """Have the kernel replaced before the next cell, which is told what was lost."""
+    def restart_before_next(self) -> None:
+        """Replace the kernel before the next cell, whose result reports the lost state."""
         self.renewing = True
 
-    async def _forget(self, cause: Cause) -> None:
+    async def _bury_with(self, cause: Cause) -> None:
         if self.kernel is not None:
-            loss = await self._bury(self.kernel, told=False)
+            loss = await self._bury(self.kernel, reported=False)
             self.loss = replace(loss, cause=cause)
 
-    @property
-    def culled(self) -> bool:
-        """Whether the kernel was ended for want of use, and nobody has been told yet."""
-        return self.kernel is None and self.loss is not None and self.loss.cause == "culled"
-
     async def cull(self, idle: Callable[[], bool]) -> bool:
-        """End the kernel if nobody uses it, so said while no cell can get it; the next cell gets a new one, and is told."""
+        """End the kernel if it is still idle once no cell can get it; the next cell gets a new one, and reports it."""
         async with self._changing:
             kernel = self.kernel
             if kernel is None or not kernel.alive or self._stopped or not idle():
                 return False
             kernel.on_death = None
-            await self._forget("culled")
+            await self._bury_with("culled")
             await self._remaining.drop()
-            self._say("died", "culled")
+            self._report("died", "culled")
             return True
 
     async def stop(self, patience: float) -> None:
-        """End the kernel for good, politely for ``patience`` seconds, also one that is just starting."""
+        """End the kernel for good, also one that is starting; ``patience`` seconds are for a polite shutdown."""
         self._stopped = True
         if self._starting is not None:
             await self._starting.stop(0.0)
@@ -222,21 +302,21 @@ class Keeper(Judging):
             message = f"Session {self._session!r} is closed."
             raise Closed(message)
 
-    async def _bury(self, kernel: Kernel, *, told: bool) -> Loss:
+    async def _bury(self, kernel: Kernel, *, reported: bool) -> LostState:
         await kernel.kill()
         await self._remaining.keep(kernel.take_remains())
         death = kernel.death or Death("killed", 137)
         names = tuple(sorted(kernel.names.known))
-        self.loss = Loss(self._killing or death.cause, death.exit_code, names, kernel.names.count, told)
+        self.loss = LostState(self._killing or death.cause, death.exit_code, names, kernel.names.count, reported)
         self.kernel = None
         return self.loss
 
     def _died(self, death: Death) -> None:
-        self._say("died", death.cause)
+        self._report("died", death.cause)
 
     def _memory_high(self, use: MemoryUse) -> None:
-        self._tell(MemoryHigh(self._session, use.used_bytes, use.limit_bytes, use.biggest))
+        self._dispatch(MemoryHigh(self._session, use.used_bytes, use.limit_bytes, use.biggest))
 
-    def _say(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
+    def _report(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None
-        self._tell(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
+        self._dispatch(KernelChanged(self._session, self.epoch, change, cause, self.language, container))

@@ -1,4 +1,4 @@
-"""How a session comes by a new kernel: an idle one, one that starts, or another where the place has what that one lacked."""
+"""Get a kernel for a session: a warm one, a new one, or a retry after the backend fixed a missing part."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Place
 
-#: How long an idle kernel may take to answer, in seconds: else a new one is started.
+#: The seconds that a warm kernel may take to answer; after that a new one is started.
 _ANSWER_SECONDS = 2.0
 _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An idle kernel that a session gets as its first one, how its environment differs by now; or why it gets none."""
+    """A warm kernel for a session, and the changes of its environment since it started; or the reasons why there is none."""
 
     kernel: Kernel | None = None
     changes: Mapping[str, str | None] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
-    async def entered(self, cwd: str, place: Place | None) -> Kernel | None:
-        """The kernel, at home in a directory and told the secrets; None, and its end, where it does not answer.
+    async def claim(self, cwd: str, place: Place | None) -> Kernel | None:
+        """Move the kernel to a directory, and give it the secrets; end it and return None where it does not answer.
 
         Raises:
-            InvalidConfig: a secret cannot be had.
+            InvalidConfig: a secret is not available.
         """
         if self.kernel is None:
             return None
@@ -49,11 +49,11 @@ NOT_READY = Ready()
 
 
 async def begin(make: Callable[[], Kernel], place: Place | None, tasks: TaskGroup, check_wanted: Callable[[], None]) -> Kernel:
-    """A new kernel that serves. There are two more tries while its Python is another one by then, or what failed may pass.
+    """Start a kernel; retry twice where its Python is another one by then, or the failure is transient.
 
     Raises:
         KernelStartFailed, InvalidConfig: see ``Kernel.start``.
-        Closed: nobody wants it any more.
+        Closed: the session was closed.
     """
     if place is not None:
         await place.prepare()

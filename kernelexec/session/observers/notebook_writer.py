@@ -1,4 +1,4 @@
-"""Has a session's notebook written, in a thread, soon after a cell's end or a change of a display: no result waits for it."""
+"""The writing of a session's notebook, in a thread, soon after a cell ends or a display changes: no result waits for it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import anyio
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, Record
 from kernelexec.session.lifecycle import Life, in_thread
 
-#: How long a write is waited for, in seconds, by who asks for it: a disk that hangs holds nobody for ever.
+#: The seconds that a caller waits for a write at most: a disk that hangs holds none for ever.
 PATIENCE = 10.0
-#: How soon a cell is written, and how soon a change of its displays, in seconds.
+#: The seconds until a cell is written, and until a change of its displays is.
 _SOON, SOONEST = 0.005, 0.5
-#: Writing takes a twentieth of the time at most, and rests so many seconds; but nothing waits longer than that many.
+#: Writing takes a twentieth of the time at most, with a rest of so many seconds; no event waits longer than the last.
 _SHARE, _REST, LATEST = 20, 0.25, 10.0
 
 logger = logging.getLogger("kernelexec")
 
 
-class Scribe:
-    """A hook, told after the record, which it has write what that one was told, if it is anything new."""
+class NotebookWriter:
+    """A hook, called after the record, that has the record write its file when there is anything new."""
 
     def __init__(self, session: str, record: Record | None, life: Life) -> None:
         self._session = session
@@ -37,44 +37,44 @@ class Scribe:
         self._took = self._rested = 0.0
 
     def __call__(self, event: Event, /) -> None:
-        """Take note that there is something to write, and have that done in a moment."""
+        """Plan a write if the event changes the notebook."""
         if isinstance(event, CellExecuted | DisplayUpdated) and self._write is not None:
             pause = _SOON if isinstance(event, CellExecuted) else SOONEST
             self._pause = pause if self._pause is None else min(pause, self._pause)
             self._plan()
 
-    async def live(self) -> None:
-        """The task that writes when it is due, until the life ends: what a timer calls belongs to none, and can start none."""
+    async def run(self) -> None:
+        """Write when it is due, until the session ends, as a task of its own: a timer's callback can start none."""
         while not self._life.ending:
             await self._due.wait()
             self._due.clear()
             if not self._life.ending:
-                await self.settle()
+                await self.flush()
 
-    def leave(self) -> None:
-        """Have that task end, once the life is to."""
+    def stop(self) -> None:
+        """End that task, once the session is ending."""
         self._due.set()
 
-    async def settle(self) -> None:
-        """Return once what was told so far is written. A write that fails is logged, and tried again with the next."""
+    async def flush(self) -> None:
+        """Return once all events so far are written. A write that fails is logged, and tried again with the next."""
         if self._write is None:
             return
         with anyio.move_on_after(PATIENCE) as patience:
             async with self._writing:
                 if self._pause is not None:
-                    await self._run(self._write)
+                    await self._call(self._write)
             self._plan()
         if patience.cancelled_caught:
             logger.error("kernelexec.notebook_late", extra={"session": self._session, "waited": PATIENCE})
 
     async def close(self) -> None:
-        """Write for the last time, also what could not be written before."""
+        """Write for the last time, also after writes that failed."""
         self._pause, self._write = 0.0, self._finish
-        await self.settle()
+        await self.flush()
         self._stop_timer()
 
     def _plan(self) -> None:
-        """Have written what is not, after its pause, or later if it was just written."""
+        """Set a timer for the next write: after its pause, or later if the file was just written."""
         if self._pause is None or self._life.ending or self._writing.locked():
             return
         loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ class Scribe:
         self._timer = None
         self._due.set()
 
-    async def _run(self, write: Callable[[], None]) -> None:
+    async def _call(self, write: Callable[[], None]) -> None:
         self._stop_timer()
         self._pause = None
         begun = time.monotonic()

@@ -1,27 +1,25 @@
-"""What a session's calls take, counted as they end."""
+"""The time and memory that a session's cells take, counted as they end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from kernelexec.config import Config
 from kernelexec.events import CellExecuted, CellStarted, Event
 from kernelexec.results import CallStatistics, ExecutionResult, Statistics, Tally
+from kernelexec.session.context import SessionSettings
 
-#: How many calls are remembered one by one.
+#: The number of calls that are remembered one by one.
 CALLS_MAX = 1000
 
 
-class Counter:
-    """A hook that counts the cells of one session; those that never ran are none."""
+class StatisticsHook:
+    """A hook that counts the cells of one session, apart from those that never ran."""
 
-    def __init__(self, config: Callable[[], Config]) -> None:
-        self._config = config
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
         self._timeouts: dict[str, float | None] = {}
         self._tally = Tally(CALLS_MAX)
 
     def __call__(self, event: Event, /) -> None:
-        """Take notice of a cell that begins or ends."""
+        """Count a cell that begins or ends."""
         match event:
             case CellStarted():
                 self._timeouts[event.execution_id] = event.timeout
@@ -34,7 +32,7 @@ class Counter:
         return self._tally.statistics
 
     def _call(self, result: ExecutionResult, timeout: float | None) -> CallStatistics:
-        config, timing = self._config(), result.timing
+        config, timing = self._settings.config, result.timing
         limits = config.container if result.isolation == "container" else None
         return CallStatistics(
             result.execution_id,

@@ -166,7 +166,7 @@ UNFIT: tuple[Any, ...] = (5, None, b"python")
 
 @pytest.mark.parametrize("language", UNFIT, ids=repr)
 def test_what_is_no_name_of_a_language_is_refused(shared: Session, language: Any) -> None:
-    with pytest.raises(InvalidRequest, match="it is a name such as 'python'"):
+    with pytest.raises(InvalidRequest, match="must be a name such as 'python'"):
         shared.execute("1", language=language)
 
 

@@ -77,7 +77,7 @@ async def nobody_awaits(_: object) -> None: ...
 
 @pytest.mark.parametrize("on_output", [3, "print", nobody_awaits])
 def test_what_cannot_hear_output_is_refused_before_anything_runs(session: Session, on_output: Any) -> None:
-    with pytest.raises(InvalidRequest, match="it is a plain function of one output"):
+    with pytest.raises(InvalidRequest, match="must be a plain function of one output"):
         session.execute("x = 1", on_output=on_output)
     assert session.execute("'x' in globals()").text == "False\n"
 

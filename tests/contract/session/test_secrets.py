@@ -285,7 +285,7 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
 
     def note(session: AsyncSession) -> None:
         made.append(session._queue._runner._collector())
-        assert session._secrets is None
+        assert session._context.masking.secrets is None
         kernel = session._keeper.kernel
         assert kernel is not None
         assert kernel._secrets is None

@@ -15,7 +15,7 @@ from kernelexec.config import Config
 from kernelexec.executor_directories import Estates, heritage
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import LeftSession
-from kernelexec.session.cells.takeover import Left
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import Belongings
 
 BOUND = 60
@@ -36,7 +36,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     async def give_up(_self: Estates, what: LeftSession) -> None:
         given_up.append(what)
 
-    def late(what: LeftSession, root: Path, config: Config, *more: Any) -> tuple[Belongings, Left]:
+    def late(what: LeftSession, root: Path, config: Config, *more: Any) -> tuple[Belongings, OrphanedSession]:
         asked.set()
         assert opened.wait(BOUND)
         belongings, was = heritage(what, root, config, *more)

@@ -169,14 +169,14 @@ def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Dis
 def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(one: AsyncSession, two: AsyncSession) -> None:
         heard = asyncio.Event()
-        whole = one._scribe.__class__.__call__
+        whole = one._notebook_writer.__class__.__call__
 
         def hear(self: Any, event: Any, /) -> None:
             whole(self, event)
             if isinstance(event, DisplayUpdated):
                 heard.set()
 
-        monkeypatch.setattr(notebook_writer.Scribe, "__call__", hear)
+        monkeypatch.setattr(notebook_writer.NotebookWriter, "__call__", hear)
         for session in (one, two):
             await session.execute(SHOW)
             heard.clear()

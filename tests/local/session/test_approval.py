@@ -167,7 +167,7 @@ def test_a_rewritten_cell_is_judged_by_the_rules(tmp_path: Path) -> None:
 def test_a_cell_that_was_rewritten_into_none_is_an_error(tmp_path: Path) -> None:
     with opened(tmp_path, validators=[lambda _: Rewrite("  ")]) as executor:
         session = executor.session()
-        with pytest.raises(InvalidCode, match="A validator rewrote the cell into what cannot run"):
+        with pytest.raises(InvalidCode, match="A validator rewrote the cell into code that cannot run"):
             session.execute("1")
 
 
@@ -197,7 +197,7 @@ NO: dict[str, tuple[Callable[[], Any], str]] = {
     "an exception": (lambda: Asked(RuntimeError("gone")), "RuntimeError: gone"),
     "no answer": (lambda: _never, "no answer within 0.2 s"),
     "no answer, and a thread": (lambda: lambda _: time.sleep(1), "no answer within 0.2 s"),
-    "nobody": (lambda: None, "nobody is there to be asked"),
+    "nobody": (lambda: None, "there is no approver"),
 }
 
 

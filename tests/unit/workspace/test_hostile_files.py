@@ -57,8 +57,8 @@ def test_a_directory_that_has_become_another_one_is_not_listed(tmp_path: Path) -
     (own / "inner").mkdir(parents=True)
     (other / "inner").mkdir(parents=True)
     seen = (own / "inner").stat()
-    with _listing(str(own / "inner"), seen) as (_, found):
-        assert not list(found)
+    with _listing(str(own / "inner"), seen) as listing:
+        assert not list(listing)
     (tmp_path / "own").rename(tmp_path / "moved")
     own.symlink_to(other)
     with pytest.raises(OSError, match="another directory"), _listing(str(own / "inner"), seen):

@@ -1,0 +1,251 @@
+"""Decide by the syntax tree whether a cell only computes and shows something, so that skipping it leaves the kernel as it is.
+
+The rules are a list of allowed syntax. Such a cell has no statement that binds a name. It calls builtins without side effects,
+methods that change no object, and functions of earlier cells that do the same with local names. The values of all variables
+that it reads are plain data (see ``inkernel/fingerprint``), so their methods and operators are those of Python, numpy, pandas.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernelexec.replay_safety.effect_tables import words
+from kernelexec.replay_safety.names import changes_in, tree_of
+
+_BUILTINS = frozenset(
+    words("""abs all any ascii bin bool bytes chr complex dict display divmod enumerate filter float format frozenset hex int
+    isinstance issubclass iter len list map max min next oct ord pow print range repr reversed round set slice sorted str sum
+    tuple zip ArithmeticError AssertionError Exception IndexError KeyError OverflowError RuntimeError TypeError ValueError
+    ZeroDivisionError""")
+)
+#: Methods and functions of Python's mutable types, of numpy and of pandas that change none of their arguments.
+_METHODS = frozenset(
+    words("""keys values items get copy union intersection difference symmetric_difference issubset issuperset isdisjoint
+    mean sum std var min max median mode count describe head tail groupby agg corr cov value_counts unique nunique sort_values
+    sort_index idxmax idxmin argmax argmin argsort cumsum cumprod prod quantile round abs astype tolist to_list to_dict isna
+    notna isnull notnull fillna dropna drop_duplicates dot transpose ravel flatten all any nlargest nsmallest
+    reset_index set_index pivot_table isin between total_seconds isoformat weekday""")
+).union(
+    name
+    for kind in (str, bytes, int, float, tuple, frozenset, range)
+    for name in vars(kind)
+    if not name.startswith("_") and name != "partition"  # numpy's sorts in place
+)
+#: Attributes that hold data. Other attributes may be methods, which are allowed only where they are called or listed above.
+_ATTRIBUTES = frozenset(
+    words("""shape size ndim dtype dtypes columns index T loc iloc at iat str dt cat name names empty real imag numerator
+    denominator start stop step year month day hour minute second microsecond days seconds""")
+)
+_MODULES = frozenset({"math", "cmath", "numpy", "pandas"})
+#: Arguments by which a method or function writes into an object.
+_WRITING_ARGUMENTS = frozenset({"out", "inplace", "file", "where", None})
+#: Names by which code can bind or change names out of sight of this module.
+_DYNAMIC = frozenset(
+    words("exec eval compile globals locals vars setattr delattr __import__ __builtins__ builtins importlib ctypes gc inspect")
+)
+_DYNAMIC_ATTRIBUTES = frozenset(
+    words("run_line_magic run_cell_magic user_ns modules __dict__ __code__ __globals__ __defaults__")
+)
+_EXPRESSIONS = (
+    ast.Constant, ast.Name, ast.expr_context, ast.Attribute, ast.Subscript, ast.Slice, ast.Starred, ast.Call, ast.keyword,
+    ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+    ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.comprehension,
+    ast.JoinedStr, ast.FormattedValue, ast.Lambda, ast.arguments, ast.arg,
+)  # fmt: skip
+_STATEMENTS = (ast.Expr, ast.If, ast.Assert, ast.Pass)
+_LOCAL_STATEMENTS = (
+    *_STATEMENTS, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.While, ast.Return, ast.Raise, ast.Break, ast.Continue
+)  # fmt: skip
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class ImpureError(Exception):
+    """Code that may do more than compute and show a value."""
+
+
+class PurityChecker:
+    """The functions and modules that the cells of one kernel have bound so far.
+
+    ``is_opaque`` turns true for good once a cell may have bound names unseen.
+    """
+
+    def __init__(self) -> None:
+        self.is_opaque = False
+        self._functions: dict[str, ast.FunctionDef] = {}
+        self._modules: set[str] = set()
+        self._bound: set[str] = set()
+
+    def follow(self, source: str, *, ok: bool) -> None:
+        """Take note of the names that a cell has bound, as far as it ran: to which of them is uncertain unless it is ``ok``."""
+        tree = tree_of(source)
+        if tree is None:
+            self.is_opaque = self.is_opaque or ok
+            return
+        self.is_opaque = self.is_opaque or any(map(_is_dynamic, ast.walk(tree)))
+        for statement in tree.body:
+            for name, _ in changes_in(ast.Module([statement], [])):
+                self._bound.add(name)
+                self._functions.pop(name, None)
+                self._modules.discard(name)
+            match statement:
+                case ast.FunctionDef(name=name, decorator_list=[]) if ok:
+                    self._functions[name] = statement
+                case ast.Import(names=aliases) if ok:
+                    self._modules |= {alias.asname or alias.name for alias in aliases if alias.name in _MODULES}
+
+    def variables_of(self, source: str) -> frozenset[str] | None:
+        """Return the variables that a pure cell reads, its functions' included; None for a cell that may not be pure."""
+        tree = None if self.is_opaque else tree_of(source)
+        if tree is None or not tree.body:
+            return None
+        try:
+            return frozenset(_Reader(self._functions, self._modules, self._bound).read(tree))
+        except (ImpureError, RecursionError):
+            return None
+
+
+class _Reader:
+    """One pass over a cell and all functions that it calls."""
+
+    def __init__(self, functions: dict[str, ast.FunctionDef], modules: set[str], bound: set[str]) -> None:
+        self._functions = functions
+        self._modules = modules
+        self._bound = bound
+        self._seen: set[str] = set()
+
+    def read(self, tree: ast.Module) -> Iterator[str]:
+        """Yield the variables that are read.
+
+        Raises:
+            ImpureError: the cell may do more than compute.
+        """
+        for statement in tree.body:
+            yield from self._statement(statement, _STATEMENTS, frozenset())
+
+    def _statement(self, node: ast.stmt, allowed: tuple[type[ast.stmt], ...], local: frozenset[str]) -> Iterator[str]:
+        if not isinstance(node, allowed):
+            raise ImpureError
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                yield from self._statement(child, allowed, local)
+            else:
+                yield from self._expression(child, local)
+
+    def _function(self, name: str) -> Iterator[str]:
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        function = self._functions[name]
+        defaults = (*function.args.defaults, *(default for default in function.args.kw_defaults if default is not None))
+        if not all(isinstance(default, ast.Constant) for default in defaults):
+            raise ImpureError
+        _check_updates(function)
+        local = _names_bound_in(function)
+        for statement in function.body:
+            yield from self._statement(statement, _LOCAL_STATEMENTS, local)
+
+    def _expression(self, node: ast.AST, local: frozenset[str]) -> Iterator[str]:
+        if not isinstance(node, _EXPRESSIONS):
+            raise ImpureError
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) if name not in local:
+                yield from self._name(name)
+            case ast.Attribute(ctx=ast.Load()) if self._is_math(node.value, local):
+                return
+            case ast.Attribute(ctx=ast.Load(), attr=attribute) if attribute in _METHODS or attribute in _ATTRIBUTES:
+                pass
+            case ast.Attribute() | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                raise ImpureError
+            case ast.Call():
+                yield from self._call(node, local)
+                return
+        if isinstance(node, _COMPREHENSIONS):
+            yield from self._expression(node.generators[0].iter, local)
+        if isinstance(node, (*_COMPREHENSIONS, ast.Lambda)):
+            local |= _names_bound_in(node)
+        for child in ast.iter_child_nodes(node):
+            yield from self._expression(child, local)
+
+    def _name(self, name: str) -> Iterator[str]:
+        if name in self._functions:
+            yield from self._function(name)
+        elif name in self._modules or name.startswith("_"):
+            raise ImpureError
+        elif name in self._bound:
+            yield name
+        elif name not in _BUILTINS:
+            raise ImpureError
+
+    def _call(self, node: ast.Call, local: frozenset[str]) -> Iterator[str]:
+        function = node.func
+        if any(keyword.arg in _WRITING_ARGUMENTS for keyword in node.keywords):
+            raise ImpureError
+        match function:
+            case ast.Name(id=name) if name not in local and (name in self._functions or name not in self._bound):
+                yield from self._name(name)
+            case ast.Attribute(value=value, attr=method):
+                allowed = 2 if hasattr(str, method) else 1  # further ones may be objects to write into
+                has_more = len(node.args) > allowed or any(isinstance(argument, ast.Starred) for argument in node.args)
+                if not self._is_math(value, local) and (method not in _METHODS or has_more):
+                    raise ImpureError
+                if not (isinstance(value, ast.Name) and value.id in self._modules and value.id not in local):
+                    yield from self._expression(value, local)
+            case _:
+                raise ImpureError
+        for argument in (*node.args, *node.keywords):
+            yield from self._expression(argument, local)
+
+    def _is_math(self, node: ast.expr, local: frozenset[str]) -> bool:
+        return isinstance(node, ast.Name) and node.id in ("math", "cmath") and node.id in self._modules - local
+
+
+def _is_dynamic(node: ast.AST) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.alias(name=name):
+            return name.partition(".")[0] in _DYNAMIC or name == "*"
+        case ast.Attribute(attr=name):
+            return name in _DYNAMIC_ATTRIBUTES
+        case ast.Global():
+            return True
+    return False
+
+
+def _names_bound_in(scope: ast.AST) -> frozenset[str]:
+    """Return the names that a function, a lambda or a comprehension binds itself, without those of scopes within it."""
+    names: set[str] = set()
+    pending = [*ast.iter_child_nodes(scope)]
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.add(name)
+        if not isinstance(node, (*_COMPREHENSIONS, ast.Lambda)):
+            pending += ast.iter_child_nodes(node)
+    return frozenset(names)
+
+
+def _check_updates(function: ast.FunctionDef) -> None:
+    """Check that ``+=`` and the like change no object: a name that is updated begins with a constant.
+
+    Raises:
+        ImpureError: one may be another name of a list.
+    """
+    updated = {
+        node.target.id for node in ast.walk(function) if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    }
+    arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[ast.Name()], value=ast.Constant()):
+                continue
+            case ast.Assign(targets=targets) if not updated.isdisjoint(_stored(*targets)):
+                raise ImpureError
+            case ast.AnnAssign(target=target) | ast.For(target=target) if not updated.isdisjoint(_stored(target)):
+                raise ImpureError
+    if not updated.isdisjoint(arguments):
+        raise ImpureError
+
+
+def _stored(*targets: ast.expr) -> set[str]:
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
