@@ -47,8 +47,9 @@ the state is kept, and cells find it at once. Relative paths count from the work
 own, `wheels` is a directory of wheels, or `network=True` (`"bridge"` in containers) a network for this installation
 only: a process, or container, that sees nothing of the workspace gets the wheels (all that they need, also what is
 there already), and another one without network installs them. A failure is a result: `exit_code`, `output`.
-`.kernelexec/packages.lock` of the workspace then names all that the environment holds, with hashes where they are
-known; `session.rebuild(lock)` makes exactly that anew, also in another session. `session.restart(fresh_venv=True)`
+`.kernelexec/pylock.toml` of the workspace (PEP 751) then names all that the environment holds, with hashes where they
+are known, else in its table `tool.kernelexec`; `session.rebuild(lock)` makes exactly that anew, also in another session,
+or from another tool's `pylock.toml` for one environment. `session.restart(fresh_venv=True)`
 empties it. What the interpreter of cells has in another version is not replaced for them: `notes` say so.
 `programs.preinstall` (`system`, `python`, `npm`, in this order, 600 s each) is installed before a session's first cell;
 what fails is said by the first result's `notes`.

@@ -1,4 +1,4 @@
-"""A task group that lives in a task of its own, so that it may be opened by one task and closed by another, or by many."""
+"""A task group in a task of its own, so that one task may open it, and another, or several, may close it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ logger = logging.getLogger("kernelexec")
 
 
 class Life:
-    """From the first task to the last. Any task may ask for the end, and every one that waits for it sees all of it.
+    """The scope of an executor's or a session's tasks. Any task may request the end, and several may wait for it.
 
     Args:
-        name: whose life it is, for messages and the log.
-        before: ends what the tasks live by; called while they still run.
-        after: called when none of them runs any more, whatever became of them.
+        name: the executor or session, for messages and the log.
+        before: ends the resources that the tasks use; called while they still run.
+        after: called when none of them runs any more, also after a failure.
     """
 
     def __init__(self, name: str, before: Callable[[], Awaitable[None]], after: Callable[[], Awaitable[None]]) -> None:
@@ -41,17 +41,17 @@ class Life:
 
     @property
     def ending(self) -> bool:
-        """Whether the end was asked for, or came by itself."""
+        """Whether the end was requested, or came by itself."""
         return self._asked.is_set()
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child of the process that it began in: there it has no tasks, and nothing to end."""
+        """Whether this process is a forked child of the one that it began in: there it has no tasks, and nothing to end."""
         return os.getpid() != self._pid
 
     @property
     def tasks(self) -> TaskGroup:
-        """Where the tasks of this life are started. It has begun."""
+        """The task group; it has begun."""
         assert self._tasks is not None
         return self._tasks
 
@@ -59,7 +59,7 @@ class Life:
         """Refuse a caller that could wait for ever.
 
         Raises:
-            Closed: it is in a forked child of this process, or in another event loop.
+            Closed: the caller is in a forked child of this process, or in another event loop.
         """
         if self.inherited:
             message = f"{self._name} belongs to the process that this one was forked from: open an executor here."
@@ -72,22 +72,22 @@ class Life:
         """Refuse a caller that comes too late.
 
         Raises:
-            Closed: the end was asked for or came by itself, or what ``check_here`` raises.
+            Closed: the end was requested or came by itself; and as in ``check_here``.
         """
         self.check_here()
         if not self.ending:
             return
-        why = ""
+        reason = ""
         if self.failure is not None:
-            why = f" A part of it failed: {self.failure!r}."
+            reason = f" A part of it failed: {self.failure!r}."
         elif self.cut_off:
-            why = " Its tasks were cancelled from outside." if self.ended.is_set() else " It ended by itself: see the log."
-        message = f"{self._name} is closed.{why}"
+            reason = " Its tasks were cancelled from outside." if self.ended.is_set() else " It ended by itself: see the log."
+        message = f"{self._name} is closed.{reason}"
         raise Closed(message) from self.failure
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Have the end wait for what is done within, which needs the tasks of this life though it is in none of them.
+        """Have the end wait for the block, which needs the tasks of this scope though it is in none of them.
 
         Raises:
             Closed: see ``check_open``.
@@ -101,10 +101,10 @@ class Life:
             done.set()
 
     async def live(self) -> None:
-        """The task of this life. A task that fails ends it; the failure is logged at once and kept for those who ask."""
+        """Run the task group, as a task. A failure in it ends all; it is logged at once and kept as ``failure``."""
         try:
             await self._hold()
-        except* Exception as group:  # noqa: BLE001 - it is no matter of whoever this task belongs to
+        except* Exception as group:  # noqa: BLE001 - the parent of this task is not concerned
             self._fail(_first(group))
         finally:
             if self.cut_off and self.failure is None:
@@ -138,22 +138,22 @@ class Life:
         logger.error("kernelexec.life_failed", exc_info=exc, extra={"life": self._name})
 
     def ask_end(self) -> None:
-        """Have it end, without waiting for it."""
+        """Request the end, without waiting for it."""
         self._asked.set()
         self.begun.set()
 
     def never_lived(self) -> None:
-        """Say that the task of this life has ended, or will never begin."""
+        """Mark the scope as ended: its task has, or will never begin."""
         self.ask_end()
         self.ended.set()
 
     async def end(self) -> None:
-        """Ask for the end and wait for it. A caller that is cancelled meanwhile changes nothing."""
+        """Request the end and wait for it. The cancellation of a caller changes nothing."""
         self.ask_end()
         await self.ended.wait()
 
     async def end_surely(self) -> None:
-        """Ask for the end and wait for it, cancelled or not; a cancellation counts when all has ended."""
+        """Request the end and wait for it, cancelled or not; a cancellation is raised when all has ended."""
         self.ask_end()
         cancelled: asyncio.CancelledError | None = None
         with anyio.CancelScope(shield=True):
@@ -167,14 +167,14 @@ class Life:
 
 
 async def in_thread(call: Callable[..., None], *args: object, abandon: bool = False) -> None:
-    """Make a call in a thread. The threads of others, however many are busy, keep nobody waiting here.
+    """Make a call in a thread of its own limiter: busy threads of other callers do not delay it.
 
-    With ``abandon`` a caller that is cancelled leaves at once, and the call goes on without it.
+    With ``abandon`` a cancelled caller leaves at once, and the call goes on without it.
     """
     await anyio.to_thread.run_sync(call, *args, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    """The first exception that is no group."""
+    """Return the first exception that is no group."""
     exc = group.exceptions[0]
     return _first(exc) if isinstance(exc, BaseExceptionGroup) else exc

@@ -135,13 +135,15 @@ def _pip(arguments: list[str], directory: Path) -> int:
     ).returncode
 
 
-def _installed(report: Path) -> list[tuple[str, str, str | None]]:
-    """Return names, versions and hashes of the packages in pip's report."""
+def _installed(report: Path) -> list[tuple[str, str, str | None, str]]:
+    """Return the names, versions, hashes and archives (the address, or the file's name) that pip reports as installed."""
     installed = []
     for entry in json.loads(report.read_text(encoding="utf-8"))["install"]:
-        archive = entry.get("download_info", {})
-        digest = archive.get("archive_info", {}).get("hashes", {}).get("sha256") or _digest(str(archive.get("url", "")))
-        installed.append((entry["metadata"]["name"], entry["metadata"]["version"], digest))
+        source = entry.get("download_info", {})
+        url = str(source.get("url", ""))
+        digest = source.get("archive_info", {}).get("hashes", {}).get("sha256") or _digest(url)
+        archive = unquote(url).rpartition("/")[2] if url.startswith("file:") else url
+        installed.append((entry["metadata"]["name"], entry["metadata"]["version"], digest, archive))
     return installed
 
 

@@ -110,7 +110,7 @@ def _answer(found: Installation, opened: AsyncSession) -> InstallAnswer:
     return InstallAnswer(
         "ok" if found.ok else "error",
         [str(package) for package in found.packages],
-        preview(opened.mask(found.output), "read .kernelexec/packages.lock of the workspace for what is there"),
+        preview(opened.mask(found.output), "read .kernelexec/pylock.toml of the workspace for what is there"),
         round(found.seconds, 3),
         list(found.notes),
     )

@@ -1,4 +1,4 @@
-"""Functions of strangers: a plain one is called in a thread, and what it raises harms nobody."""
+"""Calls of users' functions: a plain one is called in a thread, and its exceptions end no task of this package."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import anyio.to_thread
 
 
 class CallFailed(Exception):
-    """What it raised, in words."""
+    """A user's function raised an exception; the message is its text."""
 
 
-async def called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a stranger's function, and what it gives
-    """What a function gives. It has a task of its own: should it end or cancel that, whoever waits goes on.
+async def called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a user's function and its result
+    """Return the result of a function, which has a task of its own: should it end or cancel that, the caller goes on.
 
     Raises:
-        CallFailed: it raised, whatever that was.
+        CallFailed: it raised an exception.
     """
-    said: Any = None
+    result: Any = None
     raised: BaseException | None = None
 
-    async def ask() -> None:
-        nonlocal said, raised
+    async def run() -> None:
+        nonlocal result, raised
         try:
-            said = await _said(call, argument)
+            result = await _call(call, argument)
         except anyio.get_cancelled_exc_class() as exc:
             raised = exc
             raise
@@ -33,16 +33,16 @@ async def called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a strang
             raised = exc
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask)
+        tasks.start_soon(run)
     if raised is not None:
         message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
         raise CallFailed(message) from raised
-    return said
+    return result
 
 
-async def _said(call: Any, argument: object) -> Any:  # noqa: ANN401 - as above
-    """What a function gives: a plain one is called in a thread, which is left behind if nobody waits any more."""
+async def _call(call: Any, argument: object) -> Any:  # noqa: ANN401 - as above
+    """Return the result of a function; a plain one is called in a thread, which is abandoned if the caller is cancelled."""
     if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004
         return await call(argument)
-    said = await anyio.to_thread.run_sync(call, argument, abandon_on_cancel=True)
-    return await said if inspect.isawaitable(said) else said
+    result = await anyio.to_thread.run_sync(call, argument, abandon_on_cancel=True)
+    return await result if inspect.isawaitable(result) else result

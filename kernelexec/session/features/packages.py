@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -11,23 +10,23 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from packaging.utils import canonicalize_name
 
 from kernelexec.config import seconds
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, Network, copy_wheel, new_directory
-from kernelexec.results import ExecutionFailed, Installation, Package
+from kernelexec.results import ExecutionFailed, Installation
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.session.features.install_plan import INSTALL_SECONDS, InstallPlan, InstallRequest
-from kernelexec.session.features.requirements import Lock, checked, is_wheel
+from kernelexec.session.features.requirements import LockedPackage, PackageLock, checked, is_wheel
 from kernelexec.workspace.rmtree import remove_tree
 from kernelexec.workspace.safe_files import read_regular, replace_beneath
 
 #: The lock of a workspace's virtual environment.
-LOCK = Path(".kernelexec", "packages.lock")
-_LOCK_BYTES = 4 * 1024 * 1024
-_SEPARATORS = re.compile(r"[-_.]+")
+LOCK = Path(".kernelexec", "pylock.toml")
+_LOCK_BYTES = 2 * 1024 * 1024
 
 
 class PackageInstaller:
@@ -50,7 +49,7 @@ class PackageInstaller:
 
         That is ``programs.venv``, where it lies in the workspace, or ``.venv`` there. pip runs beside the kernel, in an
         environment like its own, also while a cell runs; the import by cells takes its turn like a cell. A failure of pip is
-        a result, and the state is kept. ``.kernelexec/packages.lock`` of the workspace then names all installed packages.
+        a result, and the state is kept. ``.kernelexec/pylock.toml`` of the workspace then names all installed packages.
 
         Args:
             packages: names with versions, as ``numpy>=2,<3``, and paths of wheels; one, or several.
@@ -79,7 +78,8 @@ class PackageInstaller:
     ) -> Installation:
         """Make the virtual environment anew, with exactly the packages of a lock; by default its own. See ``install``.
 
-        Hashes are checked where the lock has all of them. Cells keep the modules that they have imported until a restart.
+        Hashes are checked where the lock has all of them. A ``pylock.toml`` of another tool must be for one environment. Cells
+        keep the modules that they have imported until a restart.
 
         Raises:
             InvalidRequest: there is no such lock; and as in ``install``.
@@ -88,7 +88,7 @@ class PackageInstaller:
         self._context.scope.check_open()
         path = self._context.workspace / LOCK if lock is None else self._plan.path(lock)
         try:
-            known = Lock.read(await anyio.to_thread.run_sync(read_regular, path, _LOCK_BYTES), str(path))
+            known = await anyio.to_thread.run_sync(_read, path)
         except OSError as exc:
             message = f"{path} cannot be read ({exc.strerror or exc}): name a lock that `install` has written."
             raise InvalidRequest(message) from exc
@@ -109,17 +109,18 @@ class PackageInstaller:
         if not installation.ok:
             raise KernelError(f"The virtual environment {installation.venv} cannot be made anew: {installation.output}")
 
-    async def _install(self, request: InstallRequest, lock: Lock | None = None, *, serve: bool = True) -> Installation:
+    async def _install(self, request: InstallRequest, lock: PackageLock | None = None, *, serve: bool = True) -> Installation:
         context, venv, began = self._context, self._plan.venv, anyio.current_time()
         async with context.kernels.installing:
             done = await self._run_pip(request, venv)
             before = await anyio.to_thread.run_sync(self._read_lock)
-            result = _result(done)
+            installed = _installed(done)
+            result = _result(done, installed)
             output = context.masking.text(result.output)
             result = replace(result, output=output, venv=context.inside(context.workspace.joinpath(*venv)))
             notes = _version_notes(lock, done)
             if result.ok:
-                result = replace(result, lock=await anyio.to_thread.run_sync(self._write_lock, result, done, before))
+                result = replace(result, lock=await anyio.to_thread.run_sync(self._write_lock, done, {**before, **installed}))
                 notes += await self._serve(result, before) if serve else []
             return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
 
@@ -162,26 +163,27 @@ class PackageInstaller:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, path)
 
-    def _read_lock(self) -> dict[str, Package]:
-        """Return the packages of the environment's own lock, by normalised names; none where it cannot be read."""
+    def _read_lock(self) -> dict[str, LockedPackage]:
+        """Return the packages of the environment's own lock by name; none where it cannot be read."""
         with suppress(OSError, InvalidRequest):
-            known = Lock.read(read_regular(self._context.workspace / LOCK, _LOCK_BYTES), "")
-            return {_normal(package.name): package for package in known.packages}
+            return {package.key: package for package in _read(self._context.workspace / LOCK).packages}
         return {}
 
-    def _write_lock(self, result: Installation, done: Done, before: dict[str, Package]) -> str | None:
+    def _write_lock(self, done: Done, known: dict[str, LockedPackage]) -> str | None:
         """Write the environment's lock, and return its path as kernels see it; None where it cannot be written."""
-        known = {**before, **{_normal(package.name): package for package in result.packages}}
-        holds = done.answer.get("holds")
-        versions = holds if isinstance(holds, dict) else {}
-        packages = (Package(str(name), str(version)) for name, version in versions.items())
-        locked = tuple(known[one.name] if _same(known.get(one.name), one) else one for one in packages)
+        locked = []
+        for name, version in _items(done.answer.get("holds")):
+            with suppress(ValueError):
+                package = LockedPackage(name, version)
+                earlier = known.get(package.key)
+                locked.append(earlier if earlier is not None and earlier.has_version(version) else package)
         with suppress(OSError):
-            replace_beneath(self._context.workspace, LOCK, Lock(str(done.answer.get("python"))[:20], locked).written())
+            lock = PackageLock(str(done.answer.get("python"))[:20], tuple(locked))
+            replace_beneath(self._context.workspace, LOCK, lock.written())
             return self._context.inside(self._context.workspace / LOCK)
         return None
 
-    async def _serve(self, result: Installation, before: dict[str, Package]) -> list[str]:
+    async def _serve(self, result: Installation, before: dict[str, LockedPackage]) -> list[str]:
         """Have cells find the installed packages, and return notes on those that they do not find."""
         notes = []
         try:
@@ -190,10 +192,11 @@ class PackageInstaller:
         except (KernelNotAnswering, ExecutionFailed, KernelexecError) as exc:
             return [f"Python cells may not find it before the session is restarted: {exc}"]
         for package in result.packages:
-            imported, earlier = environment.packages.get(_normal(package.name)), before.get(_normal(package.name))
+            key = canonicalize_name(package.name)
+            imported, earlier = environment.packages.get(key), before.get(key)
             if environment.served == "packages" and imported not in (None, package.version):
                 notes.append(f"Only commands have {package}: the interpreter of Python cells has {imported}, which goes first.")
-            elif earlier is not None and earlier.version != package.version:
+            elif earlier is not None and not earlier.has_version(package.version):
                 notes.append(f"{package.name} was {earlier.version}: cells that have imported it keep that until a restart.")
         if environment.served == "commands":
             version = environment.version
@@ -212,41 +215,44 @@ def _budget(timeout: object) -> float:
     return INSTALL_SECONDS if timeout is None else seconds(timeout, "timeout")
 
 
-def _result(done: Done) -> Installation:
-    """Return the installation that pip reports. Cells may have changed the report: malformed parts are left out."""
-    installed, failure, code = done.answer.get("installed"), done.answer.get("failure"), done.answer.get("exit_code")
+def _read(path: Path) -> PackageLock:
+    return PackageLock.read(read_regular(path, _LOCK_BYTES), str(path))
+
+
+def _result(done: Done, installed: dict[str, LockedPackage]) -> Installation:
+    """Return the installation that pip reports, without its lock."""
+    failure, code = done.answer.get("failure"), done.answer.get("exit_code")
     output = done.said if not isinstance(failure, str) else f"{done.said}{failure}\n"
     if done.exit_code == TIMED_OUT:
         return Installation((), "", TIMED_OUT, f"{output}The time was over.\n", 0.0)
     if done.exit_code or not isinstance(code, int) or isinstance(code, bool):
         return Installation((), "", done.exit_code or 1, output, 0.0)
-    packages = (_package(entry) for entry in (installed if isinstance(installed, list) else []))
-    return Installation(tuple(filter(None, packages)), "", code, output, 0.0)
+    return Installation(tuple(package.result for package in installed.values()), "", code, output, 0.0)
 
 
-def _package(entry: object) -> Package | None:
-    with suppress(InvalidRequest):
+def _installed(done: Done) -> dict[str, LockedPackage]:
+    """Return the packages that pip reports, by name. Cells may have changed the report: malformed entries are left out."""
+    entries = done.answer.get("installed")
+    packages = {}
+    for entry in entries if isinstance(entries, list) else []:
         match entry:
-            case [str() as name, str() as version, None | str() as digest]:
-                package = {"name": name, "version": version, "sha256": digest}
-                return Lock.of({"python": "", "packages": [package]}, "").packages[0]
-    return None
+            case [str() as name, str() as version, None | str() as digest, str() as archive]:
+                with suppress(ValueError):
+                    package = LockedPackage(name, version, archive, (digest,) if digest else ())
+                    packages[package.key] = package
+    return packages
 
 
-def _version_notes(lock: Lock | None, done: Done) -> list[str]:
+def _items(versions: object) -> list[tuple[str, str]]:
+    return [(str(name), str(version)) for name, version in versions.items()] if isinstance(versions, dict) else []
+
+
+def _version_notes(lock: PackageLock | None, done: Done) -> list[str]:
     """Return a note where a lock was made with another version of Python."""
     version = done.answer.get("python")
-    if lock is None or not isinstance(version, str) or version == lock.python:
+    if lock is None or not lock.python or not isinstance(version, str) or version == lock.python:
         return []
     return [f"The lock was made with Python {lock.python}, and this is {version[:20]}."]
-
-
-def _normal(name: str) -> str:
-    return _SEPARATORS.sub("-", name).lower()
-
-
-def _same(known: Package | None, package: Package) -> bool:
-    return known is not None and known.version == package.version
 
 
 def _is_directory(path: Path) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.pylock import Pylock
 
 from kernelexec import Executor, InvalidRequest, Session
 from tests.conftest import KINDS, WRAPPED
@@ -47,8 +48,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def locked(session: Session) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((session.workspace / ".kernelexec/packages.lock").read_text())
-    return found
+    lock = tomllib.loads((session.workspace / ".kernelexec/pylock.toml").read_text())
+    Pylock.from_dict(lock)  # it is valid by the standard
+    return lock
+
+
+def entry(name: str, version: str, digest: str) -> dict[str, Any]:
+    file = f"{name}-{version}-py3-none-any.whl"
+    return {"name": name, "version": version, "wheels": [{"name": file, "path": file, "hashes": {"sha256": digest}}]}
 
 
 def test_cells_and_commands_find_what_was_installed_at_once(session: Session, wheels: Path) -> None:
@@ -75,21 +82,18 @@ def test_what_the_interpreter_has_is_seen_in_the_environment(session: Session, w
 def test_a_lock_names_all_with_their_hashes(session: Session, wheels: Path) -> None:
     done = session.install(["lower==1.0", "upper"], wheels=wheels)
     assert done.lock is not None
-    assert done.lock.endswith("/.kernelexec/packages.lock")
+    assert done.lock.endswith("/.kernelexec/pylock.toml")
     digests = {path.name.split("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels.glob("*-[13].*.whl")}
     found = locked(session)
-    assert found["packages"] == [
-        {"name": "lower", "version": "1.0", "sha256": digests["lower"]},
-        {"name": "upper", "version": "3.1", "sha256": digests["upper"]},
-    ]
-    assert found["python"] == session.environment().version
+    assert found["packages"] == [entry("lower", "1.0", digests["lower"]), entry("upper", "3.1", digests["upper"])]
+    assert found["tool"]["kernelexec"] == {"python": session.environment().version, "unhashed": {}}
 
 
 def test_another_session_is_made_from_a_lock(executor: Executor, session: Session, wheels: Path) -> None:
     session.install(["lower==1.0", "upper"], wheels=wheels)
     other = executor.session("rebuilt")
     other.install("lower==2.0", wheels=wheels)
-    done = other.rebuild(session.workspace / ".kernelexec/packages.lock", wheels=wheels)
+    done = other.rebuild(session.workspace / ".kernelexec/pylock.toml", wheels=wheels)
     assert done.ok, done.output
     assert sorted(map(str, done.packages)) == ["lower 1.0", "upper 3.1"]
     assert other.execute("import upper; print(upper.lower.version)").stdout == "1.0\n"
@@ -109,7 +113,8 @@ def test_a_wheel_of_another_content_is_refused_by_a_lock(session: Session, wheel
 def test_a_lock_of_another_python_is_told(session: Session, wheels: Path) -> None:
     session.install("lower==1.0", wheels=wheels)
     lock = session.workspace / "other.lock"
-    lock.write_text(json.dumps({**locked(session), "python": "3.7.1"}))
+    text = (session.workspace / ".kernelexec/pylock.toml").read_text()
+    lock.write_text(text.replace(f'python = "{session.environment().version}"', 'python = "3.7.1"'))
     done = session.rebuild(lock, wheels=wheels)
     assert done.ok, done.output
     assert any("made with Python 3.7.1, and this is 3." in note for note in done.notes)
@@ -259,13 +264,30 @@ def test_a_link_in_the_place_of_a_wheel_or_a_lock_is_not_followed(session: Sessi
     assert list((tmp_path / "kept").iterdir()) == []
 
 
+HASHES = f'hashes = {{sha256 = "{"0" * 64}"}}'
+WHEEL = f'wheels = [{{path = "lower-1.0-py3-none-any.whl", {HASHES}}}]'
+#: Tables of a lock that are malformed, or would be for another environment, or fetched from elsewhere.
+BAD_TABLES = (
+    f'[[packages]]\nname = "-r /etc/passwd"\nversion = "1.0"\n{WHEEL}',
+    f'[[packages]]\nname = "lower"\nversion = "1.0\\n-r x"\n{WHEEL}',
+    f'[[packages]]\nname = "lower"\n{WHEEL}',
+    '[[packages]]\nname = "lower"\nversion = "1.0"',
+    f'[[packages]]\nname = "lower"\nversion = "1.0"\nmarker = "python_version > \\"3\\""\n{WHEEL}',
+    f'[[packages]]\nname = "lower"\nversion = "1.0"\narchive = {{url = "https://example.org/x.zip", {HASHES}}}',
+    f'[[packages]]\nname = "lower"\nversion = "1.0"\n{WHEEL.replace("0" * 64, "0 --pre")}',
+    "packages = []\ntool.kernelexec = 5",
+    'packages = []\n[tool.kernelexec.unhashed]\n"-r x" = "1"',
+    'packages = []\n[tool.kernelexec.unhashed]\nlower = "1\\n-r x"',
+    "packages = []\n[tool.kernelexec.unhashed]\nlower = 5",
+)
+
+
 def test_a_lock_that_is_none_is_refused(session: Session, wheels: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"packages.lock cannot be read"):
+    with pytest.raises(InvalidRequest, match=r"pylock.toml cannot be read"):
         session.rebuild(wheels=wheels)
     lock = session.workspace / "lock"
-    one = {"name": "lower", "version": "1.0"}
-    bad = ("{", "[" * 100_000, "5", "{}", json.dumps({"python": "3", "packages": [{**one, "name": "-r /etc/passwd"}]}))
-    for text in (*bad, json.dumps({"python": "3", "packages": [{**one, "version": "1\n-r x"}]})):
+    head = 'lock-version = "1.0"\ncreated-by = "x"\n'
+    for text in ("{", "[" * 100_000, "x = " + "[" * 100_000, "5", "", head, *(head + tables for tables in BAD_TABLES)):
         lock.write_text(text)
         with pytest.raises(InvalidRequest, match="is no lock of packages"):
             session.rebuild(lock, wheels=wheels)
@@ -352,3 +374,36 @@ def test_without_pip_it_says_so(tmp_path: Path, wheels: Path) -> None:
         done = executor.session().install("lower", wheels=wheels)
         assert not done.ok
         assert "has no pip: install it there" in done.output
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+def test_a_lock_of_another_tool_is_taken(session: Session, wheels: Path) -> None:
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(wheels.glob("lower-*.whl"))]
+    sources = ", ".join(
+        f'{{url = "https://example.org/lower-1.0-{tag}-none-any.whl", hashes = {{sha256 = "{digest}"}}}}'
+        for tag, digest in zip(("py2", "py3"), ("0" * 64, digests[0]), strict=True)
+    )
+    lock = session.workspace / "pylock.other.toml"
+    package = f'[[packages]]\nname = "lower"\nversion = "1.0"\nwheels = [{sources}]\n'
+    lock.write_text(f'lock-version = "1.0"\ncreated-by = "another"\n{package}')
+    done = session.rebuild(lock, wheels=wheels)
+    assert (done.ok, list(map(str, done.packages)), done.notes) == (True, ["lower 1.0"], ()), done.output
+    assert locked(session)["packages"] == [entry("lower", "1.0", digests[0])]
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+def test_a_package_without_a_known_archive_is_in_the_lock_too(session: Session, wheels: Path) -> None:
+    session.install("lower==1.0", wheels=wheels)
+    record = packages_of(session.workspace / ".venv") / "other-2.5.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.5\n")
+    assert session.install("upper", wheels=wheels).ok
+    lock = locked(session)
+    assert [package["name"] for package in lock["packages"]] == ["lower", "upper"]
+    assert lock["tool"]["kernelexec"]["unhashed"] == {"other": "2.5"}
+    made_wheel(session.workspace / "more", "other", "2.5")
+    made_wheel(session.workspace / "more", "lower", "1.0", code="changed = True")
+    made_wheel(session.workspace / "more", "upper", "3.1")
+    done = session.rebuild(wheels="more")
+    assert done.ok, done.output
+    assert sorted(map(str, done.packages)) == ["lower 1.0", "other 2.5", "upper 3.1"]
