@@ -14,7 +14,7 @@ import anyio
 from kernelexec.cli.console import show_table
 from kernelexec.cli.stdio import write_any, writing
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, nearest
-from kernelexec.kernel import ask_kernel
+from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, live_sessions
 from kernelexec.provisioning.runtime.locations import bases
@@ -64,7 +64,7 @@ def list_variables(name: str | None, *, as_json: bool) -> int:
 async def _variables_of(session: LiveSession) -> dict[str, object]:
     assert session.kernel is not None
     content = {"names": None, "limit": VARIABLES_MAX}
-    return await ask_kernel(session.kernel, protocol.VARIABLES_REQUEST, content, patience=_ANSWER_SECONDS)
+    return await request_once(session.kernel, protocol.VARIABLES_REQUEST, content, patience=_ANSWER_SECONDS)
 
 
 def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession:

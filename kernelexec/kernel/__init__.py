@@ -1,12 +1,12 @@
-"""One kernel: its life, its channels, the routing of its messages, and its death."""
+"""The driver's end of one kernel: its process, its channels, the routing of its messages, and its death."""
 
 from __future__ import annotations
 
+from kernelexec.kernel.client import request_once
 from kernelexec.kernel.death import Death
-from kernelexec.kernel.execution import End, Execution, unread
-from kernelexec.kernel.input_request import Question
+from kernelexec.kernel.execution import End, Execution, is_unread
+from kernelexec.kernel.input_request import InputRequestMessage
 from kernelexec.kernel.kernel import Kernel
-from kernelexec.kernel.one_shot import ask_kernel
-from kernelexec.kernel.shutdown import Remaining
+from kernelexec.kernel.shutdown import ReuseSlot
 
-__all__ = ["Death", "End", "Execution", "Kernel", "Question", "Remaining", "ask_kernel", "unread"]
+__all__ = ["Death", "End", "Execution", "InputRequestMessage", "Kernel", "ReuseSlot", "is_unread", "request_once"]

@@ -1,44 +1,55 @@
-"""The one connection to a kernel: three channels, and every message given to the execution that it belongs to."""
+"""The connection to a kernel: three channels, and the routing of each message to the execution that it belongs to."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import anyio
 
+from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
 from kernelexec.kernel.execution import End, Execution
-from kernelexec.kernel.input_request import Question
+from kernelexec.kernel.input_request import InputRequestMessage
 from kernelexec.kernel.wire.channels import Channel
-from kernelexec.kernel.wire.connect import Dialing
-from kernelexec.kernel.wire.masked_session import MaskedWire
-from kernelexec.kernel.wire.messages import Message, Wire, cell
+from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.masked_session import MaskingSession
+from kernelexec.kernel.wire.messages import Message, MessageSession, execute_content
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
+from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.secrets import SecretStore
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
-_REMEMBERED = 200  # so many executions, for what comes late
-_SAID = {protocol.MEMORY: "memory", protocol.PROGRAM: "program"}
+#: Executions that are kept for their late output.
+_EXECUTIONS_MAX = 200
+#: Messages of the launcher that belong to no execution, and their keys in the metadata of replies.
+_LAUNCHER_REPORTS = {protocol.MEMORY: "memory", protocol.PROGRAM: "program"}
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
 _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
+#: How long output may follow a reply on the other channel.
+_QUIET_SECONDS = 0.2
+#: Answers in a row without output between them after which a cell's output is complete, and the longest time for that.
+_SILENT_ROUNDS, _SETTLE_SECONDS = 2, 10.0
+_VISITOR_MESSAGE_BYTES = 16 * MIB
 
 
-class Link:
-    """Speaks with one kernel. There is no stdin channel: what a cell asks comes on iopub, with the cell that it belongs to."""
+class KernelClient:
+    """A client of one kernel. There is no stdin channel: input requests come on iopub, as messages of their cell."""
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.control_answered = asyncio.Event()
-        self.quiet = asyncio.Event()
-        """Set when the kernel has said that it is idle after a request that is no cell."""
-        self.wire: Wire | MaskedWire = Wire(key)
+        self.session: MessageSession | MaskingSession = MessageSession(key)
+        self._quiet = asyncio.Event()
+        """Set when the kernel has become idle after a request that is no cell."""
         self._identity = identity
         self._limit = limit_bytes
         self._on_metadata = on_metadata
@@ -47,37 +58,40 @@ class Link:
         self._executions: dict[str, Execution] = {}
         self._late: dict[str, Execution] = {}
         self._resumed: dict[str, Execution] = {}
-        self._without_tape: dict[str, asyncio.Event] = {}
-        self._answers: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
-        self._closing = False
+        """Executions of another owner, by the msg_id of the request for their output."""
+        self._replays_awaited: dict[str, asyncio.Event] = {}
+        """Events that are set when the launcher begins to publish the output of such an execution again."""
+        self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._is_finished = False
+        self._is_closing = False
 
-    async def connect(self, dialing: Dialing, *, only: str | None = None) -> None:
-        """Open the channels (``only`` one of them) and wait until iopub reaches us. The caller bounds the wait.
+    async def connect(self, connector: Connector, *, only: str | None = None) -> None:
+        """Open the channels (``only`` one of them) and wait until iopub is subscribed. The caller bounds the wait.
 
         Raises:
-            KernelConnectionFailed: a socket is not what it should be.
+            KernelConnectionFailed: a socket is not the kernel's.
         """
         deliver = {"iopub": self._on_iopub, "shell": self._on_shell, "control": self._on_control}
         for name, kind in _CHANNELS.items():
             if only is None or name == only:
                 identity = b"" if kind == b"SUB" else self._identity
                 make = partial(Channel, kind, identity, self._limit, deliver[name], self._on_lost)
-                self._channels[name] = await dialing.connect(name, make)
+                self._channels[name] = await connector.connect(name, make)
         if "iopub" in self._channels:
             self._channels["iopub"].send(_SUBSCRIBE_ALL)
             await self._await_welcome()
 
     async def _await_welcome(self) -> None:
-        """Wait for the kernel's welcome on iopub, or for the traces of a request where no welcome comes.
+        """Wait for the welcome on iopub, or for the messages of a `kernel_info_request` where no welcome comes.
 
-        It can get stuck in the kernel (ipykernel 7.4 misses an edge of its socket), though the subscription is in force.
+        It can get stuck in the kernel (ipykernel 7.4 misses an edge of its socket) though the subscription is in force.
         """
         patience = _WELCOME_SECONDS
         while not self._heard.is_set():
             with anyio.move_on_after(patience):
                 await self._heard.wait()
                 return
-            self._channels["shell"].send(self.wire.pack("kernel_info_request", {})[1])
+            self._channels["shell"].send(self.session.pack("kernel_info_request", {})[1])
             patience = min(1.0, patience * 2)
 
     def submit(
@@ -90,197 +104,283 @@ class Link:
         msg_id: str | None = None,
         asks: bool = False,
     ) -> Execution:
-        """Send a cell. It is registered before it is sent, so that nothing of it can be missed.
+        """Send a cell. It is registered before it is sent, so that none of its messages is missed.
 
-        ``msg_id`` is how the kernel knows it; nothing else may have been sent under it. See ``messages.cell``.
+        No other request may have been sent under its ``msg_id``. See ``messages.execute_content``.
 
         Raises:
             KernelConnectionFailed: the connection is gone; nothing was sent.
         """
-        content = cell(code, counted=counted, asks=asks)
-        msg_id, frames = self.wire.pack("execute_request", content, msg_id=msg_id)
-        execution = self._begun(msg_id, collector, late)
+        content = execute_content(code, counted=counted, asks=asks)
+        msg_id, frames = self.session.pack("execute_request", content, msg_id=msg_id)
+        execution = self._register(msg_id, collector, late)
         self._channels["shell"].send(frames)
         return execution
 
-    def _begun(self, msg_id: str, collector: Collector, late: Collector) -> Execution:
+    def _register(self, msg_id: str, collector: Collector, late: Collector) -> Execution:
         iopub = self._channels["iopub"]
         execution = self._executions[msg_id] = Execution(msg_id, collector, late, lambda: iopub.heard_at)
-        while len(self._executions) > _REMEMBERED:
+        while len(self._executions) > _EXECUTIONS_MAX:
             del self._executions[next(iter(self._executions))]
         return execution
 
     @property
-    def hung_up(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Whether the kernel has closed a connection."""
         return any(channel.gone for channel in self._channels.values())
 
     async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
-        """Take up an execution that another owner had sent; None where the kernel's newest one is another.
+        """Continue an execution that another owner sent, with all its output; None if it is not the kernel's newest one.
 
-        Its reply may come at any time. Its output counts from the launcher's word on that it publishes all of it anew.
+        Its reply may come at any time. Its output counts from the launcher's message on that all of it is published again.
 
         Raises:
             KernelNotAnswering: it does not answer within ``patience`` seconds.
         """
-        execution = self._begun(msg_id, collector, late)
-        begun = self._without_tape[msg_id] = asyncio.Event()
-        known: object = None
+        execution = self._register(msg_id, collector, late)
+        begins = self._replays_awaited[msg_id] = asyncio.Event()
+        is_newest: object = None
         try:
             with anyio.move_on_after(patience):
-                known = await self._is_newest(execution)
-                if known is False and await self.answers(patience):  # what was just sent has come by now
-                    known = await self._is_newest(execution)
-                if known is True:
-                    await begun.wait()
+                is_newest = await self._ask_newest(execution)
+                if is_newest is False and await self.is_responsive(patience):  # a cell that was just sent has come by now
+                    is_newest = await self._ask_newest(execution)
+                if is_newest is True:
+                    await begins.wait()
                     return execution
         finally:
-            if not begun.is_set():
-                del self._executions[msg_id], self._without_tape[msg_id]
-        if known is False:
+            if not begins.is_set():
+                del self._executions[msg_id], self._replays_awaited[msg_id]
+        if is_newest is False:
             return None
         raise KernelNotAnswering("The kernel did not say what became of the cell that it was running for another owner.")
 
-    async def _is_newest(self, execution: Execution) -> object:
-        """Whether the kernel's launcher says that this is its newest execution; then it publishes all of it anew."""
-        asked = uuid.uuid4().hex
-        self._resumed[asked] = execution
+    async def _ask_newest(self, execution: Execution) -> object:
+        """Ask the launcher whether an execution is its newest one; if so, it publishes all of its output again."""
+        msg_id = uuid.uuid4().hex
+        self._resumed[msg_id] = execution
         content = {"msg_id": execution.msg_id}
-        said = await self.ask("control", protocol.RESUME_REQUEST, content, patience=math.inf, msg_id=asked)
-        return said.get("known") if said is not None else None
+        reply = await self.request("control", protocol.RESUME_REQUEST, content, patience=math.inf, msg_id=msg_id)
+        return reply.get("known") if reply is not None else None
 
-    async def ask(
+    async def request(
         self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float, msg_id: str | None = None
     ) -> dict[str, Any] | None:
-        """The content of the reply to a request on ``shell`` or ``control``; None if it does not come in ``patience`` seconds.
+        """Return the content of the reply to a request on ``shell`` or ``control``; None without one in ``patience`` seconds.
 
-        A reply that was too large to be read is an empty one.
+        None comes at once from a kernel that has ended or is disconnected. A reply that is too large to be read is empty.
         """
-        msg_id, frames = self.wire.pack(msg_type, content, msg_id=msg_id)
-        answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
-        self._answers[msg_id] = answer
+        if self._is_finished or self.is_disconnected:
+            return None
+        msg_id, frames = self.session.pack(msg_type, content, msg_id=msg_id)
+        reply: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._replies[msg_id] = reply
         try:
             with suppress(KernelError, KeyError), anyio.move_on_after(patience):
                 self._channels[channel].send(frames)
-                return await answer
+                return await reply
         finally:
-            del self._answers[msg_id]
+            del self._replies[msg_id]
         return None
 
-    async def answers(self, patience: float) -> bool:
-        """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
-        return await self.ask("shell", "kernel_info_request", {}, patience=patience) is not None
+    async def is_responsive(self, patience: float) -> bool:
+        """Return whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
+        return await self.request("shell", "kernel_info_request", {}, patience=patience) is not None
 
-    def control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
-        """Send a request on the control channel; what it brings about is seen by its effect, not by its reply."""
+    async def wait_until_quiet(self, execution: Execution, patience: float) -> bool:
+        """Return whether the kernel answers after a cell, each time within ``patience`` seconds.
+
+        A kernel without our launcher is asked until no output of the cell comes meanwhile: some (deno 2.9) report the end of
+        a cell before they have published all of its output.
+        """
+        if not execution.lingers:
+            return await self.is_responsive(patience)
+        is_responsive = False
+        with anyio.move_on_after(_SETTLE_SECONDS):
+            heard, silent = execution.heard, 0
+            while silent < _SILENT_ROUNDS:
+                self._quiet.clear()
+                if not await self.is_responsive(patience):
+                    break
+                is_responsive = True
+                with anyio.move_on_after(_QUIET_SECONDS):
+                    await self._quiet.wait()
+                silent = silent + 1 if heard == execution.heard else 0
+                heard = execution.heard
+        return is_responsive
+
+    async def enter(self, cwd: str, environment: Mapping[str, str | None], *, patience: float) -> bool:
+        """Have an idle kernel change its directory and its environment; return whether it did within ``patience`` seconds."""
+        content = {"cwd": cwd, "environment": dict(environment)}
+        reply = await self.request("control", protocol.ENTER_REQUEST, content, patience=patience)
+        return reply is not None and reply.get("status") == "ok"
+
+    def answer(self, request: InputRequestMessage, text: str | None, reason: str = "") -> None:
+        """Answer an input request of a cell; None is no answer, and the ``reason`` for that."""
+        self.send_nowait(protocol.INPUT_REQUEST, **request.reply(text, reason))
+
+    def mask(self, secrets: SecretStore) -> None:
+        """Mask secrets in everything that the kernel sends from now on."""
+        self.session = MaskingSession(self.session, secrets)
+
+    def send_control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
+        """Send a request on the control channel; ``control_answered`` is set when any reply comes there."""
         self.control_answered.clear()
-        self.tell(msg_type, **content)
+        self.send_nowait(msg_type, **content)
 
-    def tell(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
-        """Send a message on the control channel that nobody waits for."""
+    def send_nowait(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
+        """Send a message on the control channel and expect no reply."""
         with suppress(KernelConnectionFailed, KeyError):
-            self._channels["control"].send(self.wire.pack(msg_type, content)[1])
+            self._channels["control"].send(self.session.pack(msg_type, content)[1])
 
-    def hear_last_words(self, content: bytes) -> None:
-        """Give what a dead kernel had left to say to the executions that had not ended."""
+    def on_crash_output(self, content: bytes) -> None:
+        """Hand the output that a dead kernel could not send to the executions that had not ended."""
         for execution in self._executions.values():
-            execution.saw_last_words(content)
+            execution.on_crash_output(content)
 
     def take_late(self) -> list[Execution]:
-        """Executions that have ended, and of which output came since the last call."""
+        """Return the executions that had ended and have got more output since the last call."""
         late, self._late = self._late, {}
         return list(late.values())
 
     def finish(self, end: End) -> None:
-        """End every execution that has not ended, and the waiting for every answer."""
-        for answer in filter(lambda waiting: not waiting.done(), self._answers.values()):
-            answer.set_result(None)
+        """End every execution that has not ended, and every wait for a reply."""
+        self._is_finished = True
+        for reply in filter(lambda waiting: not waiting.done(), self._replies.values()):
+            reply.set_result(None)
         for execution in self._executions.values():
             execution.finish(end)
 
-    async def drained(self) -> None:
-        """Wait until the kernel's side has closed every channel and all it sent is read, for a bounded time."""
+    async def wait_drained(self) -> None:
+        """Wait for a bounded time until the kernel's side has closed every channel and everything it sent is read."""
         with anyio.move_on_after(_DRAIN_SECONDS):
             for channel in self._channels.values():
                 await channel.closed.wait()
 
     def close(self) -> None:
         """Drop the connection."""
-        self._closing = True
+        self._is_closing = True
         for channel in self._channels.values():
             channel.abort()
 
     def _on_iopub(self, multipart: Multipart) -> None:
-        message = self.wire.read(multipart)
+        message = self.session.read(multipart)
         if message is None:
             return
         self._heard.set()
-        if (said := _SAID.get(message.msg_type)) is not None:  # by whichever cell, another client's too
-            self._on_metadata({protocol.METADATA_KEY: {"token": message.content.get("token"), said: message.content}})
+        if (key := _LAUNCHER_REPORTS.get(message.msg_type)) is not None:  # during any cell, another client's too
+            self._on_metadata({protocol.METADATA_KEY: {"token": message.content.get("token"), key: message.content}})
             return
         execution = self._executions.get(message.parent_id)
         if message.msg_type == protocol.INPUT:
-            self._on_question(Question.of(message.content), execution)
+            self._on_input_request(InputRequestMessage.of(message.content), execution)
             return
         if (resumed := self._resumed.get(message.parent_id)) is not None:
-            self._on_tape(resumed, message)
+            self._on_replay(resumed, message)
             return
-        if message.parent_id in self._without_tape:
+        if message.parent_id in self._replays_awaited:
             return
         if message.msg_type == "status" or execution is None:
             if message.content.get("execution_state") == "idle":
-                self.quiet.set() if execution is None else execution.saw_idle()
+                self._quiet.set() if execution is None else execution.on_idle()
         else:
             if execution.end is not None and not execution.lingers:
                 self._late[execution.msg_id] = execution
-            execution.saw_output(message.msg_type, message.content, message.dropped_bytes)
+            execution.on_output(message.msg_type, message.content, message.dropped_bytes)
 
-    def _on_question(self, question: Question, execution: Execution | None) -> None:
-        """Tell who answers what a cell asks; where nobody does, it hears so."""
-        if execution is not None and execution.on_question is not None and execution.end is None:
-            execution.on_question(question)
+    def _on_input_request(self, request: InputRequestMessage, execution: Execution | None) -> None:
+        """Hand an input request to the execution's callback; without one, answer that there is no answer."""
+        if execution is not None and execution.on_input_request is not None and execution.end is None:
+            execution.on_input_request(request)
         else:
-            self.tell(protocol.INPUT_REQUEST, **question.answered(None, "nobody is there to answer"))
+            self.answer(request, None, "nobody is there to answer")
 
-    def _on_tape(self, execution: Execution, message: Message) -> None:
-        """What the launcher says of an execution that it publishes anew: that it begins, how it ended, what is missing."""
+    def _on_replay(self, execution: Execution, message: Message) -> None:
+        """Take a report on output that is published again: its beginning with the reply so far, or a gap in it."""
         if message.msg_type == protocol.REPLAY_GAP:
-            execution.saw_gap(message.content)
+            execution.on_gap(message.content)
         elif (
-            message.msg_type == protocol.REPLAY_BEGIN and (begun := self._without_tape.pop(execution.msg_id, None)) is not None
+            message.msg_type == protocol.REPLAY_BEGIN
+            and (begins := self._replays_awaited.pop(execution.msg_id, None)) is not None
         ):
             reply, metadata = message.content.get("reply"), message.content.get("metadata")
             if not message.whole or reply == {}:
-                execution.saw_unread_reply()
+                execution.on_unread_reply()
             elif isinstance(reply, dict) and isinstance(metadata, dict):
                 self._on_metadata(metadata)
-                execution.saw_reply(reply, metadata)
-            begun.set()
+                execution.on_reply(reply, metadata)
+            begins.set()
 
     def _on_shell(self, multipart: Multipart) -> None:
-        message = self.wire.read(multipart)
-        if message is None or self._is_answer(message):
+        message = self.session.read(multipart)
+        if message is None or self._take_reply(message):
             return
         if (execution := self._executions.get(message.parent_id)) and message.msg_type == "execute_reply":
             if message.whole:
                 self._on_metadata(message.metadata)
-                execution.saw_reply(message.content, message.metadata)
+                execution.on_reply(message.content, message.metadata)
             else:
-                execution.saw_unread_reply()
+                execution.on_unread_reply()
 
     def _on_control(self, multipart: Multipart) -> None:
-        """A reply on control says that the control thread runs, no more."""
-        message = self.wire.read(multipart)
-        if message is not None and not self._is_answer(message):
+        """Note a reply on control, which shows that the control thread runs."""
+        message = self.session.read(multipart)
+        if message is not None and not self._take_reply(message):
             self.control_answered.set()
 
-    def _is_answer(self, message: Message) -> bool:
-        """Whether a message is what somebody waits for; if so they have it."""
-        answer = self._answers.get(message.parent_id)
-        if answer is not None and not answer.done():
-            answer.set_result(message.content)
-        return answer is not None
+    def _take_reply(self, message: Message) -> bool:
+        """Hand a reply to the request that waits for it; return whether there is one."""
+        reply = self._replies.get(message.parent_id)
+        if reply is not None and not reply.done():
+            reply.set_result(message.content)
+        return reply is not None
 
     def _on_lost(self, channel: Channel, _reason: str) -> None:
-        if channel in self._channels.values() and not self._closing:
+        if channel in self._channels.values() and not self._is_closing:
             asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish, "disconnected")
+
+
+async def wait_or_death(died: asyncio.Event, wait: Callable[[], Awaitable[Any]]) -> KernelConnectionFailed | None:
+    """Wait, but not after ``died`` is set: a dead kernel never answers; return the failure of the connection, if it failed."""
+    failure: KernelConnectionFailed | None = None
+    async with anyio.create_task_group() as race:
+
+        async def cancel_at_death() -> None:
+            await died.wait()
+            race.cancel_scope.cancel()
+
+        race.start_soon(cancel_at_death)
+        try:
+            await wait()
+        except KernelConnectionFailed as exc:
+            failure = exc
+        race.cancel_scope.cancel()
+    return failure
+
+
+async def request_once(runtime: RuntimeDirectory, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any]:
+    """Send one control request to a kernel that another process owns, and return the content of its reply.
+
+    The request has a connection and an identity of its own, so that the owner and its cells notice nothing.
+
+    Raises:
+        KernelNotAnswering: the kernel is gone, or does not answer within ``patience`` seconds.
+    """
+    connection = runtime.connection()
+    if connection is None:
+        raise KernelNotAnswering("The kernel is gone: its connection file cannot be read.")
+    # A second client with the owner's identity would get the owner's replies.
+    client = KernelClient(connection.key, secrets.token_hex(16).encode(), _VISITOR_MESSAGE_BYTES, lambda _: None)
+    reply = None
+    try:
+        with anyio.move_on_after(patience):
+            await client.connect(Connector(connection, None, is_serving=True), only="control")
+            reply = await client.request("control", msg_type, content, patience=patience)
+    except KernelConnectionFailed as exc:
+        raise KernelNotAnswering(f"The kernel cannot be reached: {exc}.") from exc
+    finally:
+        client.close()
+    if reply is None:
+        message = f"The kernel did not answer within {patience:.1f} s: it may hold the interpreter's lock in C code."
+        raise KernelNotAnswering(message)
+    return reply

@@ -1,4 +1,4 @@
-"""What holds a kernel of this machine within its workspace, as its launcher said before any cell ran."""
+"""The confinement of a kernel on this machine, as its launcher reported it before any cell ran."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Confined:
-    """The layers that hold, by name, and what is missing, in sentences."""
+class ConfinementReport:
+    """The layers in force, by name, and the missing ones, in sentences."""
 
     layers: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, about: dict[str, Any]) -> Confined:
-        """From what the launcher says of itself; nothing where it says nothing, or is not ours."""
-        said = about.get("confinement")
-        parts = said if isinstance(said, dict) else {}
+    def of(cls, launcher_info: dict[str, Any]) -> ConfinementReport:
+        """Read the launcher's report of itself; the result is empty without one."""
+        report = launcher_info.get("confinement")
+        parts = report if isinstance(report, dict) else {}
         return cls(*(_texts(parts.get(name)) for name in ("layers", "missing")))
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """What the first result of the kernel says of it."""
+    def notices(self) -> tuple[str, ...]:
+        """Sentences for the first result of the kernel."""
         return (f"This kernel is not confined in every way: {'; '.join(self.missing)}.",) if self.missing else ()
 
 
-def _texts(said: object) -> tuple[str, ...]:
-    return tuple(found for found in said if isinstance(found, str)) if isinstance(said, list) else ()
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()

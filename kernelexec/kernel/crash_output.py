@@ -1,46 +1,43 @@
-"""What a kernel had written before it died and could no longer send: read from the file that its launcher left.
+"""Reads the output that a kernel had written before it died and could not send, from the file of its launcher.
 
-The format stands in ``launcher/protocol``. The file is the kernel's own: whatever it holds, this only yields text.
+The format stands in ``launcher/protocol``. The file is the kernel's own: whatever it holds, only text comes of it.
 """
 
 from __future__ import annotations
 
-from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
-from kernelexec.launcher.protocol import CRASH_KEY_BYTES as KEY_BYTES
-from kernelexec.launcher.protocol import CRASH_OPEN_LENGTH as OPEN_LENGTH
-from kernelexec.launcher.protocol import CRASH_RECORD as RECORD
+from kernelexec.launcher.protocol import CRASH_HALF_BYTES, CRASH_KEY_BYTES, CRASH_OPEN_LENGTH, CRASH_RECORD
 
 
-def unsent(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
-    """What a cell wrote after the ``received_bytes`` that arrived: bytes lost before a text, its stream's name, the text."""
+def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
+    """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text."""
     records = sorted(
         record
-        for start in range(0, len(content) - HALF_BYTES + 1, HALF_BYTES)
-        for record in _records(content[start : start + HALF_BYTES], msg_id)
+        for start in range(0, len(content) - CRASH_HALF_BYTES + 1, CRASH_HALF_BYTES)
+        for record in _records(content[start : start + CRASH_HALF_BYTES], msg_id)
     )
-    found = []
+    pieces = []
     for offset, name, text in records:
         lost = max(0, offset - received_bytes)
         missing = text[max(0, received_bytes - offset) :].decode("utf-8", "ignore")
         received_bytes = max(received_bytes, offset + len(text))
         if missing:
-            found.append((lost, name, missing))
-    return found
+            pieces.append((lost, name, missing))
+    return pieces
 
 
 def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
-    found: list[tuple[int, str, bytes]] = []
-    if half[:KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:KEY_BYTES]:
-        return found
-    position = KEY_BYTES
-    while position + RECORD.size <= len(half):
-        stderr, length, offset = RECORD.unpack_from(half, position)
-        position += RECORD.size
-        text = half[position:].rstrip(b"\0") if length == OPEN_LENGTH else half[position : position + length]
-        if not text or (length != OPEN_LENGTH and len(text) < length):
+    records: list[tuple[int, str, bytes]] = []
+    if half[:CRASH_KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:CRASH_KEY_BYTES]:
+        return records
+    position = CRASH_KEY_BYTES
+    while position + CRASH_RECORD.size <= len(half):
+        stderr, length, offset = CRASH_RECORD.unpack_from(half, position)
+        position += CRASH_RECORD.size
+        text = half[position:].rstrip(b"\0") if length == CRASH_OPEN_LENGTH else half[position : position + length]
+        if not text or (length != CRASH_OPEN_LENGTH and len(text) < length):
             break
-        found.append((offset, "stderr" if stderr else "stdout", text))
+        records.append((offset, "stderr" if stderr else "stdout", text))
         position += len(text)
-        if length == OPEN_LENGTH:
+        if length == CRASH_OPEN_LENGTH:
             break
-    return found
+    return records

@@ -1,4 +1,4 @@
-"""How a kernel's process ended, in the words that results have for it."""
+"""How a kernel's process ended, in the terms of results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a kernel's process ended: the cause, and the exit code as a shell would say it (128 + n for signal n)."""
+    """The cause of a process's end, and its exit code as a shell reports it (128 + n for signal n)."""
 
     cause: Cause
     exit_code: int
 
     @classmethod
     def of(cls, status: int | None, *, out_of_memory: bool = False) -> Death:
-        """From a wait status as ``subprocess`` gives it."""
+        """Read a wait status of ``subprocess``."""
         if out_of_memory:
             return cls("oom", 137)
         if status is None or status >= 0:

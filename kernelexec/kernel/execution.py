@@ -1,4 +1,4 @@
-"""One request under way in a kernel: what it printed, whether it has ended, and what is still missing of its end."""
+"""One request under way in a kernel: its output, its end, and the half of the end that is still missing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from kernelexec.kernel.crash_output import unsent
-from kernelexec.kernel.input_request import OnQuestion
+from kernelexec.kernel.crash_output import undelivered_output
+from kernelexec.kernel.input_request import OnInputRequest
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 
@@ -22,17 +22,17 @@ HALF_END_PATIENCE = 1.0
 _UNREAD = {protocol.METADATA_KEY: "unread"}
 
 
-def unread(reply: dict[str, Any]) -> bool:
-    """Whether a reply came that was too large to be read."""
+def is_unread(reply: dict[str, Any]) -> bool:
+    """Return whether a reply came that was too large to be read."""
     return reply == _UNREAD
 
 
 class Execution:
-    """One ``execute_request``. Its waiting may be given up and taken up again: the cell does not notice.
+    """One ``execute_request``. A caller may stop waiting for it and wait again: the cell does not notice.
 
     It ends when idle (iopub) AND reply (shell) are there. A cell can forge either; a forged idle alone ends nothing, and
-    where one of them never comes the execution ends as ``incomplete``, which claims nothing about the state. ``heard_at`` says
-    when something came on iopub at all, by the loop's clock: what floods it may keep the idle waiting.
+    if one of them never comes the execution ends as ``incomplete``, which claims nothing about the state. ``heard_at`` returns
+    the time of the newest iopub message by the loop's clock: a flood of messages may delay the idle.
     """
 
     def __init__(self, msg_id: str, collector: Collector, late: Collector, heard_at: Callable[[], float]) -> None:
@@ -48,8 +48,8 @@ class Execution:
         self.heard = 0
         self.lingers = False
         self._left_out_bytes = 0
-        self.on_question: OnQuestion | None = None
-        """Who is told of what the cell asks by `input()`, if anybody is."""
+        self.on_input_request: OnInputRequest | None = None
+        """The function that gets the cell's input requests; without one they are answered with no input."""
         self._turning = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._pauses = 0
@@ -59,9 +59,9 @@ class Execution:
         self._patience: asyncio.TimerHandle | None = None
 
     async def wait_for_turn(self, seconds: float) -> None:
-        """Wait until the execution ended or somebody asked for its interruption, so many seconds at most, for all who wait.
+        """Wait until the execution has ended or its interruption was requested, for so many seconds at most.
 
-        What is ``paused`` does not count.
+        The time within ``paused`` does not count.
         """
         self._timer = asyncio.get_running_loop().call_later(seconds, self._turning.set)
         try:
@@ -71,7 +71,7 @@ class Execution:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The time within is not the cell's: it waits for somebody's answer."""
+        """Stop the cell's clock while it waits for an answer."""
         loop = asyncio.get_running_loop()
         if not self._pauses and self._timer is not None:
             self._left = self._timer.when() - loop.time()
@@ -92,11 +92,11 @@ class Execution:
         return any(isinstance(item, dict) and item.get("source") == "ask_exit" and not item.get("keepkernel") for item in items)
 
     def ask_interrupt(self) -> None:
-        """Wake whoever watches this execution, so that it is interrupted."""
+        """Wake the task that watches this execution, so that it interrupts the cell."""
         self.asked = True
         self._turning.set()
 
-    def saw_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
+    def on_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
         """Take an iopub message; after the end it counts as late, unless the execution lingers."""
         target = self._collector
         self.heard += 1
@@ -104,37 +104,37 @@ class Execution:
             target.drop(dropped_bytes)
         target.feed(msg_type, content)
 
-    def saw_last_words(self, content: bytes) -> None:
-        """Take what the launcher had written down before its process died, as far as it did not arrive."""
-        if self.end in (None, "disconnected"):  # of a container's death the news may come after the end of its connection
+    def on_crash_output(self, content: bytes) -> None:
+        """Take the output in the launcher's crash file that did not arrive before its process died."""
+        if self.end in (None, "disconnected"):  # a container's death may be reported after the end of its connection
             own = self._own
-            for lost, name, text in unsent(content, self.msg_id, own.received_bytes + self._left_out_bytes):
+            for lost, name, text in undelivered_output(content, self.msg_id, own.received_bytes + self._left_out_bytes):
                 if lost:
                     own.drop(lost, outputs=0)
                     text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
                 own.feed("stream", {"name": name, "text": text})
 
-    def saw_gap(self, said: dict[str, Any]) -> None:
-        """Take note of output that the launcher could not keep for a new owner."""
-        messages, text_bytes, other_bytes = (_count(said.get(name)) for name in ("messages", "text_bytes", "other_bytes"))
+    def on_gap(self, content: dict[str, Any]) -> None:
+        """Note output that the launcher could not keep for a new owner."""
+        messages, text_bytes, other_bytes = (_count(content.get(name)) for name in ("messages", "text_bytes", "other_bytes"))
         if text_bytes:
-            told = f"\n[... {text_bytes} bytes of output were not kept when the kernel changed its owner ...]\n"
+            notice = f"\n[... {text_bytes} bytes of output were not kept when the kernel changed its owner ...]\n"
             self._collector.drop(text_bytes, outputs=0)
-            self._collector.feed("stream", {"name": "stdout", "text": told})
-            self._left_out_bytes += text_bytes - len(told)
+            self._collector.feed("stream", {"name": "stdout", "text": notice})
+            self._left_out_bytes += text_bytes - len(notice)
         if other_bytes:
             self._collector.drop(other_bytes, outputs=messages)
 
-    def saw_idle(self) -> None:
+    def on_idle(self) -> None:
         """Take the iopub half of the end."""
         self._idle = True
         self._half_ended()
 
-    def saw_unread_reply(self) -> None:
-        """Take note that a reply came, of which nothing is known."""
-        self.saw_reply(dict(_UNREAD), {})
+    def on_unread_reply(self) -> None:
+        """Note that a reply came that could not be read."""
+        self.on_reply(dict(_UNREAD), {})
 
-    def saw_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
+    def on_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Take the shell half of the end; the last reply before it counts: the true one comes after any forged one."""
         if self.end is None:
             self.reply, self.reply_metadata = content, metadata
@@ -153,13 +153,13 @@ class Execution:
         self._turning.set()
 
     def settle(self) -> None:
-        """Linger no longer: whatever comes now is late."""
+        """Stop lingering: output that comes from now on is late."""
         self.lingers = False
         if self.end is not None:
             self._part()
 
     def _part(self) -> None:
-        """Part from what came in time: it is its cell's, and held no longer than that is remembered."""
+        """Release the output that came in time, which belongs to the cell's result; later output goes to the late collector."""
         if self._collector is self.late:
             return
         self._own.settle()

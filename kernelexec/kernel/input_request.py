@@ -1,4 +1,4 @@
-"""What a cell asks for by `input()`: a question that the kernel says on iopub, and that is answered on its control channel."""
+"""A request for a line of input that `input()` in a cell sends on iopub; the answer goes over the control channel."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ _NAME_CHARS, _PROMPT_CHARS = 64, 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One question of a cell, by the name that the kernel gave it."""
+class InputRequestMessage:
+    """One input request of a cell, under the name that the kernel chose for it."""
 
     name: str
     prompt: str
     password: bool
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Self:
-        """What a kernel said, whatever that is."""
-        name, prompt = (str(said.get(key, "")) for key in ("name", "prompt"))
-        return cls(name[:_NAME_CHARS], prompt[:_PROMPT_CHARS], said.get("password") is True)
+    def of(cls, content: dict[str, Any]) -> Self:
+        """Read a message within bounds, whatever it holds."""
+        name, prompt = (str(content.get(key, "")) for key in ("name", "prompt"))
+        return cls(name[:_NAME_CHARS], prompt[:_PROMPT_CHARS], content.get("password") is True)
 
-    def answered(self, text: str | None, why: str = "") -> dict[str, Any]:
-        """The content of the answer; None for a text is none, and why."""
-        return {"name": self.name, "text": text, "why": why}
+    def reply(self, text: str | None, reason: str = "") -> dict[str, Any]:
+        """Return the content of the answer; None as the text is no answer, and the reason for that."""
+        return {"name": self.name, "text": text, "why": reason}
 
 
-#: Who is told of a question.
-OnQuestion = Callable[[Question], None]
+OnInputRequest = Callable[[InputRequestMessage], None]

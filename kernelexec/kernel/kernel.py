@@ -1,57 +1,46 @@
-"""One kernel process, from its start to its last descendant's end.
+"""One kernel process, from its start to the end of its last descendant.
 
-It assumes a hostile kernel: nothing here waits without a bound, grows without a bound, or believes what it can check.
+The kernel is taken to be hostile: every wait and every growth is bounded, and its statements are checked where they can be.
 """
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
+from kernelexec.errors import KernelConnectionFailed
 from kernelexec.events import InContainer
-from kernelexec.kernel.client import Link
-from kernelexec.kernel.confinement_report import Confined
+from kernelexec.kernel.client import KernelClient
+from kernelexec.kernel.confinement_report import ConfinementReport
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.execution import Execution
-from kernelexec.kernel.input_request import Question
-from kernelexec.kernel.quiesce import settled
-from kernelexec.kernel.shutdown import Remains
-from kernelexec.kernel.startup import Beginning
-from kernelexec.kernel.startup_children import Programs
+from kernelexec.kernel.interrupts import Interrupter
+from kernelexec.kernel.process import KernelProcess
+from kernelexec.kernel.shutdown import KernelStopper, ReusableKernelHost
+from kernelexec.kernel.startup import KernelStarter
+from kernelexec.kernel.startup_children import StartupChildren
 from kernelexec.kernel.usage import Usage
-from kernelexec.kernel.variable_names import Names
-from kernelexec.kernel.wire.connect import Dialing
-from kernelexec.kernel.wire.masked_session import MaskedWire
+from kernelexec.kernel.variable_names import VariableNames
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector, Displays
 from kernelexec.policy import CommandRules, Refusal
-from kernelexec.provisioning import (
-    InstalledSpec,
-    KernelProvisionerBase,
-    LocalPlace,
-    Place,
-    RuntimeDirectory,
-    Transport,
-)
+from kernelexec.provisioning import Handover, InstalledSpec, LocalPlace, Place, RuntimeDirectory, Transport
 from kernelexec.results.environments import note_of
 from kernelexec.secrets import SecretStore
 
-_IMPORTING = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
-#: How many cells leave no page of memory that the first one of a session would have to copy, and no code to be made fast.
+_IMPORT_MODULE = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
+#: Cells after which the first cell of a session copies no more pages of memory, and runs no more unspecialised bytecode.
 _WARM_UP_CELLS = 10
-#: How many refusals of programs are told.
-_REFUSED_MAX = 5
+#: How many refusals of programs are reported for a cell.
+_REFUSALS_MAX = 5
 
 
-class Kernel(Beginning):
-    """One kernel process. ``start`` or ``take_over``, and ``stop``, bracket its life; in between, ``submit`` sends it cells."""
+class Kernel:
+    """One kernel process. ``start`` or ``take_over`` begins its life and ``stop`` ends it; ``submit`` sends it cells."""
 
     def __init__(
         self,
@@ -62,52 +51,112 @@ class Kernel(Beginning):
         identity: bytes,
         installed: InstalledSpec | None = None,
         place: Place | None = None,
-        remains: Remains | None = None,
+        host: ReusableKernelHost | None = None,
     ) -> None:
-        self.names = Names()
-        self.remark: str | None = None
-        """What its next result is to say of it."""
-        self.usage = Usage(lambda: self._provisioner)
-        self.death: Death | None = None
-        self.died = asyncio.Event()
+        process = self._process = KernelProcess(config, runtime, place or LocalPlace(config, cwd), installed)
+        self.variable_names = VariableNames()
+        self.usage = Usage(lambda: process.provisioner)
         self.displays = Displays()
-        self.token = secrets.token_hex(8)
-        self.about: dict[str, Any] = {}
-        self.container: InContainer | None = None
-        self.programs: Programs | None = None
-        self.on_death: Callable[[Death], None] | None = None
-        self._config = config
+        self.remark: str | None = None
+        """A note for the kernel's next result."""
+        self.interrupter = Interrupter(process)
         self._commands = CommandRules.of(config)
-        self._refused: list[str] = []
-        self._overruled = False
-        self._runtime = runtime
-        self._place = place or LocalPlace(config, cwd)
-        self._secrets = self._place.secrets
-        self._identity = identity
-        self._provisioner: KernelProvisionerBase | None = None
-        self._link: Link | None = None
-        self._remains = remains
-        self._killing = anyio.Lock()
-        self._unwanted = False
-        self._installed = installed
-        self.transport: Transport = "ipc"
-        self._called = f"The kernel {installed.name!r}" if installed else "The kernel"
-        self._dialing: Dialing | None = None
+        self._refusals: list[str] = []
+        self._allows_all = False
+        self._stopper = KernelStopper(process, host)
+        self._starter = KernelStarter(
+            process,
+            self._stopper,
+            self.usage,
+            self.variable_names,
+            identity=identity,
+            on_metadata=self._on_metadata,
+            judges_programs=self._commands.on,
+        )
 
     @property
-    def unseen(self) -> bool:
-        """Whether nobody can say now what became of the process."""
-        return getattr(self._provisioner, "unseen", False) is True
+    def client(self) -> KernelClient:
+        """The connection to the kernel.
+
+        Raises:
+            KernelConnectionFailed: the kernel has not been started.
+        """
+        if self._process.client is None:
+            raise KernelConnectionFailed("the kernel has no connection yet")
+        return self._process.client
 
     @property
-    def confinement(self) -> Confined:
-        """What holds it within its workspace."""
-        return Confined.of(self.about)
+    def alive(self) -> bool:
+        """Whether the process lives and its channels are connected."""
+        return self._process.alive
+
+    @property
+    def death(self) -> Death | None:
+        """How the process ended; None while it lives."""
+        return self._process.death
+
+    @property
+    def on_death(self) -> Callable[[Death], None] | None:
+        """The function that is called once when the process has ended."""
+        return self._process.on_death
+
+    @on_death.setter
+    def on_death(self, function: Callable[[Death], None] | None) -> None:
+        self._process.on_death = function
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the state of the process is unknown at the moment, since the container engine does not answer."""
+        return self._process.provisioner is not None and self._process.provisioner.is_unreachable
+
+    @property
+    def transport(self) -> Transport:
+        """How the channels are reached."""
+        return self._process.transport
+
+    @property
+    def container(self) -> InContainer | None:
+        """The container of the process; None on this machine."""
+        return self._process.container
+
+    @property
+    def startup_children(self) -> StartupChildren | None:
+        """The children of a kernel without our launcher."""
+        return self._process.startup_children
+
+    @property
+    def confinement(self) -> ConfinementReport:
+        """The confinement that the launcher reported before any cell ran."""
+        return ConfinementReport.of(self._process.launcher_info)
 
     @property
     def connection_file(self) -> Path:
-        """By which any Jupyter client can attach while the process lives."""
-        return self._runtime.connection_file
+        """The file by which any Jupyter client can attach while the process lives."""
+        return self._process.runtime.connection_file
+
+    async def start(self, tasks: TaskGroup) -> None:
+        """Launch and connect: see ``KernelStarter.start``."""
+        await self._starter.start(tasks)
+
+    async def take_over(self, tasks: TaskGroup, handover: Handover) -> None:
+        """Become the owner of a living process: see ``KernelStarter.take_over``."""
+        await self._starter.take_over(tasks, handover)
+
+    async def wait_exit(self, patience: float) -> bool:
+        """Return whether the process ends within ``patience`` seconds, after it was asked to."""
+        return await self._stopper.wait_exit(patience)
+
+    async def kill(self) -> None:
+        """Kill the process and all its descendants: see ``KernelStopper.kill``."""
+        await self._stopper.kill()
+
+    async def stop(self, patience: float) -> None:
+        """End the kernel for good: see ``KernelStopper.stop``."""
+        await self._stopper.stop(patience)
+
+    def take_host(self) -> ReusableKernelHost | None:
+        """Give away the container that can run the next kernel, after ``kill``; None if there is none."""
+        return self._stopper.take_host()
 
     def submit(
         self,
@@ -120,120 +169,79 @@ class Kernel(Beginning):
         msg_id: str | None = None,
         asks: bool = False,
     ) -> Execution:
-        """Send a cell, under a ``msg_id`` of choice; what is not ``counted`` takes no execution count.
+        """Send a cell under ``msg_id``; a cell that is not ``counted`` takes no execution count.
 
-        With ``overruled`` the rules hold for no program that is started before the next cell. Only what ``asks`` may call
-        `input()`: the execution's ``on_question`` is told, and ``answer`` is the way back. Kernels of others cannot ask.
+        With ``overruled`` the command rules hold for no program that is started before the next cell. `input()` needs ``asks``:
+        the execution's ``on_input_request`` gets the request, and ``client.answer`` answers it. A kernel without our launcher
+        cannot ask.
 
         Raises:
             KernelConnectionFailed: the kernel is gone; nothing was sent.
         """
-        assert self._link is not None
         self.usage.begin_cell()
-        self._overruled = overruled
-        asks = asks and self._installed is None
-        execution = self._link.submit(code, collector, late, counted=counted, msg_id=msg_id, asks=asks)
-        execution.lingers = self._installed is not None
+        self._allows_all = overruled
+        installed = self._process.installed is not None
+        execution = self.client.submit(code, collector, late, counted=counted, msg_id=msg_id, asks=asks and not installed)
+        execution.lingers = installed
         return execution
 
-    async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
-        """An execution that the owner before had sent, with all its output from its beginning; None if it is not the newest.
+    def confirms_state(self, execution: Execution) -> bool:
+        """Return whether the reply carries the token of this process's launcher, so that the state is certainly kept."""
+        info = execution.reply_metadata.get(protocol.METADATA_KEY)
+        return self.alive and isinstance(info, dict) and info.get("token") == self._process.token
 
-        Raises:
-            KernelNotAnswering: the kernel does not say within ``patience`` seconds whether it is.
-        """
-        assert self._link is not None
-        return await self._link.resume(msg_id, collector, late, patience=patience)
-
-    def take_late(self) -> list[Execution]:
-        """Executions that have ended, and of which output came since the last call."""
-        return self._link.take_late() if self._link is not None else []
-
-    async def answers(self, patience: float) -> bool:
-        """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
-        return self.alive and self._link is not None and await self._link.answers(patience)
-
-    async def ask(self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any] | None:
-        """See ``Link.ask``; None at once where the kernel does not live."""
-        return await self._link.ask(channel, msg_type, content, patience=patience) if self.alive and self._link else None
-
-    def vouched(self, execution: Execution) -> bool:
-        """Whether the launcher of this very process put its token beside the reply."""
-        said = execution.reply_metadata.get(protocol.METADATA_KEY)
-        return self.alive and isinstance(said, dict) and said.get("token") == self.token
-
-    async def enter(self, cwd: str, changes: Mapping[str, str | None], *, patience: float) -> bool:
-        """Have an idle kernel go to a directory, and its environment change; whether it did within ``patience`` seconds."""
-        content = {"cwd": cwd, "environment": dict(changes)}
-        said = await self.ask("control", protocol.ENTER_REQUEST, content, patience=patience)
-        return said is not None and said.get("status") == "ok"
-
-    def hide(self, secrets: SecretStore) -> None:
-        """Have secrets that an idle kernel is about to be told be masked in all that it says."""
-        self._secrets = secrets
-        if self._link is not None:
-            self._link.wire = MaskedWire(self._link.wire, secrets)
+    def mask(self, secrets: SecretStore) -> None:
+        """Mask secrets in everything that an idle kernel sends, before it gets them."""
+        self._process.secrets = secrets
+        self.client.mask(secrets)
 
     async def rename(self, session: str, workspace: str) -> None:
-        """Have what a session's users see of an idle kernel in a container be called as the session is."""
-        rename = getattr(self._provisioner, "rename", None)
-        if rename is not None:
-            await rename(session, workspace)
-            self.container = getattr(self._provisioner, "in_container", None)
-            await self._note()
+        """Name the container of an idle kernel after the session that takes it."""
+        if self._process.provisioner is not None:
+            await self._process.provisioner.rename(session, workspace)
+            self._process.container = self._process.provisioner.container_info
+            await self._starter.write_handover()
 
     async def warm_up(self, cwd: str, modules: Iterable[str], *, patience: float) -> None:
-        """Have done what leaves no trace, so that the first cells find all they need in memory: modules too, if they are there.
+        """Run cells without a trace, so that the first cells of a session find code and ``modules`` in memory.
 
-        A request is waited for ``patience`` seconds.
+        Each request may take ``patience`` seconds.
         """
-        for code in (
-            *(_IMPORTING.format(name) for name in modules),
-            *[protocol.WARM_UP_SOURCE] * _WARM_UP_CELLS,
-        ):
+        for code in (*(_IMPORT_MODULE.format(name) for name in modules), *[protocol.WARM_UP_SOURCE] * _WARM_UP_CELLS):
             content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
-            await self.enter(cwd, {}, patience=patience)
-            await self.ask("shell", "execute_request", content, patience=patience)
+            await self.client.enter(cwd, {}, patience=patience)
+            await self.client.request("shell", "execute_request", content, patience=patience)
 
-    async def settle(self, execution: Execution, patience: float) -> bool:
-        """Whether the kernel answers after a cell; see ``settled``."""
-        return self.alive and self._link is not None and await settled(self._link, execution, patience)
+    def take_refusals(self) -> list[str]:
+        """Return the programs that were refused to user code since the last call, in sentences."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
-    def _learn(self, metadata: dict[str, Any]) -> None:
-        """Follow the user's names, and the kernel's memory, as the launcher says them."""
-        said = metadata.get(protocol.METADATA_KEY)
-        if isinstance(said, dict) and said.get("token") == self.token:
-            self.usage.learn(said.get("memory"))
-            if (program := said.get("program")) is not None:
+    def _on_metadata(self, metadata: dict[str, Any]) -> None:
+        """Follow the launcher's reports of the user's variables, of memory, and of programs that user code starts."""
+        info = metadata.get(protocol.METADATA_KEY)
+        if isinstance(info, dict) and info.get("token") == self._process.token:
+            self.usage.learn(info.get("memory"))
+            if (program := info.get("program")) is not None:
                 self._judge(program)
             else:
-                self.names.learn(said)
-            if "venv" in said:
-                self.remark = note_of(said["venv"])
+                self.variable_names.update(info)
+            if "venv" in info:
+                self.remark = note_of(info["venv"])
 
     def _judge(self, program: object) -> None:
-        """Answer what user code may start, by the rules for commands."""
-        if not isinstance(program, dict) or self._link is None:
+        """Answer whether user code may start a program, by the command rules."""
+        if not isinstance(program, dict):
             return
         text, words = program.get("text"), program.get("words")
-        found: Refusal | None = None
-        if self._overruled:
+        refusal: Refusal | None = None
+        if self._allows_all:
             pass
         elif isinstance(text, str):
-            found = self._commands.judge(text)
+            refusal = self._commands.judge(text)
         elif isinstance(words, list):
-            found = self._commands.judge_words([word for word in words if isinstance(word, str)])
-        why = None if found is None else str(found)
-        self._link.tell(protocol.VERDICT_REQUEST, name=program.get("name"), refused=why)
-        if why is not None and len(self._refused) < _REFUSED_MAX:
-            self._refused.append(f"A program that the cell was to start was refused: {why}")
-
-    def answer(self, question: Question, text: str | None, why: str = "") -> None:
-        """Answer what a cell asked; None is no answer, and why."""
-        if self._link is not None:
-            self._link.tell(protocol.INPUT_REQUEST, **question.answered(text, why))
-
-    def take_refused(self) -> list[str]:
-        """What was refused to user code since the last call, in sentences."""
-        refused, self._refused = self._refused, []
-        return refused
+            refusal = self._commands.judge_words([word for word in words if isinstance(word, str)])
+        reason = None if refusal is None else str(refusal)
+        self.client.send_nowait(protocol.VERDICT_REQUEST, name=program.get("name"), refused=reason)
+        if reason is not None and len(self._refusals) < _REFUSALS_MAX:
+            self._refusals.append(f"A program that the cell was to start was refused: {reason}")

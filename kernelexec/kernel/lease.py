@@ -1,4 +1,4 @@
-"""The word of a living owner, for kernels that cannot see whether it lives."""
+"""The lease of a kernel that cannot see whether its owner lives: the owner renews it by control messages."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 
 import anyio
 
-from kernelexec.kernel.client import Link
+from kernelexec.kernel.client import KernelClient
 from kernelexec.launcher import protocol
 
-#: How long a kernel goes on without a word. It is given three times within that, so that two may be lost.
+#: How long a kernel lives without a renewal; three are sent in that time, so that two may be lost.
 SECONDS = 60.0
 
 
-async def keep(link: Link, died: asyncio.Event) -> None:
-    """Renew a kernel's lease until it died: for all kernels at the same moments, which wakes this process once for all."""
+async def keep(client: KernelClient, died: asyncio.Event) -> None:
+    """Renew a lease until the kernel died; all kernels are renewed at the same moments, which wakes this process once."""
     beat, loop = SECONDS / 3, asyncio.get_running_loop()
     while not died.is_set():
-        link.tell(protocol.LEASE_REQUEST, seconds=SECONDS)
+        client.send_nowait(protocol.LEASE_REQUEST, seconds=SECONDS)
         with anyio.move_on_after(beat - loop.time() % beat):
             await died.wait()

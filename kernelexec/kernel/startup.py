@@ -1,288 +1,270 @@
-"""How a kernel comes to serve this process: it is started, or it is taken over from an owner that died."""
+"""The start of a kernel: a process is launched, or one is taken over whose owner has died."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import subprocess
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
-from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
-from kernelexec.events import InContainer
 from kernelexec.kernel import lease
-from kernelexec.kernel.client import Link
+from kernelexec.kernel.client import KernelClient, wait_or_death
 from kernelexec.kernel.death import Death
-from kernelexec.kernel.death_race import until_death
-from kernelexec.kernel.shutdown import Ending
-from kernelexec.kernel.startup_children import Programs
+from kernelexec.kernel.process import KernelProcess
+from kernelexec.kernel.shutdown import KernelStopper
+from kernelexec.kernel.startup_children import StartupChildren
 from kernelexec.kernel.usage import Usage
-from kernelexec.kernel.variable_names import Names
-from kernelexec.kernel.wire.connect import Dialing
-from kernelexec.kernel.wire.masked_session import MaskedWire
+from kernelexec.kernel.variable_names import VariableNames
+from kernelexec.kernel.wire.connect import Connector
 from kernelexec.launcher import protocol
-from kernelexec.policy import CommandRules
-from kernelexec.provisioning import (
-    Connection,
-    Handover,
-    KernelProvisionerBase,
-    KernelSpec,
-    Place,
-    Transport,
-    create_provisioner,
-)
+from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelNotHeard, complaint, start_failure
 from kernelexec.provisioning.launch.secret_pipe import handed
-from kernelexec.secrets import SecretStore
 
-#: How much text of the newest cell the launcher keeps for a new owner, in ``stream_bytes``: those of stdout and stderr.
-_TAPE_BUDGETS = 2
+#: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
+_KEPT_STREAMS = 2
+_STOPPED = "The kernel was stopped before it started."
 
 logger = logging.getLogger("kernelexec")
 
 
-class Beginning(Ending):
-    """The part of a kernel that ends when it serves. Whoever derives from it ends the kernel, and hears of its death."""
+class KernelStarter:
+    """Brings a process to the point where it serves and is connected; whatever fails on the way, the process is ended."""
 
-    about: dict[str, Any]
-    container: InContainer | None
-    died: asyncio.Event
-    names: Names
-    programs: Programs | None
-    token: str
-    transport: Transport
-    usage: Usage
-    _called: str
-    _commands: CommandRules
-    _config: Config
-    _dialing: Dialing | None
-    _identity: bytes
-    _place: Place
-    _secrets: SecretStore | None
+    def __init__(
+        self,
+        process: KernelProcess,
+        stopper: KernelStopper,
+        usage: Usage,
+        variable_names: VariableNames,
+        *,
+        identity: bytes,
+        on_metadata: Callable[[dict[str, Any]], None],
+        judges_programs: bool,
+    ) -> None:
+        self._process = process
+        self._stopper = stopper
+        self._usage = usage
+        self._variable_names = variable_names
+        self._identity = identity
+        self._on_metadata = on_metadata
+        self._judges_programs = judges_programs
+        self._connector: Connector | None = None
+        self._budget = process.config.budgets.start
 
     async def start(self, tasks: TaskGroup) -> None:
-        """Start the process, wait until it says that it serves, and connect.
+        """Launch the process, wait until it reports that it serves, and connect.
 
         Raises:
-            KernelStartFailed: it did not come up in time or died; with the end of its stderr.
-            InvalidConfig: a secret cannot be had; nothing was started.
+            KernelStartFailed: it died, or did not serve in time; with the end of its stderr.
+            InvalidConfig: a secret is not available; nothing was started.
         """
-        installed = self._installed
-        name = installed.name if installed else "kernelexec"
+        process, installed = self._process, self._process.installed
 
         async def begin() -> None:
-            secrets = await self._secrets.read() if self._secrets is not None else {}
-            self.transport = self._place.reach(installed)
-            connection = self._furnished(name)
-            with handed(self._runtime.path, secrets if installed else {}, self._place.user) as pipe:
-                served = self._runtime.publish(connection, await self._launch(tasks, pipe))
-                if self._says_ready or (self._installed is not None and not self._runtime.leased):
+            secrets = await process.secrets.read() if process.secrets is not None else {}
+            process.transport = process.backend.reach(installed)
+            connection = self._create_runtime()
+            with handed(process.runtime.path, secrets if installed else {}, process.backend.user) as pipe:
+                served = process.runtime.publish(connection, await self._launch(tasks, pipe))
+                if process.has_ready_pipe or (installed is not None and not process.runtime.leased):
                     await self._or_death(self._await_ready)
-            await self._connect(served)
+            client = await self._connect(served)
             if secrets and not installed:
-                await self._or_death(lambda: self._tell(secrets))
-            if served.server_key is not None and self._link is not None:
-                tasks.start_soon(lease.keep, self._link, self.died)
-            self.usage.begin()
-            await self._note()
+                await self._or_death(lambda: self._send_secrets(client, secrets))
+            if served.server_key is not None:
+                tasks.start_soon(lease.keep, client, process.died)
+            self._usage.begin()
+            await self.write_handover()
 
         await self._within_budget(begin)
 
-    async def _tell(self, secrets: Mapping[str, str]) -> None:
-        """Have the launcher set variables, before any cell and where nobody else reads along."""
-        content = {"cwd": self._place.cwd, "environment": dict(secrets)}
-        assert self._link is not None
-        said = await self._link.ask("control", protocol.ENTER_REQUEST, content, patience=self._config.budgets.start)
-        if said is None or said.get("status") != "ok":
-            raise KernelConnectionFailed("its launcher did not take the secrets")
-
-    def _furnished(self, name: str) -> Connection:
-        try:
-            return self._runtime.create(self.transport, name, user=self._place.user)
-        except OSError as exc:
-            raise KernelStartFailed(f"The kernel's private directory {self._runtime.path} cannot be made: {exc}.") from exc
-
     async def take_over(self, tasks: TaskGroup, handover: Handover) -> None:
-        """Become the owner of a kernel that outlived the one before. No other process may have its directory's root.
+        """Become the owner of a process that outlived its owner; the caller holds the lock of its directory's root.
 
         Raises:
             KernelStartFailed: it is gone, or does not answer in time; then it is ended.
         """
-        self.token, self.about = handover.token, dict(handover.about)
-        connection = self._runtime.take_over()
+        process = self._process
+        process.token, process.launcher_info = handover.token, dict(handover.about)
+        connection = process.runtime.take_over()
 
         async def begin() -> None:
-            if self._secrets is not None:
-                await self._secrets.read()
+            if process.secrets is not None:
+                await process.secrets.read()
             await self._attach(tasks, handover)
             if connection is None:
-                raise KernelConnectionFailed("nobody reads the pipe of its owner")
-            await self._connect(connection)
-            self.usage.begin()
-            await self._or_death(self._await_names)
+                raise KernelConnectionFailed("no process reads the pipe of its owner")
+            client = await self._connect(connection)
+            self._usage.begin()
+            await self._or_death(lambda: self._read_names(client))
 
         await self._within_budget(begin)
 
-    async def _within_budget(self, begin: Callable[[], Awaitable[None]]) -> None:
-        budget = self._config.budgets.start
+    async def write_handover(self) -> None:
+        """Write the file by which a new owner finds the process, if it waits for one."""
+        process = self._process
+        if not process.adoption_seconds or process.provisioner is None:
+            return
+        runtime, info = process.runtime, await process.provisioner.get_provisioner_info()
+        handover = Handover(runtime.epoch, process.token, process.launcher_info, info)
         try:
-            with anyio.fail_after(budget):
+            handover.write(runtime.session)
+        except (OSError, TypeError, ValueError):
+            logger.exception("kernelexec.kernel_not_noted", extra={"kernel": str(runtime.path)})
+
+    def _create_runtime(self) -> Connection:
+        process = self._process
+        name = process.installed.name if process.installed else "kernelexec"
+        try:
+            return process.runtime.create(process.transport, name, user=process.backend.user)
+        except OSError as exc:
+            message = f"The kernel's private directory {process.runtime.path} cannot be made: {exc}."
+            raise KernelStartFailed(message) from exc
+
+    async def _within_budget(self, begin: Callable[[], Awaitable[None]]) -> None:
+        process = self._process
+        try:
+            with anyio.fail_after(self._budget):
                 await begin()
         except TimeoutError as exc:
-            last = f" ({self._dialing.failure})" if self._dialing and self._dialing.failure else ""
-            unheard = KernelNotHeard if self._says_ready and self._link is None else KernelStartFailed
-            raise unheard(await self._give_up(f"{self._called} did not serve within {budget} s{last}.")) from exc
+            last = f" ({self._connector.failure})" if self._connector and self._connector.failure else ""
+            failure = KernelNotHeard if process.has_ready_pipe and process.client is None else KernelStartFailed
+            raise failure(await self._give_up(f"{process.label} did not serve within {self._budget} s{last}.")) from exc
         except KernelConnectionFailed as exc:
-            raise KernelStartFailed(await self._give_up(f"{self._called}'s sockets cannot be used: {exc}.")) from exc
+            raise KernelStartFailed(await self._give_up(f"{process.label}'s sockets cannot be used: {exc}.")) from exc
         except BaseException:
-            await self.stop(0.0)
+            await self._stopper.stop(0.0)
             raise
 
-    async def _give_up(self, why: str) -> str:
-        message = why + await self._complaint()
-        await self.stop(0.0)
+    async def _give_up(self, reason: str) -> str:
+        message = reason + await self._complaint()
+        await self._stopper.stop(0.0)
         return message
 
     async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
         self._check_wanted()
-        spec = self._place.spec(self._runtime, self.token, self._installed)
-        begins = self._place.first()
-        env = begins.environ | self._order(secrets, begins.later)
+        process = self._process
+        spec = process.backend.spec(process.runtime, process.token, process.installed)
+        bootstrap = process.backend.first()
+        env = bootstrap.environ | self._launch_options(secrets, bootstrap.later)
         provisioner = await self._provisioner_for(spec)
         self._check_wanted()
-        kwargs = await provisioner.pre_launch(env=env, cwd=begins.cwd)
-        with self._runtime.stderr_file.open("ab") as stderr:
+        kwargs = await provisioner.pre_launch(env=env, cwd=bootstrap.cwd)
+        with process.runtime.stderr_file.open("ab") as stderr:
             try:
-                self._provisioner = provisioner
+                process.provisioner = provisioner
                 kwargs |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
-                where: Mapping[str, Any] = await provisioner.launch_kernel(kwargs.pop("cmd"), **kwargs)
+                ports: Mapping[str, Any] = await provisioner.launch_kernel(kwargs.pop("cmd"), **kwargs)
             except OSError as exc:
                 if not provisioner.has_process:
-                    self._set_death(Death("exited", 127))
-                raise KernelStartFailed(start_failure(exc, spec.argv[0], self._place.cwd)) from exc
+                    process.set_death(Death("exited", 127))
+                raise KernelStartFailed(start_failure(exc, spec.argv[0], process.backend.cwd)) from exc
         await provisioner.post_launch()
-        self.container = getattr(provisioner, "in_container", None)
-        tasks.start_soon(self._watch, provisioner)
-        return where
+        process.container = provisioner.container_info
+        tasks.start_soon(process.watch, provisioner)
+        return ports
 
     def _check_wanted(self) -> None:
-        if self._unwanted:
-            raise KernelStartFailed("The kernel was stopped before it started.")
+        if self._stopper.is_stopping:
+            raise KernelStartFailed(_STOPPED)
 
-    async def _provisioner_for(self, spec: KernelSpec) -> KernelProvisionerBase:
-        """The one that has a container for it, or a new one."""
-        remains = self.take_remains()
-        if remains is not None and remains.provisioner.fits(spec):
-            found: KernelProvisionerBase = remains.provisioner
-            self._provisioner = found
-            return found
-        if remains is not None:
-            await remains.provisioner.cleanup()
-        return create_provisioner(self.token, spec)
+    async def _provisioner_for(self, spec: KernelSpec) -> KernelexecProvisioner:
+        """Return the provisioner of the kernel before, if its container can run this one, or a new one."""
+        host = self._stopper.take_host()
+        if host is not None and host.provisioner.can_reuse(spec):
+            self._process.provisioner = host.provisioner
+            return host.provisioner
+        if host is not None:
+            await host.provisioner.cleanup()
+        return create_provisioner(self._process.token, spec)
 
-    def _order(self, secrets: str | None, later: Mapping[str, object]) -> dict[str, str]:
-        """What the launcher is told."""
-        limits, patience = self._config.limits.model_dump(exclude_none=True), self._patience
-        return self._runtime.launch_environment(
-            self.token,
-            limits,
-            lease_seconds=self._config.budgets.start + lease.SECONDS,
+    def _launch_options(self, secrets: str | None, later: Mapping[str, object]) -> dict[str, str]:
+        """Return the environment variable with the launcher's options."""
+        process, config, patience = self._process, self._process.config, self._process.adoption_seconds
+        return process.runtime.launch_environment(
+            process.token,
+            config.limits.model_dump(exclude_none=True),
+            lease_seconds=config.budgets.start + lease.SECONDS,
             patience=patience,
-            tape_bytes=_TAPE_BUDGETS * self._config.output.stream_bytes if patience else 0,
-            confinement=self._place.confinement(self._runtime),
-            judged=self._commands.on,
-            programs=self._config.programs.told,
+            tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
+            confinement=process.backend.confinement(process.runtime),
+            judged=self._judges_programs,
+            programs=config.programs.told,
             secrets=secrets,
             **later,
         )
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
-        """Have a provisioner care for a process that another one started."""
-        provisioner = create_provisioner(self.token, self._place.spec(self._runtime, self.token, None))
-        async with AsyncExitStack() as unless_found:
-            unless_found.push_async_callback(provisioner.cleanup)
+        """Have a provisioner manage a process that another one started."""
+        process = self._process
+        provisioner = create_provisioner(process.token, process.backend.spec(process.runtime, process.token, None))
+        async with AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(provisioner.cleanup)
             try:
                 await provisioner.load_provisioner_info(dict(handover.provisioner))
             except (OSError, LookupError, ValueError, TypeError) as exc:
                 raise KernelStartFailed(f"The kernel that waited for a new owner cannot be found: {exc!r}.") from exc
             if not provisioner.has_process:
                 raise KernelStartFailed("The kernel that waited for a new owner has ended.")
-            unless_found.pop_all()
-        self._provisioner = provisioner
-        self.container = getattr(provisioner, "in_container", None)
-        tasks.start_soon(self._watch, provisioner)
+            cleanup.pop_all()
+        process.provisioner = provisioner
+        process.container = provisioner.container_info
+        tasks.start_soon(process.watch, provisioner)
 
-    @property
-    def _says_ready(self) -> bool:
-        """Whether its launcher is ours and has pipes to its owner."""
-        return self._installed is None and self.transport == "ipc"
+    async def _connect(self, connection: Connection) -> KernelClient:
+        process, provisioner = self._process, self._process.provisioner
+        if provisioner is None:  # it was killed meanwhile
+            raise KernelStartFailed(_STOPPED)
+        accepts = partial(provisioner.accepts_peer, guarded=not process.has_ready_pipe)
+        connector = Connector(connection, provisioner.pid, is_serving=process.has_ready_pipe, accepts=accepts)
+        self._connector = connector
+        client = KernelClient(connection.key, self._identity, process.config.output.message_bytes, self._on_metadata)
+        process.client = client
+        if process.secrets is not None:
+            client.mask(process.secrets)
+        await self._or_death(lambda: client.connect(connector))
+        if not process.has_ready_pipe:
+            await self._or_death(lambda: self._await_answer(client))  # sockets, and a welcome on them, can precede the kernel
+        if process.installed is not None:
+            process.startup_children = await StartupChildren.of(provisioner.guard_pid)
+        return client
 
-    @property
-    def _patience(self) -> float:
-        """How long it waits for a new owner when its own has died, in seconds; one that has a lease waits for none."""
-        return self._place.patience if self._says_ready else 0.0
-
-    async def _note(self) -> None:
-        """Write down what a new owner would need."""
-        if not self._patience or self._provisioner is None:
-            return
-        runtime = self._runtime
-        handover = Handover(runtime.epoch, self.token, self.about, await self._provisioner.get_provisioner_info())
-        try:
-            handover.write(runtime.session)
-        except (OSError, TypeError, ValueError):
-            logger.exception("kernelexec.kernel_not_noted", extra={"kernel": str(runtime.path)})
-
-    async def _connect(self, connection: Connection) -> None:
-        pid = getattr(self._provisioner, "pid", None)
-        serves = getattr(self._provisioner, "serves", None)
-        dial = self._dialing = Dialing(connection, pid, said=self._says_ready, serves=serves)
-        link = self._link = Link(connection.key, self._identity, self._config.output.message_bytes, self._learn)
-        if self._secrets is not None:
-            link.wire = MaskedWire(link.wire, self._secrets)
-        await self._or_death(lambda: link.connect(dial))
-        if not self._says_ready:
-            await self._or_death(self._await_answer)  # its sockets, and a welcome on them, may come before it serves
-        if self._installed is not None:
-            self.programs = await Programs.of(pid or getattr(self._provisioner, "guard", None))
-
-    async def _await_answer(self) -> None:
-        if not await self.answers(self._config.budgets.start):
+    async def _await_answer(self, client: KernelClient) -> None:
+        if not await client.is_responsive(self._budget):
             raise KernelConnectionFailed("it does not answer")
 
     async def _await_ready(self) -> None:
-        self.about = await self._runtime.wait_ready()
+        self._process.launcher_info = await self._process.runtime.wait_ready()
 
-    async def _await_names(self) -> None:
-        """Have the launcher prove that it is the one that was started, and tell the names of the user's variables."""
-        content = {"msg_id": None}
-        assert self._link is not None
-        said = await self._link.ask("control", protocol.RESUME_REQUEST, content, patience=self._config.budgets.start)
-        told = (said or {}).get(protocol.METADATA_KEY)
-        if not isinstance(told, dict) or told.get("token") != self.token:
+    async def _send_secrets(self, client: KernelClient, secrets: Mapping[str, str]) -> None:
+        """Have the launcher set environment variables, before any cell and over a connection that no other process reads."""
+        if not await client.enter(self._process.backend.cwd, secrets, patience=self._budget):
+            raise KernelConnectionFailed("its launcher did not take the secrets")
+
+    async def _read_names(self, client: KernelClient) -> None:
+        """Have the launcher prove that it is the one that was started, and read the names of the user's variables."""
+        reply = await client.request("control", protocol.RESUME_REQUEST, {"msg_id": None}, patience=self._budget)
+        info = (reply or {}).get(protocol.METADATA_KEY)
+        if not isinstance(info, dict) or info.get("token") != self._process.token:
             raise KernelConnectionFailed("its launcher does not answer")
-        self.names.learn_all(told)
+        self._variable_names.load(info)
 
     async def _or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
-        failure = await until_death(self.died, wait)
-        if self.death is not None:
-            how = f"{self.death.cause}, exit code {self.death.exit_code}"
-            raise KernelStartFailed(f"{self._called} ended while it started ({how}).{await self._complaint()}")
+        process = self._process
+        failure = await wait_or_death(process.died, wait)
+        if process.death is not None:
+            how = f"{process.death.cause}, exit code {process.death.exit_code}"
+            raise KernelStartFailed(f"{process.label} ended while it started ({how}).{await self._complaint()}")
         if failure is not None:
             raise failure
 
     async def _complaint(self) -> str:
-        return complaint((await self.stderr()).strip(), None if self._installed else self._place.python)
-
-    @abstractmethod
-    async def answers(self, patience: float) -> bool:
-        """Whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
-
-    @abstractmethod
-    def _learn(self, metadata: dict[str, Any]) -> None: ...
+        process = self._process
+        return complaint((await process.read_stderr()).strip(), None if process.installed else process.backend.python)

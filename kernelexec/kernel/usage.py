@@ -1,53 +1,51 @@
-"""What one kernel uses: its memory as the launcher tells it, unasked; the rest as its provisioner does when asked."""
+"""The resource usage of one kernel: memory as its launcher reports it, and statistics and limits of its provisioner."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from kernelexec.provisioning import KernelProvisionerBase
+from kernelexec.provisioning import KernelexecProvisioner
 from kernelexec.results import MemoryUse, Stats
 
 
 class Usage:
-    """Follows the memory of one kernel, and asks and changes what its provisioner knows of it."""
+    """The memory of one kernel, followed through its reports, and the statistics and limits of its provisioner."""
 
-    def __init__(self, provisioner: Callable[[], KernelProvisionerBase | None]) -> None:
+    def __init__(self, provisioner: Callable[[], KernelexecProvisioner | None]) -> None:
         self.memory: MemoryUse | None = None
         self.watermark: MemoryUse | None = None
-        """The newest word of the running cell that memory is getting short."""
+        """The newest warning of the running cell that memory is short."""
         self.killed = 0
-        """What was killed for want of memory, and was not the kernel, since this was set back."""
+        """Processes beside the kernel that were killed for want of memory during the cell."""
         self.on_high: Callable[[MemoryUse], None] | None = None
         self._provisioner = provisioner
         self._limit: int | None = None
-        self._served = 0.0
-        self._asked = time.monotonic(), 0.0
+        self._ready_at = 0.0
+        self._measured = time.monotonic(), 0.0
 
     def begin(self) -> None:
-        """Count the time from here: the kernel serves."""
-        self._served = time.monotonic()
-        served: Callable[[], None] = getattr(self._provisioner(), "served", lambda: None)
-        served()
+        """Note that the kernel serves: its uptime begins."""
+        self._ready_at = time.monotonic()
+        if (provisioner := self._provisioner()) is not None:
+            provisioner.on_ready()
 
     def begin_cell(self) -> None:
-        """Forget what was said of the cell before."""
+        """Forget the warnings of the cell before."""
         self.watermark, self.killed = None, 0
         self._limit = self.limit_bytes
 
-    def learn(self, said: object) -> None:
-        """Take what the launcher said of its memory."""
-        use = MemoryUse.of(said)
+    def learn(self, report: object) -> None:
+        """Take the launcher's report of its memory."""
+        use = MemoryUse.of(report)
         if use is None:
             return
         before, self.memory = self.memory, use
         if use.kills != (before.kills if before else 0):
             self.killed += use.kills - (before.kills if before else 0)
-            survived = getattr(self._provisioner(), "survived", None)
-            if survived is not None:
-                survived(use.kills)
+            if (provisioner := self._provisioner()) is not None:
+                provisioner.on_memory_kills(use.kills)
         if use.high:
             self.watermark = use
             if self.on_high is not None and not (before and before.high):
@@ -55,39 +53,32 @@ class Usage:
 
     @property
     def limit_bytes(self) -> int | None:
-        """How much memory the kernel may use, where that is known."""
-        known: int | None = getattr(self._provisioner(), "memory_limit_bytes", None)
+        """Memory that the kernel may use; None means unknown."""
+        provisioner = self._provisioner()
+        known = provisioner.memory_limit_bytes if provisioner is not None else None
         return known or (self.memory.limit_bytes if self.memory else None) or self._limit
 
     async def stats(self) -> Stats:
-        """What the provisioner says; without figures where it can say nothing.
+        """Return the provisioner's statistics; figures that it cannot measure are None.
 
         Raises:
-            EngineFailed: the container engine does not say.
+            EngineFailed: the container engine does not answer.
         """
-        asked: Callable[[], Any] | None = getattr(self._provisioner(), "stats", None)
-        found: Stats = await asked() if asked is not None else Stats("local", "idle", 0)
+        provisioner = self._provisioner()
+        stats = await provisioner.stats() if provisioner is not None else Stats("local", "idle", 0)
         now = time.monotonic()
-        percent = self._percent(now, found.cpu_seconds)
-        limit = found.memory_limit_bytes or self.limit_bytes
-        return replace(found, uptime_seconds=now - self._served, cpu_percent=percent, memory_limit_bytes=limit)
+        percent = self._percent(now, stats.cpu_seconds)
+        limit = stats.memory_limit_bytes or self.limit_bytes
+        return replace(stats, uptime_seconds=now - self._ready_at, cpu_percent=percent, memory_limit_bytes=limit)
 
     def _percent(self, now: float, seconds: float | None) -> float | None:
         if seconds is None:
             return None
-        since, before = self._asked
-        self._asked = now, seconds
+        since, before = self._measured
+        self._measured = now, seconds
         return 100 * max(0.0, seconds - before) / max(now - since, 1e-3)
 
-    async def limit(self, memory_bytes: int | None, cpus: float | None) -> bool:
-        """Change the limits of the living kernel, None being no change; whether its provisioner can do that.
-
-        Raises:
-            LimitRefused: it cannot be; nothing changed.
-            EngineAway: nobody can know.
-        """
-        limit: Callable[..., Any] | None = getattr(self._provisioner(), "limit", None)
-        if limit is None:
-            return False
-        await limit(memory_bytes, cpus)
-        return True
+    async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
+        """Change the limits of the living kernel, where None keeps one: see ``KernelexecProvisioner.change_limits``."""
+        if (provisioner := self._provisioner()) is not None:
+            await provisioner.change_limits(memory_bytes, cpus)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.provisioning.backend import Place, place_of, unavailable
 from kernelexec.provisioning.host.backend import LocalPlace
@@ -12,6 +11,7 @@ from kernelexec.provisioning.host.fork_servers import Forks
 from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
 from kernelexec.provisioning.launch.environment import scrubbed
 from kernelexec.provisioning.launch.kernelspec import create_provisioner
+from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
 from kernelexec.provisioning.runtime.handover import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import new_root, stored_identity
@@ -23,8 +23,8 @@ __all__ = [
     "Handover",
     "Installed",
     "InstalledSpec",
-    "KernelProvisionerBase",
     "KernelSpec",
+    "KernelexecProvisioner",
     "LocalPlace",
     "Mark",
     "Place",

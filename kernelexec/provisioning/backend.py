@@ -1,4 +1,4 @@
-"""Where a session's kernels run: what their kernelspec, their environment and their directory are there."""
+"""The interface of the backends that run a session's kernels, and the choice of one by the configuration."""
 
 from __future__ import annotations
 
@@ -25,83 +25,83 @@ from kernelexec.workspace.contexts import contexts
 
 
 class Place(Protocol):
-    """What makes one way to have kernels different from another, besides the provisioner that its kernelspec names."""
+    """The differences between the ways to run kernels, besides the provisioner that the kernelspec names."""
 
     @property
     def isolation(self) -> str:
-        """What results say of it."""
+        """The isolation that results report."""
         ...
 
     @property
     def cwd(self) -> str:
-        """The workspace as kernels see it."""
+        """The path of the workspace in kernels."""
         ...
 
     @property
     def secrets(self) -> SecretStore | None:
-        """What new kernels are told besides, and nobody is shown; None where there is nothing."""
+        """Secrets that new kernels get as environment variables; None without secrets."""
         ...
 
     @property
     def python(self) -> str:
-        """Where the interpreter of new kernels is, for a message."""
+        """The interpreter of new kernels, for a message."""
         ...
 
     @property
     def patience(self) -> float:
-        """How long a kernel whose owner was killed waits for a new one, in seconds; 0 where it ends with its owner."""
+        """Seconds for which a kernel waits for a new owner when its owner was killed; 0 if it ends with its owner."""
         ...
 
     @property
     def user(self) -> tuple[int, int] | None:
-        """The user and group that kernels run as, where that may be another than the caller."""
+        """The user and group of kernels; None if these are the caller's."""
         ...
 
     def inside(self, path: str) -> str:
-        """Where kernels see a path of the workspace; any other stays as it is."""
+        """Return the path in kernels of a path in the workspace; other paths stay as they are."""
         ...
 
     def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """Which path a path of the workspace as kernels see it is here; any other stays as it is."""
+        """Return the path on this machine of a path in kernels; other paths stay as they are."""
         ...
 
     @property
     def memory_bytes(self) -> int | None:
-        """How much memory a new kernel gets; None where there is no limit."""
+        """Memory limit of a new kernel in bytes; None means no limit."""
         ...
 
     @property
     def cpus(self) -> float | None:
-        """How many processors' time a new kernel gets; None where there is no limit."""
+        """Processor limit of a new kernel; None means no limit."""
         ...
 
     def limited(self, config: Config) -> Place | None:
-        """The same place with the limits of another configuration; None where kernels cannot be limited one by one."""
+        """Return the same backend with the limits of another configuration; None if single kernels have no limits."""
         ...
 
     @property
     def specs_where(self) -> str:
-        """Where the kernelspecs of other kernels are, for a message."""
+        """The place of the kernelspecs of other kernels, for a message."""
         ...
 
     async def installed(self) -> Installed:
-        """The kernelspecs of other kernels.
+        """Return the kernelspecs of other kernels.
 
         Raises:
-            KernelStartFailed: nobody says what there is.
+            KernelStartFailed: they cannot be listed.
         """
         ...
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
-        """How a kernel is reached, of which ``prepare`` found that it can be.
+        """Return the transport of a kernel's channels; ``prepare`` has probed it.
 
         Raises:
-            KernelStartFailed: it cannot.
+            KernelStartFailed: there is none.
         """
         ...
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
-        """Have what the next kernel needs, before its start or after a failure of the one before.
+        """Prepare the start of the next kernel, or another try after a ``failure``.
 
         Raises:
             KernelStartFailed: no kernel can start.
@@ -109,45 +109,45 @@ class Place(Protocol):
         ...
 
     def passes(self, failure: str) -> bool:
-        """Whether what a start failed by may be over at once: nothing of the kernel's ran then."""
+        """Return whether a failed start may succeed at once if it is repeated: the kernel had not begun to run."""
         ...
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """What the first result of a kernel says of it, and of the way in which it is reached."""
+        """Return notes for the first result of a kernel on its process and its transport."""
         ...
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
-        """The kernelspec of a new kernel with that private directory."""
+        """Return the kernelspec of a new kernel with that private directory."""
         ...
 
     def environment(self) -> dict[str, str]:
-        """The environment of a new kernel."""
+        """Return the environment of a new kernel."""
         ...
 
     def first(self) -> First:
-        """How its first process begins."""
+        """Return the environment and the directory of the first process."""
         ...
 
     @property
     def network(self) -> Network:
-        """Which network kernels have."""
+        """The network of kernels."""
         ...
 
     async def run(self, errand: Errand, session: Path) -> Done:
-        """Do an errand for a session, by its private directory.
+        """Run an errand for the session with that private directory.
 
         Raises:
-            OSError, EngineFailed, KernelStartFailed: it could not be begun, or nobody says what became of it.
+            OSError, EngineFailed, KernelStartFailed: it could not be started, or its end is unknown.
         """
         ...
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
-        """What a new kernel with that private directory is to confine itself to; None where others see to that."""
+        """Return the rules by which a new kernel with that private directory confines itself; None if it does not."""
         ...
 
 
 def unavailable(config: Config) -> str | None:
-    """Why kernels cannot run where the configuration says, in a sentence; None where they can. It takes two seconds at most."""
+    """Return why the configured isolation is not available, in a sentence; None if it is. It takes two seconds at most."""
     if config.isolation == "bubblewrap":
         return missing(config)
     if config.isolation != "container":
@@ -169,10 +169,10 @@ def place_of(
     forks: Forks | None = None,
     secrets: SecretStore | None = None,
 ) -> Place:
-    """Where the kernels of a session run, as the configuration says; ``own`` says that the workspace was made for it.
+    """Return the backend of a session's kernels by the configuration; ``own`` means that the workspace was created for it.
 
     Raises:
-        InvalidConfig, InvalidWorkDir: they could not start there, or not write.
+        InvalidConfig, InvalidWorkDir: kernels could not start or not write there.
     """
     if config.isolation == "container":
         place = ContainerPlace(config, session, workspace, root, secrets)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.docker.client import Engine
-from kernelexec.kernel.kernel import Kernel
+from kernelexec.kernel.startup import KernelStarter
 from tests.support.engine import IMAGE
 
 _CELLS = 200
@@ -62,8 +62,8 @@ def noted(found: dict[str, float]) -> Iterator[None]:
     with (
         patch.object(Engine, "create", blocking("create", Engine.create)),
         patch.object(Engine, "start", blocking("start", Engine.start)),
-        patch.object(Kernel, "_await_ready", awaited("ready", Kernel._await_ready)),
-        patch.object(Kernel, "_connect", awaited("connect", Kernel._connect)),
+        patch.object(KernelStarter, "_await_ready", awaited("ready", KernelStarter._await_ready)),
+        patch.object(KernelStarter, "_connect", awaited("connect", KernelStarter._connect)),
     ):
         yield
 

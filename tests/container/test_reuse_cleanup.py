@@ -17,8 +17,8 @@ from kernelexec.docker.client import Engine, Labelled
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory
-from kernelexec.provisioning.container import reuse
 from kernelexec.provisioning.container.create import make
+from kernelexec.provisioning.provisioners import container
 from tests.support.container_reuse import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 from tests.support.engine import IMAGE, needs_engine
 
@@ -136,7 +136,7 @@ def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
         time.sleep(1)  # in the thread that makes it
         return made
 
-    monkeypatch.setattr(reuse, "make", slow)
+    monkeypatch.setattr(container, "make", slow)
     asyncio.run(main())
     with Engine() as engine:
         assert engine.labelled(f"{WORKSPACE}={tmp_path}") == []
@@ -165,7 +165,7 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
         time.sleep(0.5)  # in the thread, of which nobody knows yet what it made
         return container
 
-    monkeypatch.setattr(reuse, "make", slow)
+    monkeypatch.setattr(container, "make", slow)
     asyncio.run(main())
     assert made.is_set()
 

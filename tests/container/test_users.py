@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidWorkDir, Session
-from kernelexec.kernel.one_shot import ask_kernel
+from kernelexec.kernel import request_once
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
@@ -97,7 +97,7 @@ except PermissionError:
 def test_who_visits_a_kernel_of_another_user_reaches_it(session: Session) -> None:
     session.execute("visible = 1")
     said = asyncio.run(
-        ask_kernel(runtime_of(session), "kernelexec_variables_request", {"names": None, "limit": 10}, patience=20)
+        request_once(runtime_of(session), "kernelexec_variables_request", {"names": None, "limit": 10}, patience=20)
     )
     assert "visible" in str(said)
 

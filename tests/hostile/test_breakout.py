@@ -19,7 +19,7 @@ import pytest
 from kernelexec import Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.errors import KernelNotAnswering
-from kernelexec.kernel.one_shot import ask_kernel
+from kernelexec.kernel import request_once
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
 from tests.hostile.test_hostile_cells import forget_peak, peak_bytes
@@ -222,7 +222,7 @@ def test_sockets_that_became_links_to_others_are_not_spoken_to(session: Session,
         code += f"    os.symlink('{short_path}/s', path)"
         assert session.execute(code).ok
         with pytest.raises(KernelNotAnswering, match="cannot be reached"):
-            asyncio.run(ask_kernel(runtime, "kernelexec_variables_request", {}, patience=5))
+            asyncio.run(request_once(runtime, "kernelexec_variables_request", {}, patience=5))
         assert session.execute("1 + 1").text == "2\n"  # the connection that there is goes on
         with pytest.raises(TimeoutError):
             victim.accept()
@@ -246,7 +246,7 @@ def test_what_is_put_in_place_of_the_kernels_own_files_harms_only_the_kernel(ses
     code += f"    if os.path.lexists(path):\n        os.unlink(path)\n    {put}"
     assert session.execute(code).ok
     with pytest.raises(KernelNotAnswering):
-        asyncio.run(ask_kernel(runtime, "kernelexec_variables_request", {}, patience=5))
+        asyncio.run(request_once(runtime, "kernelexec_variables_request", {}, patience=5))
     swallowing = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
     result = session.execute(swallowing, timeout=0.5)
     assert (result.interrupted, result.state) == ("timeout", "lost")
@@ -273,7 +273,7 @@ def test_a_kernel_without_descriptors_runs_the_next_cell(session: Session) -> No
     assert result.error is not None
     assert "Too many open files" in result.error.evalue
     with suppress(KernelNotAnswering):  # one visitor more than it can take may cost the kernel its life
-        asyncio.run(ask_kernel(runtime_of(session), "kernelexec_variables_request", {}, patience=2))
+        asyncio.run(request_once(runtime_of(session), "kernelexec_variables_request", {}, patience=2))
     session.execute("for fd in globals().pop('held', []):\n    os.close(fd)", timeout=30)
 
 

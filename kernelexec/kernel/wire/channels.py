@@ -1,8 +1,8 @@
-"""One connection to one channel of a kernel: a unix socket that is what it should be, and ZMTP over it.
+"""One connection to one channel of a kernel: a checked unix socket, and ZMTP over it.
 
-The kernel's side is untrusted. A socket is opened by a pinned descriptor that may be no link, must be a socket of the
-expected owner, and must be served by the expected process, before a single byte is written to it: a kernel that puts a link
-to another daemon's socket in its place reaches nobody.
+The kernel's side is untrusted. A socket is opened by a pinned descriptor: it must be no link, must belong to the expected user
+and must be served by the expected process before a single byte is written to it. So a kernel gains nothing if it replaces the
+socket by a link to another daemon's.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from kernelexec.workspace.rmtree import NAMED
 
 
 def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callable[[int], bool] | None = None) -> socket.socket:
-    """A connected, non-blocking unix stream socket to exactly what ``path`` names now.
+    """Return a connected, non-blocking unix stream socket to the file that ``path`` names now.
 
-    Linux only in its full strength: elsewhere the path is checked and then connected to by name.
+    Only Linux can connect to the checked file itself; elsewhere the path is checked and then connected to by name.
 
     Raises:
-        KernelConnectionFailed: a link, no socket, another owner, or served by another process than ``pid``, or by one that
-            does not belong.
+        KernelConnectionFailed: the path is a link or no socket, has another owner, or is served by another process than
+            ``pid``, or by one that ``belongs`` rejects.
     """
     try:
         pin = os.open(path, NAMED | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as exc:
         raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
-    with ExitStack() as unless_done:
+    with ExitStack() as closing:
         try:
             _check_file(pin, path, uid)
-            sock = unless_done.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            sock = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
             sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
             _check_peer(sock, path, uid, belongs or (lambda peer: pid in (None, peer)))
@@ -45,13 +45,13 @@ def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callab
             raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
         finally:
             os.close(pin)
-        unless_done.pop_all()
+        closing.pop_all()
     return sock
 
 
 def _check_file(pin: int, path: Path, uid: int) -> None:
-    found = os.fstat(pin)
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != uid:
+    status = os.fstat(pin)
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
         raise KernelConnectionFailed(f"{path.name} is not a socket of uid {uid}: the kernel may have replaced it.")
 
 
@@ -65,9 +65,9 @@ def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[in
 
 
 class Channel(asyncio.Protocol):
-    """ZMTP over one connection; messages go to ``deliver`` as they come, the end of the connection to ``lost``.
+    """ZMTP over one connection; ``deliver`` gets the messages as they come, ``lost`` the end of the connection.
 
-    With the public key of the kernel's side all of it is encrypted, and nobody else at the other end can read or say a thing.
+    With the public key of the kernel's side everything is encrypted, and only the holder of its secret key can read or write.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Channel(asyncio.Protocol):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
         self.heard_at = 0.0
-        """When the last of what came was read, by the loop's clock, whatever it was."""
+        """The time of the newest data by the loop's clock."""
         self._decoder: zmtp.Decoder
         if server_key is None:
             self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
@@ -100,26 +100,26 @@ class Channel(asyncio.Protocol):
 
     @property
     def greeted(self) -> bool:
-        """Whether the peer has greeted as it should: a relay before a kernel that does not serve yet cannot."""
+        """Whether the peer has sent a valid greeting, which a relay to a kernel that does not serve yet cannot."""
         return self._decoder.greeted
 
     async def connect(self, sock: socket.socket) -> None:
-        """Take over a connected socket and shake hands.
+        """Take over a connected socket and complete the handshake.
 
         Raises:
-            KernelConnectionFailed: the peer is not a ZMTP 3 peer, or has not the secret to the server's key.
+            KernelConnectionFailed: the peer does not speak ZMTP 3, or lacks the secret of the server's key.
         """
         await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
         await self.ready
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
+        """Send the greeting."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(self._hello)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what is complete; hang up on what is not ZMTP."""
+        """Deliver complete messages; abort the connection on data that is not ZMTP."""
         try:
             for event in self._decoder.feed(data):
                 if isinstance(event, zmtp.Multipart):
@@ -135,7 +135,7 @@ class Channel(asyncio.Protocol):
         self.heard_at = asyncio.get_running_loop().time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say so, once."""
+        """Report the end of the connection."""
         reason = str(exc) if exc else self._reason
         if not self.ready.done():
             self.ready.set_exception(KernelConnectionFailed(f"no handshake: {reason}"))
@@ -145,7 +145,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the connection has been made and takes nothing any more, though its loss may not have been told yet."""
+        """Whether an established connection takes no more messages, even if its loss has not been reported yet."""
         return self.closed.is_set() or (self._transport is not None and self._transport.is_closing())
 
     def send(self, frames: list[bytes]) -> None:

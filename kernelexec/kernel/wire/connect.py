@@ -1,6 +1,6 @@
-"""How a kernel's channels are reached: unix sockets or loopback ports, which are served by its own processes only.
+"""Opens the sockets of a kernel's channels and checks that the kernel's own processes serve them.
 
-Of an encrypted kernel the key is the proof, not the process: what listens may be a relay to wherever it runs.
+The proof of an encrypted kernel is its key instead: its port may be served by a relay to the place where it runs.
 """
 
 from __future__ import annotations
@@ -17,39 +17,47 @@ from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.channels import Channel, open_pinned
 from kernelexec.provisioning import Connection
 from kernelexec.provisioning.runtime.ports import strangers
-from kernelexec.provisioning.runtime.processes import descends
 
 _SOONEST, _LATEST = 0.005, 0.1
 #: How long a relay may hold a connection to a kernel that does not serve yet, before another one is tried.
 _HANDSHAKE_SECONDS = 5.0
 
 
-class Dialing:
-    """Opens the channels of a kernel's process ``pid``: at once where it said that it serves, else as soon as it does."""
+def _accept_all(_peer: int) -> bool:
+    return True
+
+
+class Connector:
+    """Opens the channels of a kernel: at once where it ``is_serving``, else again and again until it serves.
+
+    ``accepts`` decides by process id which peer of a unix socket is the kernel; the peer of an unencrypted port must descend
+    from ``pid``.
+    """
 
     def __init__(
-        self, connection: Connection, pid: int | None, *, said: bool, serves: Callable[[int], bool] | None = None
+        self, connection: Connection, pid: int | None, *, is_serving: bool, accepts: Callable[[int], bool] = _accept_all
     ) -> None:
         self.failure: KernelConnectionFailed | None = None
+        """The reason why the last try failed."""
         self._connection = connection
         self._pid = pid
-        self._said = said
-        self._serves = serves or (lambda peer: pid in (None, peer) if said else descends(peer, pid or 0))
+        self._is_serving = is_serving
+        self._accepts = accepts
 
-    async def __call__(self, channel: str) -> socket.socket:
-        """A connected socket. Of a kernel that says nothing the channel is tried until it is there; the caller bounds it.
+    async def open_socket(self, channel: str) -> socket.socket:
+        """Return a connected socket. Until the kernel serves, the connection is tried again; the caller bounds the wait.
 
         Raises:
-            KernelConnectionFailed: it is not what it should be, or not there though the kernel said that it serves.
+            KernelConnectionFailed: the peer is not the kernel, or the socket is missing though the kernel is serving.
         """
-        if self._said and self._connection.address is None:
-            return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._serves)
+        if self._is_serving and self._connection.address is None:
+            return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._accepts)
         pause = _SOONEST
         while True:
             try:
                 sock = await self._open(channel)
             except KernelConnectionFailed as exc:
-                if self._said or not isinstance(exc.__cause__, OSError):
+                if self._is_serving or not isinstance(exc.__cause__, OSError):
                     raise
                 self.failure = exc
             else:
@@ -59,17 +67,17 @@ class Dialing:
             pause = min(_LATEST, pause * 2)
 
     async def connect(self, channel: str, make: Callable[..., Channel]) -> Channel:
-        """A channel that ``make`` makes, its handshake done. Of an encrypted kernel that says nothing it is tried again.
+        """Return a channel from ``make`` after its handshake, which is tried again until an encrypted kernel serves.
 
         Raises:
             KernelConnectionFailed: the peer is not the kernel.
         """
-        patient = self._connection.server_key is not None and not self._said
+        patient = self._connection.server_key is not None and not self._is_serving
         pause = _SOONEST
         while True:
             opened = make(server_key=self._connection.server_key)
             try:
-                await self._shake_hands(opened, await self(channel), _HANDSHAKE_SECONDS if patient else None)
+                await self._shake_hands(opened, await self.open_socket(channel), _HANDSHAKE_SECONDS if patient else None)
             except KernelConnectionFailed as exc:
                 if opened.greeted or not patient:
                     raise
@@ -96,7 +104,7 @@ class Dialing:
     async def _open(self, channel: str) -> socket.socket:
         if self._connection.address is not None:
             return await self._open_port(self._connection.address, self._connection.port(channel))
-        return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._serves)
+        return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._accepts)
 
     async def _open_port(self, address: str, port: int) -> socket.socket:
         with ExitStack() as unless_done:

@@ -1,8 +1,8 @@
-"""ZMTP 3.0 with the CURVE mechanism, as the connecting side: only the holder of the server's secret key can read a byte.
+"""The connecting side of ZMTP 3.0 with the CURVE mechanism: only the holder of the server's secret key can read a byte.
 
 Sources: https://rfc.zeromq.org/spec/25/ and https://rfc.zeromq.org/spec/26/. The server's public key is known beforehand, so
-that nobody in between can take the server's place; the keys of both sides in use live as long as the connection. What ``zmtp``
-promises holds: a frame over the limit is skipped as it arrives, and its message keeps the other frames.
+that no relay can pose as the server; the session keys of both sides live as long as the connection. The bounds of ``zmtp``
+hold here too: a frame over the limit is skipped as it arrives, and its message keeps the other frames.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from nacl.exceptions import CryptoError
 
 from kernelexec.kernel.wire import zmtp
 
-_MORE, _COMMAND = 1, 2  # of what is in a box
+_MORE, _COMMAND = 1, 2  # flags within a box
 _COUNT = struct.Struct(">Q")
 _KEY_BYTES, _LONG_NONCE_BYTES, _MAC_BYTES = 32, 16, 16
 _MESSAGE = b"\x07MESSAGE"
 _WELCOME, _READY, _ERROR = b"\x07WELCOME", b"\x05READY", b"\x05ERROR"
 _FLAGS_AT = len(_MESSAGE) + _COUNT.size + _MAC_BYTES
-#: What a box adds to a frame: the command's name, its number, the proof, and the flags.
+#: Bytes that a box adds to a frame: the name and number of the command, the authenticator, and the flags.
 OVERHEAD_BYTES = _FLAGS_AT + 1
 
 
 class Decoder(zmtp.Decoder):
-    """What the peer sent, as events, and what it is told: a connection's both directions, which count their boxes."""
+    """Both directions of one connection, each with a counter of its boxes: turns bytes into events and messages into bytes."""
 
     mechanism = b"CURVE"
     _plain = False
@@ -48,14 +48,14 @@ class Decoder(zmtp.Decoder):
         self._skipped_flags = 0
 
     def message(self, frames: Iterable[bytes]) -> bytes:
-        """A multipart message as bytes for the wire."""
+        """Return a multipart message as bytes for the wire."""
         parts = list(frames)
         last = len(parts) - 1
         flagged = (bytes((_MORE if i < last else 0,)) + part for i, part in enumerate(parts))
         return b"".join(zmtp.frame(_MESSAGE + self._seal(b"CurveZMQMESSAGEC", body, self._box), 0) for body in flagged)
 
     def _answer_greeting(self) -> Iterator[zmtp.Answer]:
-        """The proof that we know whom we want to talk to."""
+        """Return the HELLO command, which proves that we know the server's key."""
         box = self._seal(b"CurveZMQHELLO---", bytes(64), self._server_box)
         yield zmtp.Answer(zmtp.command(b"\x05HELLO\x01\x00" + bytes(72) + self._public + box))
 
@@ -63,7 +63,7 @@ class Decoder(zmtp.Decoder):
         return super()._too_large(size - OVERHEAD_BYTES)
 
     def _body(self, size: int, start: int) -> tuple[int, bytes | None]:
-        """As without boxes; of a frame that is skipped, the flags are read, which tell whether its message goes on."""
+        """Decode as without boxes; the flags of a skipped frame are read, since they tell whether its message continues."""
         if self._ready and size < OVERHEAD_BYTES:
             message = f"a frame of {size} bytes holds no box"
             raise zmtp.ProtocolError(message)
@@ -100,7 +100,7 @@ class Decoder(zmtp.Decoder):
         raise zmtp.ProtocolError(message)
 
     def _initiate(self, welcome: bytes) -> bytes:
-        """The command that answers a welcome. Our lasting key is as new as the other: the kernel knows us by its own key."""
+        """Return the command that answers a WELCOME. Our long-term key is new, too: the kernel knows us by its own."""
         nonce, box = b"WELCOME-" + welcome[:_LONG_NONCE_BYTES], welcome[_LONG_NONCE_BYTES:]
         opened = _opened(box, nonce, self._server_box)
         theirs, cookie = opened[:_KEY_BYTES], opened[_KEY_BYTES:]
@@ -123,7 +123,7 @@ class Decoder(zmtp.Decoder):
         return self._open(b"CurveZMQMESSAGES", body[len(_MESSAGE) :])
 
     def _open(self, name: bytes, sealed: bytes) -> bytes:
-        """What is in a box, which must be newer than the ones before."""
+        """Return the content of a box, which must be newer than those before."""
         count = sealed[: _COUNT.size]
         opened = _opened(sealed[_COUNT.size :], name + count, self._box)
         (number,) = _COUNT.unpack(count)
@@ -134,7 +134,7 @@ class Decoder(zmtp.Decoder):
         return opened
 
     def _peek(self, head: bytes) -> int:
-        """The flags of a box that is not opened: its cipher is a stream, which the box of one zero byte begins with too."""
+        """Return the flags of a box without opening it: the box of one zero byte begins with the same key stream."""
         count = head[len(_MESSAGE) : len(_MESSAGE) + _COUNT.size]
         stream = crypto_box_easy_afternm(b"\x00", b"CurveZMQMESSAGES" + count, self._box)
         return head[_FLAGS_AT] ^ stream[_MAC_BYTES]
@@ -152,5 +152,5 @@ def _opened(box: bytes, nonce: bytes, key: bytes) -> bytes:
     try:
         return crypto_box_open_easy_afternm(box, nonce, key)
     except (CryptoError, ValueError) as exc:
-        message = "a box of the peer does not open: it has another key, or somebody changed it on the way"
+        message = "a box of the peer does not open: it has another key, or was changed on the way"
         raise zmtp.ProtocolError(message) from exc

@@ -22,7 +22,7 @@ from kernelexec.text import json_encoder
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4
 _ENVELOPE_BYTES = 64 * 1024
-#: What nobody here reads the content of: it repeats what was sent.
+#: The message type whose content is never read: it repeats the request.
 _ECHO = "execute_input"
 _encode = json_encoder(separators=(",", ":"))
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # without looks for white space around it
@@ -42,10 +42,10 @@ class Message:
     dropped_bytes: int = 0
 
 
-def cell(code: str, *, counted: bool, asks: bool) -> dict[str, Any]:
-    """The content of an `execute_request`. What is not ``counted`` takes no execution count, and the history has it not.
+def execute_content(code: str, *, counted: bool, asks: bool) -> dict[str, Any]:
+    """Return the content of an `execute_request`; a cell that is not ``counted`` takes no execution count and no history.
 
-    Where it ``asks``, `input()` is no error.
+    `input()` is an error unless the cell ``asks``.
     """
     return {
         "code": code,
@@ -58,26 +58,26 @@ def cell(code: str, *, counted: bool, asks: bool) -> dict[str, Any]:
 
 
 class Malformed(Exception):
-    """What came is no message of this kernel: not JSON objects, not signed with the key, or cut short."""
+    """A message is not this kernel's: it is not made of JSON objects, not signed with the key, or cut short."""
 
 
-class Wire:
-    """Packs and unpacks the messages of one connection to one kernel, under a session id of its own."""
+class MessageSession:
+    """Packs, signs, verifies and unpacks the messages of one connection, under a session id of its own."""
 
     def __init__(self, key: bytes) -> None:
-        self.session = uuid.uuid4().hex
+        self.session_id = uuid.uuid4().hex
         self._hmac = hmac.new(key, digestmod=hashlib.sha256)
         self._count = 0
         self._parent = (b"{}", "")
 
     def pack(self, msg_type: str, content: dict[str, Any], *, msg_id: str | None = None) -> tuple[str, list[bytes]]:
-        """A request's msg_id and its frames."""
+        """Return the msg_id of a request and its frames."""
         self._count += 1
-        msg_id = msg_id or f"{self.session}_{self._count}"
+        msg_id = msg_id or f"{self.session_id}_{self._count}"
         header = {
             "msg_id": msg_id,
             "msg_type": msg_type,
-            "session": self.session,
+            "session": self.session_id,
             "username": protocol.OWNER_USERNAME,
             "date": datetime.now(UTC).isoformat(),
             "version": _VERSION,
@@ -86,17 +86,17 @@ class Wire:
         return msg_id, [protocol.DELIMITER, self._sign(parts), *parts]
 
     def read(self, multipart: Multipart) -> Message | None:
-        """The message in the frames; None where it is to be dropped."""
+        """Return the message in the frames; None if it must be dropped."""
         try:
             return self.unpack(multipart)
         except Malformed:
             return None
 
     def unpack(self, multipart: Multipart) -> Message:
-        """The message in the frames.
+        """Return the message in the frames.
 
         Raises:
-            Malformed: see there; the message is to be dropped.
+            Malformed: the message must be dropped.
         """
         frames = multipart.frames
         try:
@@ -124,7 +124,7 @@ class Wire:
         )
 
     def _parent_id(self, part: bytes | None) -> str:
-        """Whose message it is; for all messages of a cell the same bytes say so."""
+        """Return the msg_id of the parent header, which is parsed once for all messages of a cell."""
         known, parent_id = self._parent
         if part != known or part is None:
             parent_id = _text(_load(part, _ENVELOPE_BYTES), "msg_id")

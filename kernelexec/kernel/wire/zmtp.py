@@ -1,8 +1,8 @@
-"""ZMTP 3.0, the wire protocol of ZeroMQ, as the connecting side with the NULL mechanism: bytes in, messages out, no socket.
+"""The connecting side of ZMTP 3.0, the wire protocol of ZeroMQ, with the NULL mechanism: bytes in, messages out, no socket.
 
-Source: https://rfc.zeromq.org/spec/23/. Written out here because the peer is untrusted: a frame over the limit is skipped as
-it arrives instead of being allocated, a message keeps its other frames, and no message is sent before the peer has proven to
-speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to whatever answers).
+Source: https://rfc.zeromq.org/spec/23/. It is implemented here because the peer is untrusted: a frame over the limit is
+skipped as it arrives instead of being allocated, a message keeps its other frames, and no message is sent before the peer has
+proven to speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to any peer).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FRAMES_MAX = 64
 
 
 def greeting(mechanism: bytes) -> bytes:
-    """The first bytes of a connection, with the name of the security mechanism."""
+    """Return the first bytes of a connection, with the name of the security mechanism."""
     return b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + mechanism.ljust(20, b"\x00") + b"\x00" * 32
 
 
@@ -28,7 +28,7 @@ GREETING = greeting(b"NULL")
 
 
 class ProtocolError(Exception):
-    """The peer does not speak ZMTP 3 with the mechanism that it should have, or breaks it."""
+    """The peer does not speak ZMTP 3 with the expected mechanism, or violates the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,42 +38,42 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the handshake goes on with: to be written as it is."""
+    """The next bytes of the handshake, which must be written to the peer."""
 
     content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Multipart:
-    """One message. A frame over the limit is None, and ``dropped_bytes`` says how much was skipped."""
+    """One message. A frame over the limit is None, and ``dropped_bytes`` is the size of the skipped part."""
 
     frames: tuple[bytes | None, ...]
     dropped_bytes: int = 0
 
 
 def ready_command(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """The READY command that follows the greeting."""
+    """Return the READY command that follows the greeting."""
     return command(b"\x05READY" + properties(socket_type, identity))
 
 
 def properties(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """What a socket says of itself in the handshake."""
+    """Return the metadata of a socket for the handshake."""
     return _property(b"Socket-Type", socket_type) + (_property(b"Identity", identity) if identity else b"")
 
 
 def command(body: bytes) -> bytes:
-    """A command as bytes for the wire."""
+    """Return a command as bytes for the wire."""
     return frame(body, _COMMAND)
 
 
 def message(frames: Iterable[bytes]) -> bytes:
-    """A multipart message as bytes for the wire."""
+    """Return a multipart message as bytes for the wire."""
     *others, last = frames
     return b"".join([*[frame(part, _MORE) for part in others], frame(last, 0)])
 
 
 def frame(body: bytes, flags: int) -> bytes:
-    """One frame as bytes for the wire."""
+    """Return one frame as bytes for the wire."""
     if len(body) > _SHORT_MAX:
         return bytes((flags | _LONG,)) + _LONG_SIZE.pack(len(body)) + body
     return bytes((flags, len(body))) + body
@@ -84,7 +84,7 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 class Decoder:
-    """What the peer sent, as events; holds at most one message within the limit."""
+    """Turns the peer's bytes into events; it holds at most one message within the limit."""
 
     mechanism = b"NULL"
     _plain = True
@@ -100,10 +100,10 @@ class Decoder:
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> Iterator[Ready | Answer | Multipart]:
-        """Take bytes as they came and yield what they complete.
+        """Take bytes as they came and yield the events that they complete.
 
         Raises:
-            ProtocolError: this peer is not what it should be; hang up.
+            ProtocolError: the peer violates the protocol; the connection must be closed.
         """
         if self._takes_whole and not self._buffer:  # as nearly always: nothing is copied but the frames
             chunk = yield from self._directly(chunk)
@@ -115,9 +115,9 @@ class Decoder:
         position = 0
         try:
             while position < len(self._buffer):
-                position, found = self._take_whole(self._buffer, position) if self._takes_whole else (position, None)
-                if found is not None:
-                    yield found
+                position, multipart = self._take_whole(self._buffer, position) if self._takes_whole else (position, None)
+                if multipart is not None:
+                    yield multipart
                     continue
                 flags, size, start = self._header(position)
                 if start < 0:
@@ -136,11 +136,11 @@ class Decoder:
             del self._buffer[:position]
 
     def _directly(self, chunk: bytes) -> Generator[Multipart, None, bytes]:
-        """The messages with which a chunk begins; what is left of it."""
-        position, found = self._take_whole(chunk, 0)
-        while found is not None:
-            yield found
-            position, found = self._take_whole(chunk, position)
+        """Return the messages at the beginning of a chunk, and the rest of it."""
+        position, multipart = self._take_whole(chunk, 0)
+        while multipart is not None:
+            yield multipart
+            position, multipart = self._take_whole(chunk, position)
         return chunk[position:]
 
     @property
@@ -148,7 +148,7 @@ class Decoder:
         return self._ready and self._plain and not self._skip
 
     def _take_whole(self, buffer: bytes | bytearray, position: int) -> tuple[int, Multipart | None]:
-        """Frames of messages that are all there and within the limit, as most are, up to the end of a message."""
+        """Return the frames of complete messages within the limit, as most are, up to the end of a message."""
         frames, room, end = self._frames, self._limit - self._size, len(buffer)
         while position + 9 <= end and len(frames) < _FRAMES_MAX:
             flags = buffer[position]
@@ -187,11 +187,11 @@ class Decoder:
         return True
 
     def _answer_greeting(self) -> Iterator[Answer]:
-        """What is to be said first to a peer that greeted as it should; nothing here, all is said by then."""
+        """Yield the answer to a valid greeting; the NULL mechanism has none."""
         return iter(())
 
     def _header(self, position: int) -> tuple[int, int, int]:
-        """Flags, size and start of the body; start -1: not there yet; flags -1: bytes were skipped up to start."""
+        """Return flags, size and start of the body; start -1 means incomplete, flags -1 that bytes were skipped up to start."""
         buffer = self._buffer
         available = len(buffer) - position
         if self._skip:
@@ -212,7 +212,7 @@ class Decoder:
         return flags, size, position + 9
 
     def _body(self, size: int, start: int) -> tuple[int, bytes | None]:
-        """End and content of the frame; end -1: not all there yet; content None: over the limit, to be skipped."""
+        """Return end and content of the frame; end -1 means incomplete, content None that the frame is over the limit."""
         if self._too_large(size):
             here = min(size, len(self._buffer) - start)
             self._skip = size - here
@@ -242,6 +242,6 @@ class Decoder:
         return None if flags & _MORE else self._whole()
 
     def _whole(self) -> Multipart:
-        found = Multipart(tuple(self._frames), self._dropped)
+        multipart = Multipart(tuple(self._frames), self._dropped)
         self._frames, self._size, self._dropped = [], 0, 0
-        return found
+        return multipart

@@ -1,4 +1,4 @@
-"""Containers as the place of a session's kernels: what their kernelspec, their environment and their directory are there."""
+"""The backend that runs a session's kernels in containers: their kernelspec, environment, mounts and transport."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NO_CREDENTIALS = "The credentials {} are not given to the container: there is n
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlace:
-    """Containers, one for each kernel process, which see the session's workspace and what is mounted besides."""
+    """Containers with the session's workspace and other mounts, one for each kernel."""
 
     config: Config
     session: str
@@ -51,72 +51,72 @@ class ContainerPlace:
 
     @property
     def isolation(self) -> str:
-        """What results say."""
+        """The isolation that results report."""
         return "container"
 
     @property
     def cwd(self) -> str:
-        """The workspace as kernels see it."""
+        """The path of the workspace in containers."""
         return str(self.workspace) if self.config.container.layout == "host" else WORKSPACE_INSIDE
 
     @property
     def user(self) -> tuple[int, int]:
-        """The caller's own, or what is chosen."""
+        """The caller's user and group, or the chosen ones."""
         return self.config.container.ids
 
     def inside(self, path: str) -> str:
-        """Where kernels see a path of the workspace, or of a context path."""
+        """Return the path in containers of a path of the workspace, or of a context path."""
         return next(
             (str(there / Path(path).relative_to(here)) for here, there in self._seen if Path(path).is_relative_to(here)), path
         )
 
     def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """Which path a path of the workspace, or of a context path, as kernels see it is here."""
+        """Return the path on this machine of a path in containers."""
         pairs = self._seen if isinstance(path, str | os.PathLike) else []
         return next((here / Path(path).relative_to(there) for here, there in pairs if Path(path).is_relative_to(there)), path)
 
     @property
     def _seen(self) -> list[tuple[Path, Path]]:
-        """Where the workspace and the context paths are here, and where kernels see them, the deeper ones here first."""
-        found = [(self.workspace, Path(self.cwd))]
+        """The workspace and the context paths on this machine and in containers, the deeper paths first."""
+        pairs = [(self.workspace, Path(self.cwd))]
         if self.config.container.layout == "classic":
-            found += [(context.path, Path(CONTEXT_INSIDE, context.name)) for context in contexts(self.config)]
-        return sorted(found, key=lambda pair: len(pair[0].parts), reverse=True)
+            pairs += [(context.path, Path(CONTEXT_INSIDE, context.name)) for context in contexts(self.config)]
+        return sorted(pairs, key=lambda pair: len(pair[0].parts), reverse=True)
 
     @property
     def patience(self) -> float:
-        """For an executor of the same workspace, if one is to take them over."""
+        """Seconds in which a new executor of the same workspace may take over kernels, if their adoption is on."""
         options = self.config.container
         return options.orphan_seconds if options.adopt and options.mode == "persistent" else 0.0
 
     @property
     def python(self) -> str:
-        """The image's interpreter, or a mounted one."""
+        """The image's interpreter, or a mounted one, for a message."""
         options = self.config.container
         python = STAND_IN if stand_in(options) else options.python
         return f"{python} in the image {options.image[0]}"
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of the container."""
+        """Memory limit of a container."""
         return self.config.container.memory_bytes
 
     @property
     def cpus(self) -> float | None:
-        """Of the container."""
+        """Processor limit of a container."""
         return self.config.container.cpus
 
     def limited(self, config: Config) -> ContainerPlace:
-        """The same with other limits."""
+        """Return the same backend with other limits."""
         return replace(self, config=config)
 
     @property
     def specs_where(self) -> str:
-        """In the image."""
+        """The place of kernelspecs, for a message."""
         return f"in the image {' or '.join(self.config.container.image)}"
 
     async def installed(self) -> Installed:
-        """The image's own, whatever is installed here. A container of it is asked, the first time in this process.
+        """Return the kernelspecs of the image; a container of it lists them, once in this process.
 
         Raises:
             KernelStartFailed: there is no image, or the engine does not answer.
@@ -130,10 +130,10 @@ class ContainerPlace:
             raise KernelStartFailed(str(exc)) from exc
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
-        """By unix sockets, which may be its guard's; where they do not cross, by ports that are published.
+        """Return unix sockets, which may be the guard's, or published ports where sockets do not reach containers.
 
         Raises:
-            KernelStartFailed: they do not cross, and the kernel is not ours.
+            KernelStartFailed: sockets do not reach containers, and the kernel has no launcher of ours.
         """
         if self._crosses:
             return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
@@ -148,7 +148,7 @@ class ContainerPlace:
 
     @property
     def _crosses(self) -> bool:
-        """Whether kernels are reached by unix sockets, as far as is known."""
+        """Whether unix sockets reach containers, as far as is known."""
         if self.config.container.transport != "auto":
             return self.config.container.transport == "ipc"
         from kernelexec.provisioning.container.socket_probe import known_to_cross  # noqa: PLC0415 - docker, as above
@@ -156,12 +156,12 @@ class ContainerPlace:
         return known_to_cross()
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
-        """Have a Python mounted where the image's own is not wanted, or where a start failed that it could not have served.
+        """Mount a Python where the image's own is not wanted, or has failed, and probe whether unix sockets reach containers.
 
-        And know whether unix sockets cross. Where a kernel was not heard, that is to be tried the next time.
+        After the start of a kernel that did not report, the probe is repeated before the next start.
 
         Raises:
-            KernelStartFailed: there is no Python, or no way to the kernel.
+            KernelStartFailed: there is no Python, or no transport to the kernel.
         """
         await find_stand_in(self.config.container, failure)
         if isinstance(failure, KernelNotHeard):
@@ -194,22 +194,22 @@ class ContainerPlace:
         await anyio.to_thread.run_sync(sockets_cross, self.config, self.root, *python)
 
     def passes(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
-        """Nothing of that kind is known."""
+        """Return False: no failure of a container's start is transient."""
         return False
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """Whose Python it is, where it is not the image's; that there is a network where there was to be none."""
+        """Return notes on a mounted Python, on a network that the transport needs, and on missing credentials."""
         if installed is not None:
             return ()
         networked = transport == "published" and self.config.container.network == "none"
-        given = credentials(self.config.container)
-        missing = [_NO_CREDENTIALS.format(name, path) for name, path, _ in given if not path.exists()]
+        wanted = credentials(self.config.container)
+        missing = [_NO_CREDENTIALS.format(name, path) for name, path, _ in wanted if not path.exists()]
         return (*notice(self.config.container), *([_NOT_NONE] if networked else []), *missing)
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
-        """Our launcher, or another kernel under our guard, mounted into a container of the chosen image.
+        """Return the kernelspec of our launcher, or of another kernel under our guard, in a container of the chosen image.
 
-        The private directory is there too, but for a kernel that is reached by ports.
+        The private directory is mounted too, unless the kernel is reached by ports.
         """
         options = self.config.container
         python = STAND_IN if stand_in(options) else options.python
@@ -243,25 +243,25 @@ class ContainerPlace:
         return spec
 
     def environment(self) -> dict[str, str]:
-        """Nothing of this process's but what is named; programs keep their caches where they can write."""
+        """Return the environment of kernels: see ``environment_inside``."""
         return environment_inside(self.config, self.cwd)
 
     def first(self) -> First:
-        """As all of it: nothing of this machine is loaded there."""
+        """Return the environment and the directory of the first process: it loads nothing of this machine."""
         return First(self.environment(), self.cwd)
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - of the protocol
-        """The container does that."""
+        """Return None: the container confines its kernel."""
         return None
 
     @property
     def network(self) -> Network:
-        """That of their containers."""
+        """The network of the containers."""
         chosen = self.config.container.network
         return False if chosen == "none" else chosen
 
     async def run(self, errand: Errand, session: Path) -> Done:  # noqa: ARG002 - of the protocol
-        """In a container of its own, which sees the workspace only where the errand fills something there."""
+        """Run an errand in a container of its own, with the workspace only if the errand writes there."""
         from kernelexec.provisioning.container.one_shot import run_in_container  # noqa: PLC0415 - docker, as above
 
         labels = labels_of(session=self.session, workspace=self.config.workspaces, root=self.root, runtime=errand.directory)
@@ -269,10 +269,10 @@ class ContainerPlace:
         return await run_in_container(errand, self.config, self.environment(), labels, binds, self.cwd)
 
     def check(self, *, own: bool) -> None:
-        """See to it that kernels could start here, and write; ``own`` says that the workspace was made for the session.
+        """Check that kernels can start and write in the workspace, which was created for the session if ``own``.
 
         Raises:
-            InvalidConfig: a mount cannot be had, or is not given to containers.
+            InvalidConfig: a mount is missing, or is refused to containers.
             InvalidWorkDir: kernels could not write in the workspace.
         """
         self._mounts()
@@ -280,9 +280,9 @@ class ContainerPlace:
 
     def _ours(self, runtime: RuntimeDirectory) -> list[Bind]:
         mounted = stand_in(self.config.container)
-        found = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
+        python = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
         private = [] if runtime.leased else [(str(runtime.path), str(runtime.path), False)]
-        return [*found, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
+        return [*python, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
 
     def _binds(self) -> list[Bind]:
         try:

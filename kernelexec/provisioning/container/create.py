@@ -1,4 +1,4 @@
-"""Making containers and removing them: the image that is there, the name that is free, what was left behind."""
+"""Creates and removes containers: chooses the image, frees the name, and removes leftovers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kernelexec.docker.labels import OWNER, RUNTIME
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.container.orphans import abandoned
 
-#: Containers that could not be removed while the engine was away.
+#: Containers that could not be removed while the engine did not answer.
 _left: set[str] = set()
 _NO_SOURCE = "bind source path does not exist"
 logger = logging.getLogger("kernelexec")
 
 
 class NotShared(KernelStartFailed):
-    """The engine does not see a directory of this machine."""
+    """The engine cannot mount a directory of this machine."""
 
     def __init__(self, path: object) -> None:
         super().__init__(
@@ -35,18 +35,18 @@ class NotShared(KernelStartFailed):
 
 
 def make(engine: Engine, order: Order, name: str) -> str:
-    """A container of the first image that is there, or can be had; its id. For a thread.
+    """Create a container of the first image that exists or can be pulled, and return its id. Called in a thread.
 
     Raises:
-        ImageMissing: none can be had; each is named.
-        KernelStartFailed: another container has the name, or the engine does not see a directory (``NotShared``).
-        EngineRefused, EngineAway: see there.
+        ImageMissing: there is none; each is named.
+        KernelStartFailed: another container has the name, or the engine cannot mount a directory (``NotShared``).
+        EngineRefused, EngineAway: the engine fails.
     """
     refused = []
     for image in order.options.image:
         try:
-            made = _from_image(engine, order, name, image)
-            return _with_account(engine, order, name, image, made) if order.options.needs_account else made
+            container = _from_image(engine, order, name, image)
+            return _with_account(engine, order, name, image, container) if order.options.needs_account else container
         except ImageMissing as exc:
             refused.append(str(exc))
         except EngineRefused as exc:
@@ -57,7 +57,7 @@ def make(engine: Engine, order: Order, name: str) -> str:
 
 
 def remove(engine: Engine, container: str) -> None:
-    """Remove a container, now or when the engine is back. For a thread."""
+    """Remove a container, now or when the engine answers again. Called in a thread."""
     try:
         engine.remove(container)
     except EngineFailed:
@@ -66,13 +66,13 @@ def remove(engine: Engine, container: str) -> None:
 
 
 def remove_now(container: str) -> None:
-    """The same, for one whose maker has let go of the engine meanwhile."""
+    """Remove a container whose provisioner has closed its connection to the engine."""
     with Engine.shared() as engine:
         remove(engine, container)
 
 
 def remove_left(engine: Engine) -> None:
-    """Remove what could not be removed before. For a thread."""
+    """Remove the containers that could not be removed before. Called in a thread."""
     while _left:
         container = _left.pop()
         remove(engine, container)
@@ -96,7 +96,7 @@ def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
 
 
 def _with_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
-    """The container with an account for its user; where its root cannot be written, another one that has it mounted."""
+    """Give the container an account for its user; where its root is read-only, create another one with the account mounted."""
     try:
         files = missing_account(
             engine, container, order.user, order.environment.get("HOME", "/"), own_home=bool(order.options.credentials)
@@ -106,7 +106,7 @@ def _with_account(engine: Engine, order: Order, name: str, image: str, container
         if not order.options.read_only_root:
             give_account(engine, container, files)
             return container
-        mounts = write_account(Path(order.labels[RUNTIME]).parent, files)  # code in the container does not see it
+        mounts = write_account(Path(order.labels[RUNTIME]).parent, files)  # code in the container cannot read it
     except BaseException:
         remove(engine, container)
         raise
@@ -115,18 +115,18 @@ def _with_account(engine: Engine, order: Order, name: str, image: str, container
 
 
 def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Make it; a container of ours that has its name, and that has ended or whose owner is dead, makes room."""
+    """Create the container; remove another one of ours with its name, if that has ended or its owner is dead."""
     try:
         return engine.create(name, settings, host)
     except EngineRefused as exc:
         if "is already in use" not in str(exc):
             raise
-        found = engine.see(name)
-        if OWNER not in found.labels:
+        existing = engine.see(name)
+        if OWNER not in existing.labels:
             message = f"The container {name!r} is there and none of ours: remove it, or choose another name."
             raise KernelStartFailed(message) from exc
-        if found.running and not abandoned(found.labels):
+        if existing.running and not abandoned(existing.labels):
             message = f"The container {name!r} is a living session's: leave its name out, or choose another one."
             raise KernelStartFailed(message) from exc
-        engine.remove(found.id)
+        engine.remove(existing.id)
     return engine.create(name, settings, host)

@@ -1,4 +1,4 @@
-"""The environment of kernels in containers: little that comes from here, and places for what programs like to write."""
+"""The environment of kernels in containers: few variables of this process, and writable directories for caches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from kernelexec.launcher.protocol import SUDO_VARIABLE
 from kernelexec.provisioning.launch.envfile import variables_of
 from kernelexec.provisioning.launch.environment import named
 
-#: What kernels are told that their user is called: an image need not know its number.
+#: Name of the kernels' user: an image need not have an account with its number.
 _USER = "kernel"
 _TMP = "/tmp"  # noqa: S108 - the container's own
 
-#: Where programs keep what they like to write: not in the workspace, and not where only reading is possible.
+#: Directories for the caches of programs: outside the workspace, and writable where the root is read-only.
 _CACHES = {
     "IPYTHONDIR": f"{_TMP}/.ipython",
     "JUPYTER_RUNTIME_DIR": f"{_TMP}/.jupyter",
@@ -23,9 +23,9 @@ _CACHES = {
 
 
 def environment_inside(config: Config, workspace: str) -> dict[str, str]:
-    """Nothing of this process's but what is named; programs keep their caches where they can write.
+    """Return the environment: of this process's variables only the named ones, and writable directories for caches.
 
-    The home is the workspace, unless there are credentials: those lie in one of their own.
+    The home is the workspace, unless there are credentials, which have a home of their own.
     """
     rules = config.environment
     home = HOME_INSIDE if config.container.credentials else workspace
@@ -41,5 +41,5 @@ def environment_inside(config: Config, workspace: str) -> dict[str, str]:
         fixed["GH_CONFIG_DIR"] = f"{home}/{CREDENTIALS['gh_config']}"
     if config.container.sudo:
         fixed[SUDO_VARIABLE] = "1"
-    given = {**variables_of(rules.env_file), **fixed, **named(config)}
-    return {**given, **rules.set, **config.container.environment}
+    variables = {**variables_of(rules.env_file), **fixed, **named(config)}
+    return {**variables, **rules.set, **config.container.environment}

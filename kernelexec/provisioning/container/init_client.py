@@ -1,4 +1,4 @@
-"""This side of a container's first process, which forks the kernels there. It has the caller's ear by one socket."""
+"""The driver's side of a container's init process, which forks the kernels there; both speak over one unix socket."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.provisioning.runtime.processes import peer_of
 
-#: What its socket is called in the kernel's private directory, whose path has room for no more.
+#: Name of the socket in the kernel's private directory; the length of a socket's path is limited.
 NAME = "w"
 _MESSAGE_BYTES, _ANSWER_BYTES = 96 * 1024, 1024
-#: How long it may take to end all processes of a container, in seconds.
+#: How long the end of all processes of a container may take, in seconds.
 _SWEEP_SECONDS = 5.0
 
 
 class Warden:
-    """Whatever it says is checked: code in the container may have come to speak for it.
+    """A client of the init process. Its messages are checked: code in the container may have got hold of its socket.
 
-    ``ended`` is told of the kernel's end: its status as ``Popen`` has it, and what was killed meanwhile for want of memory.
-    ``lost`` is called when it cannot be asked any more.
+    ``ended`` is called at the kernel's end, with its status as in ``Popen`` and the number of kills for want of memory;
+    ``lost`` is called when the connection is lost.
     """
 
     def __init__(self, path: Path, user: tuple[int, int], ended: Callable[[int, int], None], lost: Callable[[], None]) -> None:
@@ -53,34 +53,34 @@ class Warden:
             raise
 
     def welcome(self, belongs: Callable[[int], bool]) -> None:
-        """Let the container's process connect, by whose id ``belongs`` says whether it is one, and nobody after it."""
+        """Accept one connection, of a process that ``belongs`` to the container by its id."""
         if self._listener is not None:
             self._loop.add_reader(self._listener, self._accept, belongs)
 
     @property
     def open(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the init process is connected."""
         return self._channel is not None
 
     async def fork(self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> bool:
-        """Have a new kernel; whether there is one."""
-        said = await self._ask({"birth": protocol.fork_content(arguments, environ, cwd)}, None)
-        return "born" in said
+        """Fork a new kernel; return whether there is one."""
+        reply = await self._ask({"birth": protocol.fork_content(arguments, environ, cwd)}, None)
+        return "born" in reply
 
     async def sweep(self, directories: Iterable[str], spared: Iterable[int]) -> bool:
-        """Have all its processes end and what is in these directories, which are in memory, removed; whether that was done.
+        """End all processes and clear these directories, which are in memory; return whether that was done.
 
-        What is on a ``spared`` device (``st_dev``) is of this machine, and stays, wherever in the container it is.
+        Files on a ``spared`` device (``st_dev``) belong to this machine and stay, wherever in the container they are.
         """
-        said = await self._ask({"sweep": list(directories), "spared": list(spared)}, _SWEEP_SECONDS)
-        return said.get("swept") is True
+        reply = await self._ask({"sweep": list(directories), "spared": list(spared)}, _SWEEP_SECONDS)
+        return reply.get("swept") is True
 
     def signal(self, signum: int) -> bool:
-        """Have the kernel signalled; whether it could be asked."""
+        """Signal the kernel; return whether the request was sent."""
         return self._send({"signal": signum})
 
     def close(self) -> None:
-        """Let go of it: without a kernel it ends, and with its kernel otherwise."""
+        """Close the connection: the init process then ends with its kernel, or at once without one."""
         for sock in (self._listener, self._channel):
             if sock is not None:
                 self._loop.remove_reader(sock)
@@ -92,26 +92,26 @@ class Warden:
             self._answer.set_result({})
 
     async def _ask(self, message: Mapping[str, Any], patience: float | None) -> dict[str, Any]:
-        """The answer; an empty one where none comes, and then nothing is asked any more."""
+        """Return the reply; an empty one, and the end of the connection, if none comes."""
         async with self._asking:
             self._answer = self._loop.create_future()
-            said = None
+            reply = None
             try:
                 with anyio.move_on_after(patience):
-                    said = await self._answer if self._send(message) else {}
+                    reply = await self._answer if self._send(message) else {}
             finally:
                 self._answer = None
-                if said is None:  # what is answered later would be taken for another answer
+                if reply is None:  # a late reply would be taken for the next one
                     self._give_up()
-        return said or {}
+        return reply or {}
 
     def _send(self, message: Mapping[str, Any]) -> bool:
-        said = json.dumps(message).encode()
-        if self._channel is None or len(said) > _MESSAGE_BYTES:
+        data = json.dumps(message).encode()
+        if self._channel is None or len(data) > _MESSAGE_BYTES:
             return False
         try:
-            self._channel.send(said)
-        except OSError:  # it has ended, or does not read: what it was asked last it has not done
+            self._channel.send(data)
+        except OSError:  # it has ended or does not read: the last request was not done
             self._give_up()
             return False
         return True
@@ -135,17 +135,17 @@ class Warden:
     def _read(self) -> None:
         assert self._channel is not None
         try:
-            said = json.loads(self._channel.recv(_ANSWER_BYTES) or b"null")
+            message = json.loads(self._channel.recv(_ANSWER_BYTES) or b"null")
         except (BlockingIOError, InterruptedError, ConnectionResetError):
-            return  # what it had said before it left something unread is still to come, and then the end
+            return  # its last messages are still to come, and then the end
         except (OSError, ValueError, RecursionError):
-            said = None
-        match said:
+            message = None
+        match message:
             case {"ended": int(status), "kills": int(kills)}:
                 self._ended(status, kills)
             case {"swept": _} | {"born": _} | {"failed": _}:
                 if self._answer is not None and not self._answer.done():
-                    self._answer.set_result(said)
+                    self._answer.set_result(message)
             case _:
                 self._give_up()
 

@@ -1,4 +1,4 @@
-"""The choice of a mounted Python instead of an image's own: made once in the life of this process."""
+"""The images that get a mounted Python instead of their own, which is decided once in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelexec.errors import EngineFailed, ImageMissing, KernelStartFailed
 if TYPE_CHECKING:
     from kernelexec.docker.images.python_volume import PythonVolume
 
-#: The path of its interpreter in containers.
+#: The interpreter of the mounted Python.
 PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
 
 _chosen: dict[tuple[object, ...], PythonVolume] = {}
@@ -25,10 +25,10 @@ def stand_in(options: Container) -> PythonVolume | None:
 
 
 async def find_stand_in(options: Container, failure: KernelStartFailed | None) -> None:
-    """Choose a mounted Python for the next kernel with these options if it needs one: after a ``failure``, or if configured.
+    """Find a mounted Python for the next kernel with these options, if one is configured or the image's own caused ``failure``.
 
     Raises:
-        KernelStartFailed: it needs one, and there is none; or the image does not have the named interpreter.
+        KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
     """
     if stand_in(options) is not None or (failure is None and options.runtime != "mounted"):
         return
@@ -48,7 +48,7 @@ async def find_stand_in(options: Container, failure: KernelStartFailed | None) -
 
 
 def notice(options: Container) -> tuple[str, ...]:
-    """Return the note of a result about a mounted Python."""
+    """Return the note of a kernel's first result on its mounted Python."""
     mounted = stand_in(options)
     if mounted is None:
         return ()

@@ -22,11 +22,11 @@ from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, done
 
-#: Where its own directory, and a directory of wheels, are in there.
+#: The mounts of the errand's directory and of a directory of wheels.
 _DIRECTORY, _WHEELS = "/opt/kernelexec/errand", "/opt/kernelexec/wheels"
 _HOME = "/tmp"  # noqa: S108 - the container's own
 _OUTPUT_BYTES = 256 * 1024
-#: How much longer than the errand the engine may take to say that it has ended, in seconds.
+#: How long after the errand the engine may report its end, in seconds.
 _MORE_SECONDS = 30.0
 
 
@@ -69,7 +69,7 @@ async def run_in_container(
 
 
 def _wait(engine: Engine, container: str, seconds: float) -> int:
-    """Its exit code, once it has ended."""
+    """Return its exit code once it has ended."""
     try:
         with mapped("wait for an errand"):
             return int(engine.api.wait(container, timeout=seconds + _MORE_SECONDS)["StatusCode"])

@@ -1,4 +1,4 @@
-"""Containers whose owners died: taken over by the next executor in the same workspace, or removed."""
+"""Containers whose owners died: the next executor in the same workspace takes them over, or they are removed."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions
 from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, is_held
 from kernelexec.workspace.rmtree import DIRECTORY
 
-#: Who is out of descriptors or memory knows nothing of others.
+#: Errors of this process, without descriptors or memory, which say nothing of an owner.
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-#: How long after the end of a container its owner, wherever it is, has taken note of that.
+#: How long after the end of a container its owner has certainly noticed it, in seconds.
 _NOTED = timedelta(minutes=10)
 logger = logging.getLogger("kernelexec")
 
 
 @dataclass(frozen=True, slots=True)
 class Estate:
-    """A dead owner's private directory, which is this process's now, and the sessions in it whose kernels live."""
+    """A dead owner's private directory, which this process owns now, and its sessions with living kernels."""
 
     root: Root
     sessions: tuple[LeftSession, ...]
 
 
 def inherit(config: Config) -> list[Estate]:
-    """Take over what dead owners left in the workspace of ``config``: of many who ask at once, one gets it. For a thread.
+    """Take over the private directories of dead owners in the workspace of ``config``, each by one process. Called in a thread.
 
     Raises:
-        EngineFailed: nobody knows what is there.
+        EngineFailed: the engine does not answer.
     """
     workspace = str(config.workspaces)
     with Engine.shared() as engine:
@@ -56,7 +56,7 @@ def inherit(config: Config) -> list[Estate]:
 
 
 def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSession, ...]:
-    """The sessions whose containers wait. What else is there waits in vain: it belongs to none, or was never ready."""
+    """Return the sessions whose containers wait for a new owner; others wait in vain, as they were never ready."""
     lives = {found.id for found in there if found.running}
     sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
     wanted = {left.handover.provisioner.get("container") for left in sessions}
@@ -67,7 +67,7 @@ def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSe
 
 
 def give_up(left: LeftSession) -> None:
-    """Remove the container of a session with which nobody can go on, as far as the engine does it. For a thread."""
+    """Remove the container of a session that cannot continue, as far as the engine allows. Called in a thread."""
     container = left.handover.provisioner.get("container")
     with suppress(EngineFailed), Engine.shared() as engine:
         for found in engine.labelled(OWNER):
@@ -76,14 +76,14 @@ def give_up(left: LeftSession) -> None:
 
 
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
-    """Remove the containers of dead owners, but for those that wait for a new one; the directories of these. For a thread.
+    """Remove containers of dead owners and their directories, but for containers that wait for a new owner. Called in a thread.
 
-    A kernel that waits in vain ends by itself, and is removed by whoever starts next; one whose directory is not seen from
-    here may have a new owner elsewhere. Where nobody can say whether an owner lives (it is in a container, or this process is),
-    what runs is left, and what has ended is removed a while later.
+    A kernel that waits in vain ends by itself and the next start removes it; one whose directory is not visible may have a
+    new owner elsewhere. If it is unknown whether an owner lives (it or this process is in a container), running containers are
+    left, and ended ones are removed after a while.
 
     Raises:
-        EngineFailed: nobody knows what is there.
+        EngineFailed: the engine does not answer.
     """
     waiting = set()
     own = str(config.workspaces)
@@ -104,7 +104,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
 
 
 def remove_leftovers(engine: Engine) -> None:
-    """Remove the containers of other programs' kernels whose owners died, as far as the engine does it. For a thread."""
+    """Remove containers of dead owners that are kernels of other programs, as far as the engine allows. Called in a thread."""
     with suppress(EngineFailed):
         for found in engine.labelled(CLIENT):
             if _is_nobodys(engine, found):
@@ -121,17 +121,17 @@ def _remove(engine: Engine, found: Labelled) -> None:
 
 
 def _waits(found: Labelled) -> bool:
-    """Whether its kernel waits for a new owner when its own has died: one that has a lease ends with that."""
+    """Return whether its kernel waits for a new owner when its own has died; a kernel with a lease ends instead."""
     return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
 
 
 def _is_nobodys(engine: Engine, found: Labelled) -> bool:
-    """Whether no living owner wants a container any more, as far as that can be known."""
+    """Return whether no living owner uses a container any more, as far as that can be known."""
     return abandoned(found.labels) or _ended_long_ago(engine, found)
 
 
 def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
-    """Whether a container has ended, or was never started, for so long, and its owner cannot be judged from here."""
+    """Return whether a container ended, or was created without a start, long ago, and its owner cannot be checked from here."""
     here, owner = Owner.this(locked=False), owner_of(found.labels)
     judged = owner is None or (owner.started and (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace))
     if found.running or judged:
@@ -142,7 +142,7 @@ def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
 
 
 def abandoned(labels: Mapping[str, str]) -> bool:
-    """Whether a container's owner is certainly dead and no other process has taken its private directory over."""
+    """Return whether a container's owner is certainly dead and no other process has taken over its private directory."""
     try:
         fd = os.open(labels.get(ROOT, "/nowhere"), DIRECTORY)
     except OSError as exc:

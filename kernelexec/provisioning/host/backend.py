@@ -1,4 +1,4 @@
-"""This machine as the place of a session's kernels."""
+"""The backend that runs a session's kernels as processes of this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kernelexec.secrets import SecretStore
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """This machine, with the caller's rights as far as they are not given up."""
+    """Processes with the caller's rights, less those that their confinement takes away."""
 
     config: Config
     cwd: str
@@ -41,12 +41,12 @@ class LocalPlace:
 
     @property
     def isolation(self) -> str:
-        """What results say: whether this machine is a container itself."""
+        """The isolation that results report: whether this machine is a container itself."""
         return "container-host" if self.config.isolation == "container-host" else "local"
 
     @property
     def python(self) -> str:
-        """The chosen interpreter, or that of a virtual environment, or what is behind a prefix."""
+        """The chosen interpreter, that of a virtual environment, or the one behind a prefix, for a message."""
         programs = self.config.programs
         return f"{self._behind} behind `{programs.prefix}`" if programs.prefix_kernel else self._own
 
@@ -59,71 +59,71 @@ class LocalPlace:
         return self.config.python if "python" in self.config.model_fields_set else platform.HERE.interpreter
 
     def inside(self, path: str) -> str:
-        """The same."""
+        """Return the same path."""
         return path
 
     def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """The same."""
+        """Return the same path."""
         return path
 
     @property
     def memory_bytes(self) -> int | None:
-        """No limit of its own."""
+        """None: single kernels have no limit here."""
         return None
 
     @property
     def cpus(self) -> float | None:
-        """No limit of its own."""
+        """None: single kernels have no limit here."""
         return None
 
     def limited(self, config: Config) -> None:
-        """There are no limits of a kernel's memory and processors here."""
+        """Return None: single kernels have no limits here."""
 
     @property
     def specs_where(self) -> str:
-        """On this machine."""
+        """The place of kernelspecs, for a message."""
         return "that are installed here"
 
     async def installed(self) -> Installed:
-        """This machine's."""
+        """Return the kernelspecs of this machine."""
         return Installed.here()
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
-        """By unix sockets, where the kernel and the system can have them.
+        """Return unix sockets where the kernel and the system support them, else ports.
 
         Raises:
-            KernelStartFailed: it needs ports, and has no network.
+            KernelStartFailed: the kernel needs ports and has no network.
         """
-        found = installed.transport if installed else self.reached_by
-        if found == "ipc" and platform.HERE.transport != "ipc":
-            found = "tcp"  # a kernel that is not ours knows no encrypted ones
-        if found != "ipc" and not self.config.networked:
+        transport = installed.transport if installed else self.reached_by
+        if transport == "ipc" and platform.HERE.transport != "ipc":
+            transport = "tcp"  # a kernel without our launcher does not support encrypted ports
+        if transport != "ipc" and not self.config.networked:
             name = installed.name if installed is not None else "python"
             message = (
                 f"The kernel {name!r} listens on ports, which there are none of without a network"
                 " (confinement.network=False): choose containers for it, or leave kernels on this machine their network."
             )
             raise KernelStartFailed(message)
-        return found
+        return transport
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - of the protocol
-        """Have a fork server, if one is wanted."""
+        """Start a fork server if one is configured."""
         if self.forks is not None and self.root is not None:
             await self.forks.prepare(self.root)
 
     def passes(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
-        """Nothing of that kind is known."""
+        """Return False: no failure of a start is transient here."""
         return False
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """That a kernel can be reached by others too; that it was not forked, though it could be."""
+        """Return notes on a loopback port, which other users can reach, and on a kernel that could not be forked."""
         if installed is None or transport != "tcp":
             failure = self.forks.failure if self.forks is not None and installed is None else None
             return () if failure is None else (failure,)
         return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
-        """Our launcher in the chosen interpreter, or another kernel under our guard."""
+        """Return the kernelspec of our launcher in the chosen interpreter, or of another kernel under our guard."""
         if installed is not None:
             return guarded_spec(installed, runtime.connection_file)
         return self._python_spec(runtime)
@@ -139,11 +139,11 @@ class LocalPlace:
         return kernel_spec(python, runtime.connection_file, forked_by=server, confined=confined)
 
     def environment(self) -> dict[str, str]:
-        """This process's, without what looks like a secret."""
+        """Return this process's environment without variables that look like secrets."""
         return environment_of(self.config)
 
     def first(self) -> First:
-        """Loaded from nothing that kernels can write, where they are confined."""
+        """Return the environment and the directory of the first process, which loads no file of confined kernels."""
         environ, places = self.environment(), self._written
         if not places:
             return First(environ, self.cwd)
@@ -155,16 +155,16 @@ class LocalPlace:
         return written_by_any(self.config, self.cwd)
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
-        """To its workspace, as far as that is wanted."""
+        """Return the rules that confine a kernel to its workspace, as configured."""
         return confinement(self.config, self.cwd, runtime, self.root)
 
     @property
     def network(self) -> Network:
-        """This machine's, or none."""
+        """The machine's network, or none."""
         return self.config.networked
 
     async def run(self, errand: Errand, session: Path) -> Done:
-        """As a process that confines itself: to the errand's directory, and to what it fills in the workspace."""
+        """Run an errand as a process that confines itself to the errand's directory and the paths that it fills."""
         confined = self.confinement(RuntimeDirectory(session / errand.directory.name))
         if confined is not None:
             place = str(errand.directory.resolve())
@@ -178,8 +178,8 @@ class LocalPlace:
         return await run_here(self._wrapped(argv, errand), begins.environ, errand)
 
     def _read(self, errand: Errand) -> list[str]:
-        """What an errand reads, though it may be hidden."""
+        """Return hidden paths that an errand reads all the same."""
         return [str(path) for path in (errand.wheels, self.cwd if errand.fills else None) if path is not None]
 
-    def _wrapped(self, argv: list[str], errand: Errand) -> list[str]:  # noqa: ARG002 - of who derives from it
+    def _wrapped(self, argv: list[str], errand: Errand) -> list[str]:  # noqa: ARG002 - for subclasses
         return argv

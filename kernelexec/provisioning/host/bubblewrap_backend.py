@@ -1,4 +1,4 @@
-"""Bubblewrap as the place of a session's kernels: this machine's programs, in namespaces where little else is to be seen."""
+"""The backend that runs a session's kernels in namespaces of bubblewrap, with this machine's programs and few other files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kernelexec.provisioning.launch.one_shot import Done, Errand
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.workspace.contexts import contexts, permissions
 
-#: What is empty in there but for what is put into it: homes, other programs' sockets and files, other file systems.
+#: Directories that are empty but for mounts: homes, sockets and files of other programs, other file systems.
 _EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox
 _ROOM_BYTES, _SHARED_BYTES = 1024 * MIB, 256 * MIB
 _ASKING = (
@@ -38,9 +38,9 @@ _ASKING = (
 )
 _MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
 _NAMES_OF_HOSTS = "/etc/resolv.conf"
-#: What bubblewrap 0.8 says, on stderr alone, of a file system that was unmounted before it could be made read only.
+#: The stderr of bubblewrap 0.8 when a file system was unmounted before it could be made read-only.
 _VANISHED = "bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags"
-#: Its own processes, network, users and names; it ends with the executor; of files it has what there is, to read.
+#: Own namespaces of processes, network, users and names; an end with the executor; all files read-only.
 _FIRST = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
@@ -50,19 +50,19 @@ _FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class BubblewrapPlace(LocalPlace):
-    """Processes, network, users and temporary files of its own; the machine's programs, which can be read only."""
+    """Namespaces with own processes, network, users and temporary files, and the machine's programs read-only."""
 
     @property
     def isolation(self) -> str:
-        """What results say of it."""
+        """The isolation that results report."""
         return "bubblewrap"
 
     def reach(self, installed: InstalledSpec | None) -> Transport:
-        """By unix sockets, which may be its guard's: ports in there are of another network."""
+        """Return unix sockets, which may be the guard's: ports in a network namespace are not reachable."""
         return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - of the protocol
-        """Know what the interpreter needs.
+        """Find the directories that the interpreter reads.
 
         Raises:
             KernelStartFailed: it does not say.
@@ -71,7 +71,7 @@ class BubblewrapPlace(LocalPlace):
             await anyio.to_thread.run_sync(_needs, python)
 
     def passes(self, failure: str) -> bool:
-        """Whether a file system of the machine's went away while bubblewrap went through them all, as a container's does."""
+        """Return whether a file system, such as a container's, was unmounted while bubblewrap was mounting all of them."""
         return _VANISHED in failure
 
     def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - of the protocol
@@ -79,7 +79,7 @@ class BubblewrapPlace(LocalPlace):
         return ()
 
     def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
-        """Our launcher, or another kernel under our guard, which bubblewrap starts."""
+        """Return the kernelspec of our launcher, or of another kernel under our guard, started by bubblewrap."""
         if installed is None:
             spec = self._python_spec(runtime)
         else:
@@ -93,18 +93,18 @@ class BubblewrapPlace(LocalPlace):
         return spec
 
     async def run(self, errand: Errand, session: Path) -> Done:
-        """As on this machine, in namespaces; once more where it did not begin for what has passed."""
+        """Run an errand in namespaces; try once more after a transient failure."""
         done = await LocalPlace.run(self, errand, session)
         return await LocalPlace.run(self, errand, session) if done.exit_code and self.passes(done.said) else done
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
-        """As on this machine. The network is of its own, so nothing has to be refused in it; what is protected is mounted."""
-        found = LocalPlace.confinement(self, runtime)
-        if found is None:
+        """Return the confinement of a local kernel without the rules that its network namespace and its mounts replace."""
+        local = LocalPlace.confinement(self, runtime)
+        if local is None:
             return None
         mounted = set(map(str, permissions(contexts(self.config))))
-        writes = [(path, [one for one in kept if one not in mounted]) for path, kept in found["writes"]]
-        return {**found, "network": True, "writes": writes}
+        writes = [(path, [entry for entry in kept if entry not in mounted]) for path, kept in local["writes"]]
+        return {**local, "network": True, "writes": writes}
 
     def _arguments(self, runtime: RuntimeDirectory, installed: InstalledSpec | None) -> Iterator[str]:
         confined = self.confinement(runtime)
@@ -115,7 +115,7 @@ class BubblewrapPlace(LocalPlace):
         return self._around(self._seen(installed), bound, self.cwd, networked=self.config.networked, ways=ways)
 
     def _wrapped(self, argv: list[str], errand: Errand) -> list[str]:
-        """What an errand reads and writes; what it may do with the latter is its own confinement's to say."""
+        """Return the command of an errand in namespaces with its directories; its confinement decides where it may write."""
         bound = dict.fromkeys(self._read(errand), "--ro-bind")
         bound |= dict.fromkeys([str(errand.directory), *([self.cwd] if errand.fills else [])], "--bind")
         around = self._around(self._seen(None), bound, str(errand.directory), networked=bool(errand.network))
@@ -136,21 +136,21 @@ class BubblewrapPlace(LocalPlace):
             yield from ("--size", str(_ROOM_BYTES), "--tmpfs", path)
         for hidden in filter(os.path.exists, MACHINE_STORES):
             if os.path.realpath(hidden).startswith("/run/"):
-                continue  # which is empty
+                continue  # it is empty already
             yield from ("--tmpfs", hidden) if Path(hidden).is_dir() else ("--ro-bind", os.devnull, hidden)
         needed = [path for path in needed if not within(path, places)]  # cells may have put links there
         seen = {path: "--ro-bind" for path in needed if any(Path(path).is_relative_to(one) for one in empty)}
         seen |= bound
-        for path in sorted(filter(os.path.exists, seen)):  # what is deeper comes later
+        for path in sorted(filter(os.path.exists, seen)):  # deeper paths come later
             above = next((seen[str(parent)] for parent in Path(path).parents if str(parent) in seen), None)
             if above != seen[path] or path in ways:
                 yield from (seen[path], path, path)
         yield from ("--chdir", cwd)
 
     def _context(self, seen: dict[str, str]) -> set[str]:
-        """Add the context paths to what is seen, what can only be read in them or is this program's own; the ways there.
+        """Mount the context paths, with their read-only parts and this program's own files; return the directories above.
 
-        These are put over themselves: else they could be moved away, and others put in their place.
+        The directories above are mounted over themselves: else a kernel could move them away and replace them.
         """
         places = [path for path, how in seen.items() if how == "--bind"]
         rules = permissions(contexts(self.config)) | {path: False for path in own_code() if within(path, places)}
@@ -166,11 +166,11 @@ class BubblewrapPlace(LocalPlace):
 
     @property
     def _pythons(self) -> list[str]:
-        """The interpreters that are asked what they read: who confines, and the kernel's."""
+        """The interpreters whose directories are mounted: this process's, which confines, and the kernel's."""
         return list(dict.fromkeys([sys.executable, self._own]))
 
     def _seen(self, installed: InstalledSpec | None) -> Iterator[str]:
-        """What programs need of what else would be empty."""
+        """Yield paths that programs need in directories that would be empty."""
         yield str(LAUNCHER)
         for python in self._pythons:
             yield from _needs(python)
@@ -186,12 +186,12 @@ class BubblewrapPlace(LocalPlace):
 
 
 def missing(config: Config) -> str | None:
-    """Why there are no such kernels on this machine, in a sentence; None where there may be."""
+    """Return why such kernels cannot run on this machine, in a sentence; None if they may."""
     return _MISSING if _program(written_by_any(config, None)) is None else None
 
 
 def _program(places: Iterable[str]) -> str | None:
-    """Bubblewrap's, in a directory of PATH that cells cannot write: they could put another one there."""
+    """Return the path of bubblewrap, in a directory of PATH that cells cannot write."""
     directories = [path for path in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(path)]  # noqa: PTH117
     found = shutil.which("bwrap", path=os.pathsep.join(path for path in directories if not within(path, places)))
     return found and os.path.realpath(found)
@@ -199,10 +199,10 @@ def _program(places: Iterable[str]) -> str | None:
 
 @functools.cache
 def _needs(python: str) -> tuple[str, ...]:
-    """The directories that an interpreter reads, as it says itself; the first time in this process it is started for that.
+    """Return the directories that an interpreter reads; once in this process it is started to list them.
 
     Raises:
-        KernelStartFailed: it cannot be asked.
+        KernelStartFailed: it cannot be started, or does not list them.
     """
     try:
         found = [path for path in json.loads(ask(python, _ASKING) or "") if isinstance(path, str) and path]

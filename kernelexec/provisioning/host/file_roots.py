@@ -1,4 +1,4 @@
-"""Beneath which directories a session's file operations may name files, and what in them can only be read."""
+"""The directories that a session's file operations may use, and the read-only parts of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kernelexec.workspace.contexts import contexts
 
 
 def records(config: Config) -> list[Path]:
-    """Where what ran is recorded: the journals of all sessions, and their logs."""
+    """Return the directories with records of the code that ran: the journals and logs of all sessions."""
     logs = config.log_dir
     return [config.workspaces.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
 
 
 def file_roots(config: Config, workspace: Path, inside: Callable[[str], str]) -> tuple[FileRoot, ...]:
-    """The workspace first, then the context paths; ``inside`` says where kernels see a path.
+    """Return the workspace, then the context paths; ``inside`` maps a path to its path in kernels.
 
     Raises:
-        InvalidConfig: a context path is not there any more.
+        InvalidConfig: a context path is missing.
     """
     kept = (*own_code(), *records(config))
     found = [FileRoot(workspace, inside(str(workspace)), protected=_within(workspace, kept))]

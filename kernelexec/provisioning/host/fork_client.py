@@ -1,4 +1,4 @@
-"""This side of the fork server: a process that has imported what kernels need, and forks them in some tens of milliseconds."""
+"""The driver's side of the fork server: a process that has imported the kernel's modules and forks kernels in milliseconds."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.provisioning.runtime.processes import Mark
 
 _MESSAGE_BYTES = 64 * 1024
-#: How long the word of a kernel's end is waited for, once it has ended, in seconds.
-_WORD_SECONDS = 1.0
-#: How long is waited, once a server was ended, for those that it forked to say so, in seconds.
+#: How long the server's report of an exit status may follow the end of a kernel, in seconds.
+_REPORT_SECONDS = 1.0
+#: How long the last reports may follow the end of a server, in seconds.
 _LATE_SECONDS = 5.0
 
 
 class NoForkServer(Exception):
-    """It has ended, or cannot fork: kernels are started as new processes."""
+    """The server has ended or cannot fork: kernels are started as new processes."""
 
 
 class ForkedProcess(AdoptedProcess):
-    """A kernel that a fork server has forked: who waits for it is the server, which tells how it ended."""
+    """A kernel that a fork server has forked; the server is its parent and reports its exit status."""
 
-    def __init__(self, pid: int, fd: int, told: asyncio.Future[int]) -> None:
+    def __init__(self, pid: int, fd: int, status: asyncio.Future[int]) -> None:
         super().__init__(pid, fd)
-        self._told = told
+        self._status = status
 
     def poll(self) -> int | None:
-        """Its exit status, as far as it is known, once it has ended; else None."""
-        found = super().poll()
-        return self._told.result() if found is not None and self._told.done() and not self._told.cancelled() else found
+        """Return its exit status once it has ended, or a substitute without a report; else None."""
+        substitute = super().poll()
+        is_reported = self._status.done() and not self._status.cancelled()
+        return self._status.result() if substitute is not None and is_reported else substitute
 
     async def hear(self) -> None:
-        """Wait, a while, for the server's word on how it ended."""
-        with anyio.move_on_after(_WORD_SECONDS):
-            await asyncio.wait([self._told])
+        """Wait for a bounded time for the server's report of its exit status."""
+        with anyio.move_on_after(_REPORT_SECONDS):
+            await asyncio.wait([self._status])
 
 
 class ForkServer:
-    """One process of an interpreter. What it is asked before it serves waits; its end fails what waits."""
+    """One server process. Requests before it serves wait; all waiting requests fail when it ends."""
 
     def __init__(self, python: str, environ: Mapping[str, str], modules: Sequence[str], stderr: Path) -> None:
         self.environ = dict(environ)
         self.imported: dict[str, str | None] = {}
-        """The modules that it has imported, or tried to: why that failed, or None."""
+        """The modules that it has tried to import, each with the error, or None."""
         self.threaded: str | None = None
-        """The module that has threads, which ended it: they do not survive a fork."""
-        self._why: NoForkServer | None = None
-        """Why it is asked no more; those that it has forked may still say so."""
+        """The module that started threads, after which the server ended: threads do not survive a fork."""
+        self._failure: NoForkServer | None = None
+        """Why it gets no more requests; reports of kernels that it has forked may still come."""
         self._mark = Mark()
         self._born: dict[int, asyncio.Future[int]] = {}
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
@@ -91,8 +92,8 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._channel is not None and self._why is None
+        """Whether it takes requests."""
+        return self._channel is not None and self._failure is None
 
     @property
     def serving(self) -> bool:
@@ -100,22 +101,22 @@ class ForkServer:
         return self.alive and self.serves.done() and self.serves.exception() is None
 
     async def fork(self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str, stderr: IO[bytes]) -> ForkedProcess:
-        """A new kernel.
+        """Fork a new kernel.
 
         Raises:
-            NoForkServer: it has ended, or cannot fork. No process has come of it.
+            NoForkServer: it has ended or cannot fork; there is no new process.
         """
-        if self._channel is None or self._why is not None:
-            raise self._why or NoForkServer("it has ended")
+        if self._channel is None or self._failure is not None:
+            raise self._failure or NoForkServer("it has ended")
         self._number += 1
         number, asked = self._number, self._loop.create_future()
         self._asked[number] = asked
-        told = os.memfd_create("kernelexec", os.MFD_CLOEXEC)
+        request = os.memfd_create("kernelexec", os.MFD_CLOEXEC)
         try:
-            with os.fdopen(os.dup(told), "wb") as file:
+            with os.fdopen(os.dup(request), "wb") as file:
                 file.write(json.dumps(protocol.fork_content(arguments, environ, cwd)).encode())
-            os.lseek(told, 0, os.SEEK_SET)
-            socket.send_fds(self._channel, [json.dumps({"request": number}).encode()], [told, stderr.fileno()])
+            os.lseek(request, 0, os.SEEK_SET)
+            socket.send_fds(self._channel, [json.dumps({"request": number}).encode()], [request, stderr.fileno()])
             return await asyncio.shield(asked)
         except OSError as exc:
             raise NoForkServer(str(exc)) from exc
@@ -123,13 +124,13 @@ class ForkServer:
             asked.add_done_callback(_unwanted)
             raise
         finally:
-            os.close(told)
+            os.close(request)
             if asked.done():
                 self._asked.pop(number, None)
 
     async def stop(self) -> None:
-        """End it. Kernels that it has forked go on: who started one ends it."""
-        self._why = self._why or NoForkServer("it was stopped")
+        """End the server. Kernels that it has forked live on; their provisioners end them."""
+        self._failure = self._failure or NoForkServer("it was stopped")
         with suppress(OSError):
             self._process.kill()
         with anyio.CancelScope(shield=True):
@@ -141,59 +142,59 @@ class ForkServer:
     def _read(self) -> None:
         assert self._channel is not None
         try:
-            said, fds, _, _ = socket.recv_fds(self._channel, _MESSAGE_BYTES, 1)
+            message, fds, _, _ = socket.recv_fds(self._channel, _MESSAGE_BYTES, 1)
         except (BlockingIOError, InterruptedError, ConnectionResetError):
-            return  # one that left requests unread is gone: the system says that first, then what it had said, then the end
+            return  # a reset comes first when the server left requests unread, then its last messages, then the end
         except OSError:
-            said, fds = b"", []
-        if not said:
+            message, fds = b"", []
+        if not message:
             self._close()
             return
-        self._hear(json.loads(said), fds)
+        self._on_message(json.loads(message), fds)
 
-    def _hear(self, said: dict[str, Any], fds: list[int]) -> None:
-        if said.get("serves"):
+    def _on_message(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message.get("serves"):
             self.serves.set_result(None)
-        elif "serves" in said:
-            self._why = NoForkServer("it has threads")
-        elif "imported" in said:
-            self._note(said)
-        elif "ended" in said:
-            if (told := self._born.pop(said["request"], None)) is not None:
-                told.set_result(said["ended"])
-            elif (unborn := self._asked.pop(said["request"], None)) is not None:
-                unborn.set_exception(NoForkServer("what it forked ended before it could say so"))
-        elif (asked := self._asked.pop(said["request"], None)) is not None:
-            if "failed" in said:
-                asked.set_exception(NoForkServer(said["failed"]))
+        elif "serves" in message:
+            self._failure = NoForkServer("it has threads")
+        elif "imported" in message:
+            self._on_import(message)
+        elif "ended" in message:
+            if (status := self._born.pop(message["request"], None)) is not None:
+                status.set_result(message["ended"])
+            elif (unborn := self._asked.pop(message["request"], None)) is not None:
+                unborn.set_exception(NoForkServer("the forked process ended before it reported its start"))
+        elif (asked := self._asked.pop(message["request"], None)) is not None:
+            if "failed" in message:
+                asked.set_exception(NoForkServer(message["failed"]))
                 return
-            told = self._born[said["request"]] = self._loop.create_future()
-            asked.set_result(ForkedProcess(said["pid"], fds[0], told))
+            status = self._born[message["request"]] = self._loop.create_future()
+            asked.set_result(ForkedProcess(message["pid"], fds[0], status))
 
-    def _note(self, said: dict[str, Any]) -> None:
-        name = said["imported"]
-        self.imported[name] = said.get("failed")
-        if said["threads"] != 1:
+    def _on_import(self, message: dict[str, Any]) -> None:
+        name = message["imported"]
+        self.imported[name] = message.get("failed")
+        if message["threads"] != 1:
             self.threaded = name
-            self._why = NoForkServer(f"it has {said['threads']} threads since it has imported {name}")
+            self._failure = NoForkServer(f"it has {message['threads']} threads since it has imported {name}")
 
     def _close(self) -> None:
-        """Nobody is left who could say anything: what was asked for and has not come, comes no more."""
+        """Close the channel and fail all waiting requests."""
         channel, self._channel = self._channel, None
         if channel is None:
             return
         self._over.set()
-        why = self._why or NoForkServer("it has ended")
+        failure = self._failure or NoForkServer("it has ended")
         self._loop.remove_reader(channel)
         let_go(channel.detach())
         waiting: list[asyncio.Future[Any]] = [self.serves, *self._asked.values()]
         for asked in waiting:
             if not asked.done():
-                asked.set_exception(why)
-                asked.exception()  # it may be that nobody waits
+                asked.set_exception(failure)
+                asked.exception()  # marks it as retrieved: perhaps no task waits for it
         self._asked.clear()
-        for told in self._born.values():
-            told.cancel()
+        for status in self._born.values():
+            status.cancel()
         self._born.clear()
 
 

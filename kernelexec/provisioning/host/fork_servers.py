@@ -21,11 +21,11 @@ _MOST = 2
 
 
 class Forks:
-    """Starts them when kernels are wanted, and ends them."""
+    """Starts fork servers when kernels are needed, and ends them."""
 
     def __init__(self, config: Config) -> None:
         self.failure: str | None = None
-        """Why kernels are started as new processes, in a sentence; None where they are forked."""
+        """Why kernels are started as new processes, in a sentence; None if they are forked."""
         self.python = interpreter(config)
         self._config = config
         self._modules = config.preload
@@ -35,32 +35,32 @@ class Forks:
         self.mind(None)
 
     def mind(self, workspace: str | None) -> None:
-        """Fork no more, if the kernels of a session with that workspace could write what the fork server imports unconfined."""
-        found = imported_by(self.python, self._environ(), written(self._config, workspace))
-        if found is not None and self.failure is None:
-            self.failure = f"Kernels are started one by one: cells can write {found}, which a fork server would import from."
+        """Stop forking if cells in that workspace could write modules that the fork server imports unconfined."""
+        path = imported_by(self.python, self._environ(), written(self._config, workspace))
+        if path is not None and self.failure is None:
+            self.failure = f"Kernels are started one by one: cells can write {path}, which a fork server would import from."
 
     def serving(self) -> ForkServer | None:
-        """The one that forks kernels with the environment that they are to have now, if it lives."""
+        """Return the living server whose environment is that of new kernels; None without one."""
         server = self._living() if self.failure is None else None
         return server if server is not None and server.serving else None
 
     async def begin(self, root: Path) -> None:
-        """Prepare ahead of all sessions, see ``ask_end``, unless one to come could write what is imported then."""
+        """Prepare before the first session, unless cells could write the imported modules; ``ask_end`` cancels it."""
         if self.python != sys.executable or loaded_from(self._environ()):
             return
         with anyio.CancelScope() as self._ahead:
             await self.prepare(root)
 
     def ask_end(self) -> None:
-        """Keep nobody waiting who asked for no kernel."""
+        """Cancel the preparation that no session has asked for."""
         if self._ahead is not None:
             self._ahead.cancel()
 
     async def prepare(self, root: Path) -> None:
-        """Have one that serves; where that cannot be, kernels are started as new processes, and ``failure`` says why.
+        """Have a server that serves; if that fails, kernels are started as new processes, and ``failure`` holds the reason.
 
-        What it has to complain of goes to a file in ``root``.
+        Its stderr goes to a file in ``root``.
         """
         async with self._starting:
             if self.failure is not None:
@@ -70,12 +70,12 @@ class Forks:
                 await self._await(root / "forkserver")
 
     async def end(self) -> None:
-        """End all of them."""
+        """End all servers."""
         while self._servers:
             await self._servers.pop().stop()
 
     def _environ(self) -> dict[str, str]:
-        """That of kernels, without what is loaded from wherever they are: nothing confines who forks."""
+        """Return the kernels' environment without paths relative to their directory: a fork server is not confined."""
         return unloaded(environment_of(self._config))
 
     def _living(self) -> ForkServer | None:
@@ -99,7 +99,7 @@ class Forks:
 
     async def _drop_dead(self) -> None:
         for server in [server for server in self._servers if not server.alive]:
-            if server.threaded is not None:  # its successor does without
+            if server.threaded is not None:  # the next server does not import it
                 self._modules = tuple(name for name in self._modules if name != server.threaded)
             self._servers.remove(server)
             await server.stop()

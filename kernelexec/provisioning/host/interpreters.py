@@ -1,7 +1,7 @@
-"""Whose interpreter runs the kernels of this machine: the one that is chosen, or that of a virtual environment.
+"""The interpreter of this machine's kernels: the chosen one, or that of a virtual environment.
 
-What kernels can write is never started here: a cell could put its own program in the place of the interpreter, and the next
-kernel would be that, before anything has confined it.
+An interpreter that kernels can write is never started here: a cell could replace it, and the next kernel would run the
+replacement before anything has confined it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ASKING = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('ip
 
 
 def check_venv(config: Config) -> None:
-    """Refuse a virtual environment that was named and is not on this machine. Those in containers are seen to there.
+    """Check that a named virtual environment exists on this machine; one in a container is checked there.
 
     Raises:
-        InvalidConfig: it is missing, or is none.
+        InvalidConfig: it is missing, or is no virtual environment.
     """
     venv = config.programs.venv
     if venv is None or config.isolation == "container" or (venv / platform.HERE.programs).is_dir():
@@ -34,9 +34,9 @@ def check_venv(config: Config) -> None:
 
 
 def interpreter(config: Config, workspace: str | None = None) -> str:
-    """The interpreter of kernels with that workspace, or of a fork server for all; the first time a venv's own is asked.
+    """Return the interpreter of kernels with that workspace, or of a fork server; a venv's own is started once to ask it.
 
-    The virtual environment's, where that was named, has ipykernel and cannot be written by kernels; else the chosen one.
+    It is that of a named virtual environment, if that has ipykernel and kernels cannot write it; else the chosen one.
     """
     venv = config.programs.venv
     if venv is None or "python" in config.model_fields_set:
@@ -51,10 +51,10 @@ def interpreter(config: Config, workspace: str | None = None) -> str:
 
 
 def check_workspace(config: Config, workspace: Path) -> None:
-    """Refuse a workspace that holds the interpreter of all kernels: one session's cells could replace that of the others.
+    """Check that a workspace does not hold the interpreter of all kernels, which cells of one session could replace.
 
     Raises:
-        InvalidWorkDir: see above.
+        InvalidWorkDir: it does.
     """
     if interpreter(config) != interpreter(config, str(workspace)):
         message = (
@@ -65,7 +65,7 @@ def check_workspace(config: Config, workspace: Path) -> None:
 
 
 def _version(venv: Path, python: Path) -> tuple[int, int]:
-    """What changes when it is made anew, or something is installed in it."""
+    """Return a value that changes when the environment is created again or a package is installed."""
     places = next(iter(sorted(venv.glob("lib/python*/site-packages"))), venv)
     return python.stat().st_mtime_ns, places.stat().st_mtime_ns
 

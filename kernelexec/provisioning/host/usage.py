@@ -1,4 +1,4 @@
-"""What a kernel on this machine uses, with all that it started, as /proc has it."""
+"""Resource usage of a kernel on this machine and of its descendants, read from /proc."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PROC = Path("/proc")
 
 
 def usage_of(pids: Iterable[int]) -> Stats | None:
-    """The sums over these processes, those that have ended left out; None where nothing can be read of any.
+    """Return the sums over the living ones of these processes; None if none can be read.
 
-    Memory that several share counts once where the system tells shares; processor time includes that of children that ended.
+    Shared memory counts once where the system reports shares; processor time includes that of ended children.
     """
     memory, seconds, tasks, found = 0, 0.0, 0, False
     for pid in pids:
@@ -30,7 +30,7 @@ def usage_of(pids: Iterable[int]) -> Stats | None:
 
 
 def _memory(pid: int) -> int:
-    """The proportional share of a process, or else all that it has in memory."""
+    """Return the proportional memory share of a process, or else all of its memory."""
     with suppress(OSError):
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

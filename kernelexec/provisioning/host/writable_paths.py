@@ -1,6 +1,6 @@
-"""What can be started or imported before anything confines it: only what no kernel can write.
+"""Programs and modules that may be started or imported before confinement: those that no kernel can write.
 
-A cell could leave a program or a module there, and the next start would run it with all rights of the user.
+A cell could leave a program or a module elsewhere, and the next start would run it with all rights of the user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINKS_MAX = 40
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """How a process begins that confines itself: nothing of where kernels can write is loaded before."""
+    """The environment and the directory of a process before it confines itself; it loads no file that kernels can write."""
 
     environ: dict[str, str]
     cwd: str
@@ -39,14 +39,14 @@ class First:
 
 
 def first(environ: dict[str, str], cwd: str, places: Iterable[str]) -> First:
-    """The beginning of a process that is to have that environment and that directory."""
+    """Return the beginning of a process that has to have that environment and that directory later."""
     safe = unloaded(environ, places)
     held = {name: value for name, value in environ.items() if safe.get(name) != value}
     return First(safe, "/", {"environment": held, "cwd": cwd})
 
 
 def unloaded(environ: Mapping[str, str], places: Iterable[str] = ()) -> dict[str, str]:
-    """An environment by which nothing is loaded from those places, nor from wherever a process happens to be."""
+    """Return an environment by which nothing is loaded from those places, nor from the working directory."""
     chosen, where = dict(environ), list(places)
     for name in _LOADING:
         found = _parts(name, environ)
@@ -58,15 +58,15 @@ def unloaded(environ: Mapping[str, str], places: Iterable[str] = ()) -> dict[str
 
 
 def within(path: str | Path, places: Iterable[str | Path]) -> bool:
-    """Whether a path, as it is named or as it leads, is one of the places or in one."""
+    """Return whether a path, or the target of its links, is one of the places or in one."""
     names = {os.path.abspath(path), os.path.realpath(path)}  # noqa: PTH100 - no link is resolved
     return any(f"{name}/".startswith(f"{str(place).rstrip('/')}/") for place in places for name in names)
 
 
 def written(config: Config, workspace: str | None, *, temporary: bool = True) -> list[str]:
-    """Where the kernels of a session can write, and so put programs, modules and links; nothing where they could anywhere.
+    """Return the directories that kernels of a session can write; nothing if they are not confined.
 
-    A ``temporary`` directory that was chosen counts as the rest does, or not.
+    With ``temporary`` a configured temporary directory is among them.
     """
     if not (config.confines or config.isolation == "bubblewrap"):
         return []
@@ -78,42 +78,42 @@ def written(config: Config, workspace: str | None, *, temporary: bool = True) ->
 
 
 def written_by_any(config: Config, workspace: str | None) -> list[str]:
-    """The same of the kernels of any session."""
+    """Return the directories that kernels of any session can write."""
     places = written(config, workspace)
     return [*places, str(config.workspaces.resolve())] if places else []
 
 
 def imported_by_us(places: Iterable[str]) -> str | None:
-    """What this process is loaded from that lies in one of those places: its package, its environment, its ``sys.path``."""
+    """Return a path in those places from which this process is loaded: its package, its environment, its ``sys.path``."""
     found = (*map(str, own_code()), *_sites(sys.executable), *loaded_from(os.environ))
     return next((path for path in found if within(path, places)), None)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """The paths, without those that lie in others: who can write those may put links in the place of these."""
+    """Return the paths that lie in no other one: a kernel that can write the outer path can replace the inner one by a link."""
     found = list(dict.fromkeys(paths))
     return [path for path in found if not any(path != other and within(path, [other]) for other in found)]
 
 
 def imported_by(python: str, environ: Mapping[str, str], places: Iterable[str]) -> str | None:
-    """The same of an interpreter that is started with that environment."""
+    """Return a path in those places from which an interpreter with that environment is loaded."""
     program, where = shutil.which(python) or python, list(places)
     found = [*_ways(program), str(Path(program).parent.parent), *loaded_from(environ), *_sites(python, where)]
     return next((path for path in found if within(path, where)), None)
 
 
 def import_path(environ: Mapping[str, str]) -> list[str]:
-    """Where an environment says that modules are: what depends on nobody's working directory."""
+    """Return the absolute module search paths that an environment names."""
     return list(_absolute(environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 def loaded_from(environ: Mapping[str, str]) -> list[str]:
-    """Where an environment says that programs find what they load: what depends on nobody's working directory."""
+    """Return the absolute library and module search paths that an environment names."""
     return [path for name in _LOADING for path in _absolute(_parts(name, environ))]
 
 
 def own_reading(python: str) -> list[str]:
-    """What an interpreter reads to start: itself, and directories. It is not asked, since that would start it."""
+    """Return the interpreter and the directories that it reads to start, without starting it."""
     if python == sys.executable:
         return [sys.prefix, sys.base_prefix, sys.exec_prefix, *_absolute(sys.path)]
     program = shutil.which(python) or python
@@ -131,7 +131,7 @@ def _parts(name: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _ways(program: str) -> Iterator[str]:
-    """A path, and where it leads, link by link."""
+    """Yield a path and each target of its links."""
     path = program
     for _ in range(_LINKS_MAX):
         yield path
@@ -142,9 +142,9 @@ def _ways(program: str) -> Iterator[str]:
 
 
 def _sites(python: str, places: Iterable[str] = ()) -> Iterator[str]:
-    """Where an interpreter looks for modules besides its own, whether that is there or not; another one is not asked.
+    """Return the module directories of an interpreter besides its own, whether they exist or not, without starting it.
 
-    Its ``.pth`` files are read: each line is a directory, or a program, which is told by the places that it names.
+    Its ``.pth`` files are read: each line is a directory, or code, of which the paths that it names are taken.
     """
     if python == sys.executable:
         yield from _absolute(sys.path)

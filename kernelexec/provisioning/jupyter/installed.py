@@ -1,4 +1,4 @@
-"""Installed kernelspecs, this machine's or an image's: found by name or language, and what their kernels are started with."""
+"""Installed kernelspecs of this machine or of an image: found by name or language, with the commands of their kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kernelexec.docker.images.image_info import ImageFacts
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
-"""Unix sockets; ports of a loopback address; such ports, with unix sockets before them that the guard serves; such ports,
-encrypted; or encrypted ones of a network of its own, that somebody publishes on this machine once the kernel runs."""
+"""Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; encrypted loopback ports; or
+encrypted ports in another network that are published on this machine once the kernel runs."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]+)\}")
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -26,7 +26,7 @@ _PYTHON = re.compile(r"python[0-9.]*")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The Python beside which kernelspecs are installed."""
+    """The Python installation that kernelspecs belong to."""
 
     executable: str = sys.executable
     prefix: str = sys.prefix
@@ -35,7 +35,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class InstalledSpec:
-    """One kernelspec. ``label`` is what its kernel is called: its language, or its name where another has that language."""
+    """One kernelspec. ``label`` names its kernel: by its language, or by its name if another kernelspec has that language."""
 
     name: str
     label: str
@@ -45,32 +45,32 @@ class InstalledSpec:
 
     @property
     def interrupt_mode(self) -> str:
-        """How its kernel wants to be interrupted: by ``signal`` or by ``message``."""
+        """How its kernel is interrupted: by ``signal`` or by ``message``."""
         return str(self.spec.interrupt_mode)
 
     @property
     def transport(self) -> Transport:
-        """How its kernel is reached.
+        """The transport of its channels.
 
-        Unix sockets need libzmq and the way in which ipykernel names them, which kernels in Python have; the others may
-        die of them (deno) or bind somewhere else (IRkernel), so they get what every kernel can: tcp on a loopback address. A
-        kernelspec may say ``{"kernelexec": {"transport": "ipc"}}`` in its metadata.
+        Unix sockets need libzmq and ipykernel's way of naming them, which kernels in Python have. Other kernels may crash
+        (deno) or bind another path (IRkernel), so they get tcp on a loopback address, which all support. The metadata of a
+        kernelspec may choose: ``{"kernelexec": {"transport": "ipc"}}``.
         """
-        said = self.spec.metadata.get("kernelexec")
-        wanted = said.get("transport") if isinstance(said, dict) else None
+        options = self.spec.metadata.get("kernelexec")
+        wanted = options.get("transport") if isinstance(options, dict) else None
         if wanted in ("ipc", "tcp"):
             return "ipc" if wanted == "ipc" else "tcp"
         return "ipc" if _PYTHON.fullmatch(Path(self.spec.argv[0]).name) else "tcp"
 
     def argv(self, connection_file: Path) -> list[str]:
-        """The kernel's command, its placeholders filled in as jupyter_client does it."""
+        """Return the kernel's command with its placeholders filled in as jupyter_client does it."""
         known = {
             "connection_file": str(connection_file),
             "resource_dir": self.directory,
             "kernel_name": self.name,
             "prefix": self.home.prefix,
         }
-        words = [_PLACEHOLDER.sub(lambda found: known.get(found[1], found[0]), str(word)) for word in self.spec.argv]
+        words = [_PLACEHOLDER.sub(lambda match: known.get(match[1], match[0]), str(word)) for word in self.spec.argv]
         names = {"python", *("python" + ".".join(map(str, self.home.version[:length])) for length in (1, 2))}
         if words and words[0] in names:
             words[0] = self.home.executable
@@ -79,19 +79,19 @@ class InstalledSpec:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """All kernelspecs that there are in one place, by their names."""
+    """All kernelspecs of one place, by name."""
 
     specs: Mapping[str, Any]
     home: Home = Home()
 
     @classmethod
     def here(cls) -> Installed:
-        """This machine's, as they are now."""
+        """Return the kernelspecs that are installed on this machine now."""
         return cls(KernelSpecManager().get_all_specs())
 
     @classmethod
     def in_image(cls, facts: ImageFacts) -> Installed:
-        """An image's, as a container of it told."""
+        """Return the kernelspecs of an image, as a container of it listed them."""
         python = PurePosixPath(facts.executable or "/")
         version = tuple(int(part) for part in (facts.python or "").split(".")[:2] if part.isdigit())
         specs = {
@@ -111,10 +111,10 @@ class Installed:
         return cls(specs, Home(str(python), str(python.parent.parent), version))
 
     def find(self, wanted: str) -> InstalledSpec | None:
-        """The kernelspec of that name, else the first one of that language; None where there is neither.
+        """Return the kernelspec of that name, else the first one of that language; None without either.
 
         Raises:
-            InvalidRequest: it is there, but no program can be started by it.
+            InvalidRequest: the kernelspec is invalid.
         """
         name = _choice(wanted, self.specs)
         if name is None:
@@ -125,20 +125,22 @@ class Installed:
         return InstalledSpec(name, label, directory, _checked(name, self.specs[name]["spec"], directory), self.home)
 
     def told(self) -> tuple[str, ...]:
-        """What is installed, for a message: each kernelspec's name, with its language where that is another word."""
-        languages = {name: str(found["spec"].get("language") or name) for name, found in self.specs.items()}
-        return tuple(f"{name} ({said})" if said.lower() != name else name for name, said in sorted(languages.items()))
+        """Return the name of each kernelspec, with its language if that is another word, for a message."""
+        languages = {name: str(entry["spec"].get("language") or name) for name, entry in self.specs.items()}
+        return tuple(
+            f"{name} ({language})" if language.lower() != name else name for name, language in sorted(languages.items())
+        )
 
 
-def _checked(name: str, said: Mapping[str, Any], directory: str) -> KernelSpec:
-    spec = KernelSpec(**said)
-    why = "" if spec.argv else "argv is empty"
+def _checked(name: str, content: Mapping[str, Any], directory: str) -> KernelSpec:
+    spec = KernelSpec(**content)
+    reason = "" if spec.argv else "argv is empty"
     if any("\x00" in str(word) for word in spec.argv):
-        why = "argv holds a NUL character"
+        reason = "argv holds a NUL character"
     if not all(isinstance(text, str) and "\x00" not in text for text in (*spec.env, *spec.env.values())):
-        why = "env holds what is no text without NUL characters"
-    if why:
-        message = f"The kernelspec {name!r} in {directory} cannot be used: {why}. Mend its kernel.json."
+        reason = "env holds what is no text without NUL characters"
+    if reason:
+        message = f"The kernelspec {name!r} in {directory} cannot be used: {reason}. Mend its kernel.json."
         raise InvalidRequest(message)
     return spec
 

@@ -1,4 +1,4 @@
-"""Our kernelspecs for Jupyter's own applications: installed, removed and listed by jupyter_client."""
+"""Our kernelspecs for other Jupyter applications, which jupyter_client installs, removes and lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROVISIONERS = {"container": "kernelexec-container", "local": "kernelexec-local
 
 @dataclass(frozen=True, slots=True)
 class OurSpec:
-    """A kernelspec of ours that is installed. ``image`` is where its kernels run; None is this machine."""
+    """An installed kernelspec of ours. ``image`` is the image of its containers; None means this machine."""
 
     name: str
     display_name: str
@@ -43,11 +43,11 @@ def install_spec(
     share_home: bool = False,
     prefix: Path | None = None,
 ) -> Path:
-    """Install a kernelspec, over one of ours that has that name; its directory. A ``prefix`` of None is the user's own.
+    """Install a kernelspec, or replace one of ours, and return its directory. A ``prefix`` of None means the user's own.
 
     Raises:
-        InvalidRequest: the name cannot be one, or is another's; or there is no such option of containers.
-        OSError: it cannot be written there.
+        InvalidRequest: the name is invalid or another program's, or an option of containers is unknown.
+        OSError: the directory cannot be written.
     """
     given = dict(container or {})
     options = load(isolation, config={"container": given} | ({"python": python} if python else {}))
@@ -75,7 +75,7 @@ def install_spec(
 
 
 def remove_spec(name: str, *, prefix: Path | None = None) -> Path:
-    """Remove a kernelspec of ours; where it was.
+    """Remove a kernelspec of ours and return its directory.
 
     Raises:
         InvalidRequest: there is none of that name, or it is not ours.
@@ -90,7 +90,7 @@ def remove_spec(name: str, *, prefix: Path | None = None) -> Path:
 
 
 def our_specs(*, prefix: Path | None = None) -> list[OurSpec]:
-    """The kernelspecs of ours that Jupyter finds, and those below ``prefix``, in the order of their names."""
+    """Return our kernelspecs that Jupyter finds, and those below ``prefix``, sorted by name."""
     found = []
     for name, directory in sorted(_manager(prefix).find_kernel_specs().items()):
         said = _read(Path(directory))
@@ -118,7 +118,7 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def _isolation(said: Mapping[str, Any]) -> str | None:
-    """Where its kernels run, if it is ours."""
+    """Return the isolation of a kernelspec, if it is ours."""
     named = _inner(said, "metadata", "kernel_provisioner").get("provisioner_name")
     return next((isolation for isolation, provisioner in _PROVISIONERS.items() if provisioner == named), None)
 

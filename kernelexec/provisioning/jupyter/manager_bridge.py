@@ -1,7 +1,7 @@
-"""A kernel of a KernelManager that is not ours: JupyterLab's, nbclient's, papermill's, the console's.
+"""Kernels of the KernelManager of another program: JupyterLab, nbclient, papermill, the console.
 
-Such a manager has no private directory, connects by path, and believes what it finds there. So its kernel gets a directory as
-kernels of our own have it, and the manager gets hard links to its sockets, in a directory that the kernel does not see.
+Such a manager has no private directory, connects by path, and trusts the sockets there. So its kernel gets a private directory
+like our own kernels, and the manager gets hard links to its sockets, in a directory that the kernel cannot see.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from kernelexec.provisioning.runtime.owned_directory import Root, sweep
 
 T = TypeVar("T")
 Awaitables = Callable[[], Awaitable[T]]
-#: Which notebook it is that a server starts a kernel for.
+#: The environment variable in which a server names the notebook of a kernel.
 _NOTEBOOK = "JPY_SESSION_NAME"
 _IN_LOG = " What it wrote is in the log of the program that started it."
 
 
 class Guest:
-    """One such manager's kernel: its directory stays over restarts, and each kernel process has one of its own in it."""
+    """The private directory of one manager, which outlives restarts and has a directory for each kernel process."""
 
     def __init__(self, manager: Any) -> None:  # noqa: ANN401 - jupyter_client's KernelManager, or what an application made of it
         self._manager = manager
@@ -53,14 +53,14 @@ class Guest:
         isolation: str,
         options: Mapping[str, Any],
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make the directory of a new kernel process; how it is to be launched, and the provisioner's own settings for it.
+        """Create the directory of a new kernel process; return the arguments of its launch and the settings of its provisioner.
 
-        The kernel learns nothing of this process's environment but which notebook it is for, and what the kernelspec names.
+        Of this process's environment the kernel gets the name of its notebook and the variables that the kernelspec names.
 
         Raises:
-            InvalidConfig: the kernelspec holds what is no option, or asks for a way that such kernels cannot be reached.
-            InvalidWorkDir: the kernel would see all of the user's own directory.
-            KernelStartFailed: there is no place for its sockets.
+            InvalidConfig: the kernelspec holds an unknown option, or a transport that such kernels do not have.
+            InvalidWorkDir: the kernel would see all of the home directory.
+            KernelStartFailed: there is no directory for its sockets.
         """
         config = _config(isolation, options, kwargs.get("cwd"))
         if self._root is None:
@@ -86,7 +86,7 @@ class Guest:
         return self._manager.get_connection_info()
 
     def _furnish(self, root: Path) -> RuntimeDirectory:
-        """The directory of the next kernel process; the manager is told where the sockets will be."""
+        """Create the directory of the next kernel process, and point the manager to its sockets."""
         manager = self._manager
         self._kernels += 1
         runtime = self._runtime = RuntimeDirectory(root / str(self._kernels))
@@ -98,12 +98,12 @@ class Guest:
         return runtime
 
     async def welcome(self, ended: Awaitables[object], complaint: Awaitables[str] | None = None) -> None:
-        """Wait until the kernel serves, and link its sockets where the manager looks for them.
+        """Wait until the kernel serves, and link its sockets to the paths that the manager uses.
 
-        ``ended`` waits for its end; ``complaint`` gives what it wrote, where that is not in the application's own log.
+        ``ended`` waits for its end; ``complaint`` returns its output where that is not in the application's own log.
 
         Raises:
-            KernelStartFailed: it ended, does not serve in time, or has something else where its sockets should be.
+            KernelStartFailed: it ended, does not serve in time, or has replaced its sockets.
         """
         assert self._runtime is not None
         runtime, served, budget = self._runtime, False, Budgets().start
@@ -120,12 +120,12 @@ class Guest:
                 tasks.cancel_scope.cancel()
         if not served:
             how = f"did not serve within {budget} s" if late.cancelled_caught else "ended while it started"
-            said = _IN_LOG if complaint is None else spec_complaint((await complaint()).strip(), self._python)
-            raise KernelStartFailed(f"The kernel {how}.{said}")
+            output = _IN_LOG if complaint is None else spec_complaint((await complaint()).strip(), self._python)
+            raise KernelStartFailed(f"The kernel {how}.{output}")
         self._link(runtime)
 
     def _link(self, runtime: RuntimeDirectory) -> None:
-        """A link to a socket's own inode: whatever the kernel puts in its place later, the manager does not come there."""
+        """Link each socket's own inode, so that a file that the kernel puts in its place later is not reached."""
         self._unlink()
         for port in PORTS.values():
             link = Path(f"{self._manager.ip}-{port}")
@@ -141,7 +141,7 @@ class Guest:
             Path(f"{self._manager.ip}-{port}").unlink(missing_ok=True)
 
     async def leave(self, *, restart: bool) -> None:
-        """Remove what the kernel process had; and, but for a restart, all there is."""
+        """Remove the directory of the kernel process; without a restart, that of the manager too."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             self._unlink()
@@ -152,19 +152,19 @@ class Guest:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """What goes wrong in here, as an error that a server of Jupyter hands on: of others it only says that there was one."""
+def reraise_for_server() -> Iterator[None]:
+    """Raise our errors as tornado's HTTPError, whose message a Jupyter server shows; it hides that of other errors."""
     try:
         yield
     except KernelexecError as exc:
-        raise _handed_on(str(exc)) from exc
+        raise _http_error(str(exc)) from exc
 
 
-def _handed_on(message: str) -> Exception:
-    from tornado.web import HTTPError  # noqa: PLC0415 - only who fails needs it
+def _http_error(message: str) -> Exception:
+    from tornado.web import HTTPError  # noqa: PLC0415 - only a failure needs it
 
     class KernelNotStarted(KernelStartFailed, HTTPError):
-        """No kernel came up; in a server, the answer to who asked for it."""
+        """A kernel did not start; a server answers the request for it with this."""
 
         def __init__(self) -> None:
             super().__init__(500, message, reason="The kernel was not started")
@@ -181,7 +181,7 @@ def _new_root() -> Root:
 
 
 def _config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:
-    """The settings of one kernel, whose workspace is where it is started: the notebook's directory."""
+    """Return the settings of one kernel, whose workspace is the directory of its notebook."""
     workspace = Path(str(cwd) if cwd else Path.cwd()).resolve()
     home = Path.home().resolve()
     config = load(isolation, workspace=workspace, config=options)

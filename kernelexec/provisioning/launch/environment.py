@@ -1,4 +1,4 @@
-"""What a kernel may know of this process's environment: everything but what looks like a secret, by name or by value."""
+"""The part of this process's environment that kernels get: all variables that do not look like secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OURS = frozenset({"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT
 _OURS |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
 
 
-#: What of this machine means nothing, or another thing, in a container.
+#: Variables of this machine that have no meaning, or another one, in a container.
 _HERE = frozenset(
     {"PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "SHELL", "PWD", "OLDPWD", "TMPDIR", "HOSTNAME", "DISPLAY"}
 )
@@ -34,16 +34,16 @@ _HERE_ALL = ("LD_", "XDG_", "DBUS_", "KERNELEXEC_")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like a secret, by its name or by its value."""
+    """Return whether a variable looks like a secret, by its name or by its value."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
 def scrubbed(
     rules: Environment, environ: Mapping[str, str] | None = None, *, without: Collection[str] = frozenset()
 ) -> dict[str, str]:
-    """The environment for a kernel: this process's without what looks like a secret and was not named, then what is set.
+    """Return a kernel's environment: this process's without variables that look like secrets, then the variables that are set.
 
-    It is ``without`` those either that are known to be secrets, unless they are named.
+    A variable that is named is kept; others that are known to be secrets are left out by ``without``.
     """
     source = os.environ if environ is None else environ
     held = _OURS.union(without)
@@ -56,12 +56,12 @@ def scrubbed(
 
 
 def environment_of(config: Config) -> dict[str, str]:
-    """The environment of this machine's kernels, and of who forks them: no secret that is given by reference is in it."""
+    """Return the environment of this machine's kernels and fork servers, without secrets that are given by reference."""
     return scrubbed(config.environment, without=sources(config.secrets))
 
 
 def named(config: Config) -> dict[str, str]:
-    """What of this process's environment is for a container: what is named, or all that means there what it does here."""
+    """Return the variables of this process's environment for a container: the named ones, or all that have a meaning there."""
     rules, hidden = config.environment, _OURS | _HERE | sources(config.secrets)
     return {
         name: value

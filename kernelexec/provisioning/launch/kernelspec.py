@@ -1,4 +1,4 @@
-"""From settings to a provisioner: the kernelspec stays in memory, jupyter_client finds the provisioner by its name."""
+"""Kernelspecs in memory, the provisioners that jupyter_client loads for them, and the reasons why a process did not start."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
-from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.jupyter.installed import InstalledSpec
+from kernelexec.provisioning.provisioners.base import ForeignProvisioner, KernelexecProvisioner
 from kernelexec.workspace.directory import gone
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
-#: How much of a script's first line the system reads.
+#: The length of a script's first line that the system reads.
 _LINE_BYTES = 256
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
 class KernelNotHeard(KernelStartFailed):
-    """A kernel did not say in time that it serves: it may, where nobody here hears it."""
+    """A kernel did not report in time that it serves; it may serve where its report does not arrive."""
 
 
-#: How a Python runs the guard: by the standard library alone, whatever is in its environment.
+#: Options of the Python that runs the guard, which must import the standard library only, whatever its environment says.
 GUARD = ("-I", "-S")
 
 
@@ -43,11 +43,11 @@ def kernel_spec(
     prefix: Sequence[str] = (),
     confined: bool = False,
 ) -> KernelSpec:
-    """The kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner.
+    """Return the kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner.
 
-    Without a ``connection_file`` the launcher's order says all. A fork server may be named that has the launcher ready, or a
-    ``prefix`` that starts the interpreter. What is to be ``confined`` is so before any of that begins: by this process's own
-    interpreter, without anything that it could import of others.
+    Without a ``connection_file`` the launcher reads everything from its options. ``forked_by`` is a fork server, ``prefix`` a
+    command that starts the interpreter. A ``confined`` kernel is confined before any of these begins, by this process's own
+    interpreter, which imports nothing that others could have written.
     """
     name, options = (PROVISIONER, {}) if forked_by is None else (FORKING, {"server": forked_by})
     before = (sys.executable, *GUARD, launcher, protocol.CONFINED_FLAG) if confined else ()
@@ -66,7 +66,7 @@ def guarded_spec(
     *,
     guard: tuple[str, ...] = (sys.executable, *GUARD, str(LAUNCHER), protocol.GUARD_FLAG),
 ) -> KernelSpec:
-    """The kernelspec of a kernel that is not ours: its own command under our guard and our provisioner, whatever it names."""
+    """Return the kernelspec of a kernel without our launcher: its own command under our guard and our provisioner."""
     return KernelSpec(
         argv=[*guard, *installed.argv(connection_file)],
         display_name=installed.spec.display_name,
@@ -77,24 +77,25 @@ def guarded_spec(
     )
 
 
-def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelProvisionerBase:
-    """The provisioner that the kernelspec names.
+def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelexecProvisioner:
+    """Return a new provisioner of the class that the kernelspec names.
 
     Raises:
-        KernelStartFailed: it is not registered: the installation is incomplete.
+        KernelStartFailed: no class has that name, because the installation is incomplete.
     """
     try:
-        return KernelProvisionerFactory.instance().create_provisioner_instance(kernel_id, spec, parent=None)
+        provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(kernel_id, spec, parent=None)
     except ModuleNotFoundError as exc:
         message = f"{exc} Reinstall kernelexec: its entry points are missing."
         raise KernelStartFailed(message) from exc
+    return provisioner if isinstance(provisioner, KernelexecProvisioner) else ForeignProvisioner(provisioner)
 
 
 def check_directory(cwd: str) -> None:
-    """Refuse a workspace that is not there, or no directory, as the system would if a process were started in it.
+    """Check that a workspace is a directory, with the error that starting a process in it would give.
 
     Raises:
-        KernelStartFailed: see above.
+        KernelStartFailed: it is not.
     """
     try:
         with os.scandir(cwd):
@@ -104,10 +105,10 @@ def check_directory(cwd: str) -> None:
 
 
 def check_program(python: str, cwd: str) -> None:
-    """Refuse an interpreter, by its path, that is not there or no program, as the system would if this process started it.
+    """Check that an interpreter named by a path is a program, with the error that starting it would give.
 
     Raises:
-        KernelStartFailed: see above.
+        KernelStartFailed: it is not.
     """
     path = os.path.expanduser(python)  # noqa: PTH111 - text in, text out
     lacking = _lacks_its_own(path)
@@ -117,7 +118,7 @@ def check_program(python: str, cwd: str) -> None:
 
 
 def _lacks_its_own(script: str) -> bool:
-    """Whether its first line names an interpreter that is not there."""
+    """Return whether the first line of a script names an interpreter that does not exist."""
     with suppress(OSError), Path(script).open("rb") as file:
         line = file.readline(_LINE_BYTES)
         named = line[2:].split()[:1] if line.startswith(b"#!") else []
@@ -126,7 +127,7 @@ def _lacks_its_own(script: str) -> bool:
 
 
 def start_failure(exc: OSError, python: str, cwd: str) -> str:
-    """Why no process was started: the system says by the file's name whether it is the directory or the interpreter."""
+    """Return why no process was started: the file name in the error is the directory's or the interpreter's."""
     reason = exc.strerror or str(exc)
     if exc.filename == cwd:
         return gone(cwd) if exc.errno == errno.ENOENT else f"No kernel can start in the workspace {cwd}: {reason}."
@@ -140,7 +141,7 @@ def start_failure(exc: OSError, python: str, cwd: str) -> str:
 
 
 def complaint(stderr: str, python: str | None) -> str:
-    """What to say of a kernel's last words; with the remedy where it is our launcher's, in ``python``, that lacks ipykernel."""
+    """Return a sentence with the end of a kernel's stderr, or with the remedy where ``python`` lacks ipykernel."""
     if python is not None and re.search(r"No module named '?(?:ipykernel|IPython|zmq)\b", stderr):
         return f" {python} has no ipykernel: install it there with `pip install ipykernel`."
     return f" Its stderr ended with:\n{stderr}" if stderr else ""

@@ -1,4 +1,4 @@
-"""Secrets on their way into a kernel that is not ours: by a pipe in its private directory, so that no file holds them."""
+"""Secrets for a kernel without our launcher, passed through a pipe in its private directory, so that no file holds them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _PIPE_BYTES = 1024 * 1024
 
 @contextmanager
 def handed(directory: Path, values: Mapping[str, str], user: tuple[int, int] | None) -> Iterator[str | None]:
-    """A pipe that holds the values for who reads it first, and that is gone afterwards; None where there are none.
+    """Open a pipe from which the guard reads the secrets, and remove it afterwards; yield None without secrets.
 
-    ``user`` is who the kernel runs as, where that may be another.
+    ``user`` is the user and group of the kernel, where that may differ from the caller's.
 
     Raises:
-        KernelStartFailed: they are too much for a pipe.
+        KernelStartFailed: the secrets are too large for a pipe.
     """
     if not values:
         yield None
         return
-    path, said = directory / NAME, json.dumps(values).encode() + b"\n"
+    path, data = directory / NAME, json.dumps(values).encode() + b"\n"
     os.mkfifo(path, 0o600)
     if user is not None and user[0] != os.getuid():
         os.chown(path, -1, user[1])
         path.chmod(0o640)
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if len(said) <= _PIPE_BYTES:
-            platform.widen(pipe, len(said))
-        if len(said) > _PIPE_BYTES or os.write(pipe, said) < len(said):
-            message = f"All secrets together take {len(said)} bytes, the limit is {_PIPE_BYTES}: name less of them."
+        if len(data) <= _PIPE_BYTES:
+            platform.widen(pipe, len(data))
+        if len(data) > _PIPE_BYTES or os.write(pipe, data) < len(data):
+            message = f"All secrets together take {len(data)} bytes, the limit is {_PIPE_BYTES}: name less of them."
             raise KernelStartFailed(message)
         yield str(path)
     finally:

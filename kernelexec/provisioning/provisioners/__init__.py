@@ -1,1 +1,1 @@
-"""The provisioners, which jupyter_client loads by their entry points."""
+"""The provisioners that start, watch and end kernel processes; jupyter_client loads them by entry point."""

@@ -1,4 +1,4 @@
-"""A process that another process started, by the few methods of ``Popen`` that a provisioner calls."""
+"""A process that another process started, with the methods of ``Popen`` that a provisioner calls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Self
 
 from kernelexec.provisioning.runtime.processes import status_of
 
-#: What is said of its end: the system tells that to its parent only.
+#: Exit status of a process that ended unobserved: the system reports the real one to its parent only.
 _UNKNOWN = 1
 
 
 class AdoptedProcess:
-    """It is held by a descriptor, so that another one which gets its id is never taken for it."""
+    """A process held by a pidfd, so that it is never confused with a later process of the same id."""
 
     stdin = stdout = stderr = None
 
@@ -25,7 +25,7 @@ class AdoptedProcess:
 
     @classmethod
     def of(cls, pid: int, born: int) -> Self | None:
-        """The process of that id that was born then; None if it has ended."""
+        """Return the process with that id and start time; None if it has ended."""
         try:
             fd = os.pidfd_open(pid)
         except (OSError, AttributeError):
@@ -37,19 +37,19 @@ class AdoptedProcess:
         return cls(pid, fd)
 
     def opened(self) -> int:
-        """A descriptor of the process, for the caller to close."""
+        """Return a duplicate of the pidfd, which the caller must close."""
         if self._fd is None:
             raise ProcessLookupError
         return os.dup(self._fd)
 
     def poll(self) -> int | None:
-        """What stands for its exit status once it has ended; else None."""
+        """Return a substitute for its exit status once it has ended; else None."""
         if self._fd is not None and not _is_readable(self._fd, 0):
             return None
         return -signal.SIGKILL if self._killed else _UNKNOWN
 
     def wait(self) -> int:
-        """What stands for its exit status, once it has ended."""
+        """Wait until it has ended, and return a substitute for its exit status."""
         if self._fd is not None:
             _is_readable(self._fd, None)
         status = self.poll()
@@ -58,24 +58,24 @@ class AdoptedProcess:
         return status
 
     async def hear(self) -> None:
-        """Wait for who may tell how it ended: nobody."""
+        """Wait for a report of its exit status, which does not exist here."""
 
     def send_signal(self, signum: int) -> None:
-        """Signal it; nothing happens if it has ended."""
+        """Signal the process; nothing happens if it has ended."""
         if self._fd is not None:
             self._killed |= signum == signal.SIGKILL
             signal.pidfd_send_signal(self._fd, signum)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the pidfd."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

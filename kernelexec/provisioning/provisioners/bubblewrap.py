@@ -1,4 +1,4 @@
-"""A kernel in namespaces that bubblewrap makes. jupyter_client calls it, by the entry point ``kernelexec-bubblewrap``."""
+"""The provisioner of kernels in namespaces that bubblewrap makes; its entry point is ``kernelexec-bubblewrap``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from traitlets import List, Unicode
 
-from kernelexec.provisioning.provisioners.wrapped import Provisioner as WrappedProvisioner
+from kernelexec.provisioning.provisioners.wrapped import WrappedKernelProvisioner
 
 
-class Provisioner(WrappedProvisioner):
-    """Bubblewrap's own process ends all in it with itself."""
+class BubblewrapKernelProvisioner(WrappedKernelProvisioner):
+    """A wrapped provisioner: when bubblewrap's own process ends, so does everything in its namespaces."""
 
     isolation = "bubblewrap"
     arguments = List(Unicode())
-    """The program, and what it is to put into the namespaces."""
+    """Bubblewrap's command line, without the kernel's command."""
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
         return await super()._launch([*self.arguments, "--", *cmd], kwargs)

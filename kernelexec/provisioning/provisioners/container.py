@@ -1,4 +1,4 @@
-"""A kernel in a container of its own. jupyter_client calls it; it is found by the entry point ``kernelexec-container``."""
+"""The provisioner of kernels in containers; its entry point is ``kernelexec-container``."""
 
 from __future__ import annotations
 
@@ -11,91 +11,138 @@ from types import MappingProxyType
 from typing import Any
 
 import anyio
-from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+from jupyter_client.kernelspec import KernelSpec
 from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
 from kernelexec.docker.client import Seen
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
+from kernelexec.docker.events import News
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
 from kernelexec.events import InContainer
-from kernelexec.provisioning.container.create import remove, remove_left
+from kernelexec.provisioning.container.create import make, remove, remove_left, remove_now
+from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
-from kernelexec.provisioning.container.reuse import Succession
-from kernelexec.provisioning.container.stats import KILLED, in_thread
-from kernelexec.provisioning.jupyter.manager_bridge import Guest, told
+from kernelexec.provisioning.container.reuse import ContainerReuse
+from kernelexec.provisioning.container.stats import ContainerResources
+from kernelexec.provisioning.container_state import KILLED, STOPPED, ContainerState, in_thread, to_end
+from kernelexec.provisioning.jupyter.manager_bridge import Guest, reraise_for_server
+from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
 from kernelexec.provisioning.runtime.processes import children_of, descends, status_of
+from kernelexec.results import Stats
 
-#: The first process says 128 + n of a kernel that ended of signal n; other codes above 128 are the kernel's own.
+#: The container's init exits with 128 + n for a kernel that signal n ended; other codes above 128 are the kernel's own.
 _SIGNALLED = {128 + number: -number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 31)}
-#: Options that a container keeps for its life, whatever who takes it over is configured with.
-_AS_MADE = ("network", "layout")
+#: Options that a container keeps for its life, even under a new owner with other settings.
+_FIXED_OPTIONS = ("network", "layout")
 logger = logging.getLogger("kernelexec")
 
 
-class Provisioner(Succession, KernelProvisionerBase):
-    """One container for one kernel process: made, watched, signalled and removed through the engine."""
+class ContainerKernelProvisioner(KernelexecProvisioner):
+    """A provisioner that creates, watches, signals and removes a container for one kernel after another."""
 
     isolation = "container"
 
     container = Dict(help="Options of the container: see kernelexec.Container.").tag(config=True)
     limits = Dict(help="Resource limits of its processes: see kernelexec.Limits.").tag(config=True)
-    mounts: Any = List(help="Source, target and whether it can only be read, of each directory it sees.").tag(config=True)
+    mounts: Any = List(help="Source, target and whether it is read-only, of each mounted directory.").tag(config=True)
     labels = Dict(help="Labels of the container.").tag(config=True)
-    name = Unicode(help="What the container is called.").tag(config=True)
-    share_home = Bool(help="Whether a notebook in the user's own directory may see all of that.").tag(config=True)
-    warden = Unicode(
-        help="Where its first process connects to, and has the kernels forked; it is the kernel if that is empty."
-    ).tag(config=True)
+    name = Unicode(help="Name of the container.").tag(config=True)
+    share_home = Bool(help="Whether a notebook in the home directory may see all of that directory.").tag(config=True)
+    warden = Unicode(help="Socket to which the container's init connects; if empty, the first process is the kernel.").tag(
+        config=True
+    )
     ports: Any = Dict(help="Names of ports, and the ports of the container that are published on 127.0.0.1.").tag(config=True)
 
     _image = ""
     _published: Mapping[int, int] = MappingProxyType({})
-    """Ports of the container, and where they are reached."""
-    unseen = False
-    """Whether the engine did not answer when it was asked last."""
+    """Ports of the container, and the ports of this machine that lead there."""
+    _is_unreachable = False
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
         self._stack = ExitStack()
         self._looking = asyncio.Lock()
+        self._state = ContainerState()
+        self._oom = OomDetector(self._state)
+        self._resources = ContainerResources(self._state)
+        self._reuse = ContainerReuse(self._state, self._oom)
         self._guest = None if self.parent is None else Guest(self.parent)
 
     @property
     def has_process(self) -> bool:
-        """Whether there is a container, as far as is known."""
-        return bool(self._id) and self._status is None
+        """Whether there is a container with a living kernel, as far as is known."""
+        return bool(self._state.id) and self._state.status is None
 
     @property
-    def in_container(self) -> InContainer:
-        """What people are told of the container; of its mounts, those that are theirs."""
+    def container_info(self) -> InContainer:
+        """Description of the container, with those of its mounts that the caller chose."""
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network = network_of(str(self.container.get("network", "none")), self.ports)
         published, sudo = tuple(sorted(self._published.values())), bool(self.container.get("sudo"))
-        return InContainer(self.name, self._id[:12], self._image, network, shared, published, sudo)
+        return InContainer(self.name, self._state.id[:12], self._image, network, shared, published, sudo)
 
     @property
-    def guard(self) -> int | None:
-        """The parent of a kernel that is not ours, as this machine counts; None where it cannot be seen."""
-        return next(iter(children_of(self._pid)), None) if status_of(self._pid) else None
+    def guard_pid(self) -> int | None:
+        """Process id on this machine of the guard, which the first process starts; None where it cannot be seen."""
+        return next(iter(children_of(self._state.pid)), None) if status_of(self._state.pid) else None
 
-    def serves(self, pid: int) -> bool:
-        """Whether a process, by the id that a unix socket tells, is one of the container's.
+    def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
+        """Accept descendants of the container's first process.
 
-        Where this process cannot see the container's processes (it is in a container itself) a socket tells no id.
+        Where this process cannot see the container's processes (it is in a container itself) the peer's id is 0.
         """
-        return descends(pid, self._pid) if status_of(self._pid) else pid == 0
+        return descends(peer, self._state.pid) if status_of(self._state.pid) else peer == 0
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the engine did not answer the last request."""
+        return self._is_unreachable
+
+    @property
+    def is_oom_killed(self) -> bool:
+        """Whether the kernel was killed for want of memory."""
+        return self._oom.is_oom_killed
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Memory that everything in the container may use together."""
+        return self._resources.memory_bytes
+
+    def on_memory_kills(self, kills: int) -> None:
+        """Note kills that the living kernel has counted."""
+        self._oom.on_memory_kills(kills)
+
+    async def stats(self) -> Stats:
+        """Return what the container uses."""
+        return await self._resources.stats()
+
+    async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
+        """Change the limits of the running container: see ``ContainerResources.change_limits``."""
+        await self._resources.change_limits(memory_bytes, cpus)
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the container's init can fork the next kernel."""
+        return self._reuse.is_possible
+
+    def can_reuse(self, spec: KernelSpec) -> bool:
+        """Return whether the container is as the kernelspec asks for: same options, limits and mounted directories."""
+        config = spec.metadata["kernel_provisioner"]["config"]
+        is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "warden"))
+        is_unchanged = not self._resources.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
+        return is_same and self.is_reusable and is_unchanged
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
-        """Called before ``launch_kernel``; what it returns is given there."""
+        """Return the arguments of ``launch_kernel``."""
         if self._guest is None:
             return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
         container = {**self.container, "share_home": True} if self.share_home else self.container
         options = {"container": container, "limits": self.limits}
-        with told():
+        with reraise_for_server():
             launch, settings = await self._guest.receive(
                 self.kernel_spec, self.kernel_id, kwargs, isolation="container", options=options
             )
@@ -105,9 +152,9 @@ class Provisioner(Succession, KernelProvisionerBase):
         return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Make the container and start the kernel in it. Called by the kernel driver once, by a KernelManager after each end.
+        """Create the container and start the kernel in it; return the address and the published ports of its channels.
 
-        What it returns says where published ports are reached.
+        A container that is clean from the kernel before is used again.
 
         Raises:
             KernelStartFailed: there is no image, the engine refuses, or it does not answer.
@@ -115,46 +162,61 @@ class Provisioner(Succession, KernelProvisionerBase):
         if self._guest is None:
             return await self._launch(cmd, kwargs)
         try:
-            with told():
+            with reraise_for_server():
                 await self._launch(cmd, kwargs)
-                await self._guest.welcome(self.wait, self.complaint)
+                await self._guest.welcome(self.wait, self.read_log)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # nobody else would
+            with anyio.CancelScope(shield=True):  # no other code would
                 await self.cleanup()
             raise
         return self.connection_info
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        if await self._fork(cmd[4:], kwargs):
+        if await self._reuse.fork(cmd[4:], kwargs):
             return self.connection_info
         await self._remove()
-        self._forget()
+        self._begin_container()
         try:
-            news = await self._hear()
-            await in_thread(remove_left, news.engine)
-            if self._guest is not None:
-                await in_thread(remove_leftovers, news.engine)
-            order = self._order(cmd, kwargs)
-            await self._make(order, news)
-            self._look = self._stack.enter_context(news.of(self._id))
-            self._listen()
-            await in_thread(networks.start, news.engine, self._id, order)
-            self._take(await in_thread(news.engine.see, self._id))
-            if self._warden is not None:
-                self._warden.welcome(self.serves)
+            await self._create(cmd, kwargs)
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
         if not self.ports:
             return self.connection_info
-        if self._status is not None:  # then it has no ports any more, which is not why it is not reached
-            said = (await self.complaint()).strip()
-            raise KernelStartFailed(f"The kernel ended while it started (exit code {self._status}). {said}".rstrip())
+        if self._state.status is not None:  # then it has no ports any more
+            log = (await self.read_log()).strip()
+            raise KernelStartFailed(f"The kernel ended while it started (exit code {self._state.status}). {log}".rstrip())
         return {"ip": LOOPBACK, **{name: self._published.get(port) for name, port in self.ports.items()}}
+
+    def _begin_container(self) -> None:
+        """Forget the container before."""
+        for part in (self._state, self._oom, self._reuse):
+            part.begin_container()
+        self._resources.are_limits_changed = False
+
+    async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:
+        state = self._state
+        events = await state.connect()
+        await in_thread(remove_left, events.engine)
+        if self._guest is not None:
+            await in_thread(remove_leftovers, events.engine)
+        order = self._order(cmd, kwargs)
+        await to_end(self._make, order, events)  # else no code would know of the container
+        state.changed = self._stack.enter_context(events.of(state.id))
+        self._reuse.listen(self.warden, order.options, self.mounts)
+        await in_thread(networks.start, events.engine, state.id, order)
+        self._read_all(await in_thread(events.engine.see, state.id))
+        self._reuse.accept(lambda peer: self.accepts_peer(peer, guarded=True))
+
+    def _make(self, order: Order, events: News) -> None:
+        """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
+        container = self._state.id = make(events.engine, order, self.name)
+        if self._state.events is not events:
+            remove_now(container)
+            raise KernelStartFailed(STOPPED)
 
     def _order(self, cmd: list[str], kwargs: dict[str, Any]) -> Order:
         options = Container.model_validate(self.container)
-        self._memory_bytes = options.memory_bytes
-        self._swap_bytes = (options.memory_swap_bytes or 0) - (options.memory_bytes or 0) if options.memory_swap_bytes else 0
+        self._resources.begin_container(options)
         return Order(
             image="",
             command=tuple(cmd),
@@ -170,133 +232,135 @@ class Provisioner(Succession, KernelProvisionerBase):
         )
 
     async def poll(self) -> int | None:
-        """The exit status, or None while the kernel lives."""
-        if self._status is None and self._id:
-            await self._see()
-        return self._status if self._id else 0
+        """Return the exit status, or None while the kernel lives."""
+        if self.has_process:
+            await self._inspect()
+        return self._state.status if self._state.id else 0
 
     async def wait(self) -> int | None:
-        """The exit status once the container has ended or is gone; safe to call more than once.
+        """Wait until the container has ended or is gone, and return the exit status; concurrent calls are safe.
 
-        An engine that is away says nothing of its containers: they are looked at when it is back.
+        While the engine does not answer, its containers count as living; they are inspected when it is back.
         """
+        state = self._state
         async with self._looking:
-            while self._status is None and self._id:
-                self._look.clear()
-                await self._see()
-                if self._status is None:
-                    await self._look.wait()
-            await self._learn_why()
-            await self._sweep()
-        return self._status
+            while self.has_process:
+                state.changed.clear()
+                await self._inspect()
+                if state.status is None:
+                    await state.changed.wait()
+            await self._oom.wait_reason()
+            await self._reuse.sweep()
+        return state.status
 
-    async def _see(self) -> None:
-        assert self._news is not None
+    async def _inspect(self) -> None:
+        assert self._state.events is not None
         try:
-            seen = await in_thread(self._news.engine.see, self._id)
+            seen = await in_thread(self._state.events.engine.see, self._state.id)
         except ContainerGone:
-            self._end(KILLED)
+            self._state.end(KILLED)
         except EngineFailed:
-            self.unseen = True
+            self._is_unreachable = True
         else:
-            self.unseen = False
+            self._is_unreachable = False
             self._read(seen)
 
     def _read(self, seen: Seen) -> None:
-        if not seen.running and self._status is None:
-            self._flagged = seen.out_of_memory and not self._was_flagged
-            self._end(_SIGNALLED.get(seen.exit_code, seen.exit_code))
+        if not seen.running and self._state.status is None:
+            self._oom.on_flag(flagged=seen.out_of_memory)
+            self._state.end(_SIGNALLED.get(seen.exit_code, seen.exit_code))
+
+    def _read_all(self, seen: Seen) -> None:
+        self._state.pid, self._image, self._published = seen.pid, seen.image, seen.ports
+        self._read(seen)
 
     async def rename(self, session: str, workspace: str) -> None:
-        """Give an idle container to a session, whose workspace it has by now. Its name stays as it is if the engine is away."""
+        """Give an idle container to a session that has renamed its workspace; without the engine its name stays."""
         self.mounts = [(workspace if inside == WORKSPACE_INSIDE else path, inside, only) for path, inside, only in self.mounts]
         name = container_name(session, self.kernel_id, self.container.get("instance"))
-        if self._news is not None:
+        if self._state.events is not None:
             with suppress(EngineFailed):
-                await in_thread(self._news.engine.rename, self._id, name)
+                await in_thread(self._state.events.engine.rename, self._state.id, name)
                 self.name = name
 
     async def send_signal(self, signum: int) -> None:
-        """Signal the kernel: the first process of its container hands on what it gets, but for SIGKILL, which ends all."""
-        if signum in (0, signal.SIGKILL) or not self._signal(signum):
+        """Signal the kernel through the container's init; SIGKILL ends everything in the container."""
+        if signum in (0, signal.SIGKILL) or not self._reuse.signal(signum):
             await self._signal_by_engine(signum)
 
     async def _signal_by_engine(self, signum: int) -> None:
-        if signum and self.has_process and self._news is not None:
-            self._unwanted |= signum == signal.SIGKILL
-            await in_thread(self._news.engine.signal, self._id, int(signum))
+        state = self._state
+        if signum and self.has_process and state.events is not None:
+            state.is_kill_requested |= signum == signal.SIGKILL
+            await in_thread(state.events.engine.signal, state.id, int(signum))
 
     async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill everything in the container, which goes on for a ``restart`` if it can.
+        """Kill everything in the container, which is kept for a ``restart`` if it can be reused.
 
-        Where the engine is away the container is left, and removed when it is back.
+        Without the engine the container is left, and removed when the engine is back.
         """
-        if restart and await self._sweep():
+        if restart and await self._reuse.sweep():
             return
         try:
             await self.send_signal(signal.SIGKILL)
         except EngineAway:
-            logger.warning("kernelexec.container_left", extra={"container": self._id})
-            self._end(KILLED)
+            logger.warning("kernelexec.container_left", extra={"container": self._state.id})
+            self._state.end(KILLED)
 
     async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
         """Ask the kernel to end."""
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Remove the container, unless it is good for a ``restart``. Called when the kernel has ended, or did not come up."""
+        """Remove the container, unless it can be reused for a ``restart``."""
         try:
-            if not (restart and await self._sweep()):
+            if not (restart and await self._reuse.sweep()):
                 await self._remove()
         finally:
             if self._guest is not None:
                 await self._guest.leave(restart=restart)
 
     async def _remove(self) -> None:
-        news, self._news = self._news, None
-        self._leave()
-        if news is None:
+        state = self._state
+        events, state.events = state.events, None
+        self._reuse.close()
+        if events is None:
             return
         try:
-            if self._id:
-                await in_thread(remove, news.engine, self._id)
+            if state.id:
+                await in_thread(remove, events.engine, state.id)
                 if self.ports:
-                    await in_thread(networks.remove_unused, news.engine)
-                self._end(KILLED if self._status is None else self._status)
+                    await in_thread(networks.remove_unused, events.engine)
+                state.end(KILLED if state.status is None else state.status)
         finally:
             await in_thread(self._stack.close)
-            await in_thread(news.let_go)
+            await in_thread(events.let_go)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """What another process needs to take the kernel over."""
-        options = {name: self.container[name] for name in _AS_MADE if name in self.container}
-        made = {"name": self.name, "mounts": self.mounts, "options": options}
-        return {**await super().get_provisioner_info(), "container": self._id, "made": made}
+        """Return the container's id and settings, by which another process takes the kernel over."""
+        options = {name: self.container[name] for name in _FIXED_OPTIONS if name in self.container}
+        settings = {"name": self.name, "mounts": self.mounts, "options": options}
+        return {**await super().get_provisioner_info(), "container": self._state.id, "made": settings}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Care for a container that another process made, with settings of its own: what is told of it is what it has.
+        """Manage a container that another process created with the settings in ``provisioner_info``.
 
         Raises:
-            OSError: it is gone, or nobody can say.
+            OSError: the container is gone, or the engine does not answer.
         """
         await super().load_provisioner_info(provisioner_info)
-        if (made := provisioner_info.get("made")) is not None:
-            self.name, self.mounts, self.container = made["name"], made["mounts"], self.container | made["options"]
+        if (settings := provisioner_info.get("made")) is not None:
+            self.name, self.mounts = settings["name"], settings["mounts"]
+            self.container = self.container | settings["options"]
         try:
-            await self._hold(str(provisioner_info["container"]))
+            events = await self._state.connect()
+            self._state.id = container = str(provisioner_info["container"])
+            self._state.changed = self._stack.enter_context(events.of(container))
+            self._read_all(await in_thread(events.engine.see, container))
         except EngineFailed as exc:
             raise OSError(str(exc)) from exc
 
-    async def _hold(self, container: str) -> None:
-        news = await self._hear()
-        self._id = container
-        self._look = self._stack.enter_context(news.of(container))
-        self._take(await in_thread(news.engine.see, container))
-
-    def _take(self, seen: Seen) -> None:
-        self._pid, self._image, self._published = seen.pid, seen.image, seen.ports
-        self._read(seen)
-
-    async def complaint(self) -> str:
-        """The end of what the kernel's process wrote."""
-        return await in_thread(self._news.engine.logs, self._id) if self._news is not None and self._id else ""
+    async def read_log(self) -> str:
+        """Return the end of the output of the container's first process."""
+        state = self._state
+        return await in_thread(state.events.engine.logs, state.id) if state.events is not None and state.id else ""

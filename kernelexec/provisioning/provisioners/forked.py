@@ -1,4 +1,4 @@
-"""A kernel that a fork server forks. jupyter_client calls it; it is found by the entry point ``kernelexec-fork``."""
+"""The provisioner of kernels that a fork server forks; its entry point is ``kernelexec-fork``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from traitlets import Instance
 
 from kernelexec.provisioning.host.fork_client import ForkServer, NoForkServer
-from kernelexec.provisioning.provisioners.local import Provisioner as LocalProvisioner
+from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime.processes import Leader
 
 
-class Provisioner(LocalProvisioner):
-    """The local provisioner, but for who makes the process: the ``server``, or where it cannot, this process as ever."""
+class ForkedKernelProvisioner(LocalKernelProvisioner):
+    """A local provisioner whose process the ``server`` forks, or this process starts where the server cannot."""
 
     server = Instance(ForkServer)
 

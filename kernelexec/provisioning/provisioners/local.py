@@ -1,4 +1,4 @@
-"""A kernel as a child process of this one. jupyter_client calls it; it is found by the entry point ``kernelexec-local``."""
+"""The provisioner of kernels that are child processes of this one; its entry point is ``kernelexec-local``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.usage import usage_of
-from kernelexec.provisioning.jupyter.manager_bridge import Guest, told
+from kernelexec.provisioning.jupyter.manager_bridge import Guest, reraise_for_server
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER, start_failure
 from kernelexec.provisioning.provisioners.adopted import AdoptedProcess
+from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
 from kernelexec.provisioning.runtime.processes import Leader, Mark, OomCount
 from kernelexec.results import Stats
 
@@ -25,8 +26,8 @@ from kernelexec.results import Stats
 _LOOK_SECONDS = 0.05
 
 
-class Provisioner(LocalProvisioner):
-    """jupyter_client's local provisioner with a wait that does not poll and an end that spares no descendant."""
+class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
+    """A local provisioner that waits without polling and whose kill and cleanup reach every descendant of the kernel."""
 
     isolation = "local"
     process: Any = None
@@ -38,17 +39,17 @@ class Provisioner(LocalProvisioner):
     _guest: Guest | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
-        """Called before ``launch_kernel``; what it returns is given there. Our launcher is a guest of other KernelManagers."""
+        """Return the arguments of ``launch_kernel``; a KernelManager of another program gets a directory for our launcher."""
         if self.parent is None or str(LAUNCHER) not in self.kernel_spec.argv:
             return await super().pre_launch(**kwargs)
         self._guest = self._guest or Guest(self.parent)
-        with told():
+        with reraise_for_server():
             launch, _ = await self._guest.receive(self.kernel_spec, self.kernel_id, kwargs, isolation="local", options={})
         self.connection_info = self._guest.connection_info
         return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Called by the kernel driver (or a KernelManager) once; remembers the mark that the kernel's children inherit."""
+        """Start the process, with an environment variable that marks it and that its descendants inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
         self.mark = Mark(env.setdefault(KERNEL_MARK_VARIABLE, Mark().value))
         self._count = OomCount()
@@ -70,7 +71,7 @@ class Provisioner(LocalProvisioner):
 
     async def _launch_guest(self, guest: Guest, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         try:
-            with told():
+            with reraise_for_server():
                 try:
                     await super().launch_kernel(cmd, **kwargs)
                 except OSError as exc:
@@ -78,7 +79,7 @@ class Provisioner(LocalProvisioner):
                 self._leader = Leader.of(self.process.pid)
                 await guest.welcome(self.wait)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # nobody else would
+            with anyio.CancelScope(shield=True):  # no other code would
                 await self.kill()
                 await self.wait()
                 await self.cleanup()
@@ -86,11 +87,11 @@ class Provisioner(LocalProvisioner):
         return self.connection_info
 
     async def poll(self) -> int | None:
-        """The exit status, or None while the kernel lives."""
+        """Return the exit status, or None while the kernel lives."""
         return self._left if self._left is not None else await super().poll()
 
     async def wait(self) -> int | None:
-        """The exit status once the kernel's process has ended: at once, by its pidfd, and safe to call more than once."""
+        """Wait on the pidfd until the process has ended, and return its exit status; concurrent calls are safe."""
         process = self.process
         if process is None:
             return self._left
@@ -114,7 +115,7 @@ class Provisioner(LocalProvisioner):
         return self._left
 
     async def _wait_by_looking(self, process: Any) -> int | None:  # noqa: ANN401 - as ``process``
-        """The same where nothing tells of the end. jupyter_client's own way cannot be gone by two at once."""
+        """Poll where the system has no pidfd; jupyter_client's own polling does not allow concurrent calls."""
         while process.poll() is None:  # noqa: ASYNC110 - see above
             await asyncio.sleep(_LOOK_SECONDS)
         self._left = process.wait()
@@ -122,40 +123,39 @@ class Provisioner(LocalProvisioner):
         return self._left
 
     @property
-    def out_of_memory(self) -> bool:
-        """Whether it was killed while something in its control group was, for want of memory: as close as it can be known."""
+    def is_oom_killed(self) -> bool:
+        """Whether the kernel was killed while its control group counted a kill for want of memory, which is all we can know."""
         return self._left == -signal.SIGKILL and self._count.kills() > self._oom_kills
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """What another process finds the kernel by: its id and when it was born, its group, its mark."""
+        """Return the process id, start time, group and mark, by which another process finds the kernel."""
         leader, mark = self._leader, self.mark
-        told = {"born": leader.born if leader else 0, "mark": mark.value if mark else ""}
-        return {**await super().get_provisioner_info(), **told}
+        identity = {"born": leader.born if leader else 0, "mark": mark.value if mark else ""}
+        return {**await super().get_provisioner_info(), **identity}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Care for a kernel that another process started; ``has_process`` says whether it lives."""
+        """Manage a kernel that another process started; ``has_process`` says whether it lives."""
         await super().load_provisioner_info(provisioner_info)
         self.mark = Mark(str(provisioner_info["mark"]))
         leader = self._leader = Leader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
         self.process = AdoptedProcess.of(leader.pid, leader.born)
 
-    def served(self) -> None:
-        """Called when the kernel serves: it is in its control group by now."""
+    def on_ready(self) -> None:
+        """Count kills in the kernel's control group, which it has entered by now."""
         self._count = OomCount(self.pid)
         self._oom_kills = self._count.kills()
 
-    def survived(self, _kills: int) -> None:
-        """Called when something was killed for want of memory, and the kernel lives: what counts is what comes after."""
+    def on_memory_kills(self, kills: int) -> None:  # noqa: ARG002 - of the interface
+        """Count only later kills as the kernel's own."""
         self._oom_kills = self._count.kills()
 
     async def stats(self) -> Stats:
-        """What the kernel and all that it started use."""
+        """Return the use of the kernel and of all its descendants."""
         pids = await asyncio.to_thread(self.mark.holders, self._leader) if self.mark is not None else []
-        found = await asyncio.to_thread(usage_of, pids)
-        return found or Stats("local", "idle", 0)
+        return await asyncio.to_thread(usage_of, pids) or Stats("local", "idle", 0)
 
     async def send_signal(self, signum: int) -> None:
-        """Signal the kernel's process group; its leader alone for anything but interrupt, terminate and kill."""
+        """Send SIGINT, SIGTERM or SIGKILL to the process group of the kernel, and any other signal to its leader."""
         if self.process is not None and signum not in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             if platform.HERE.signals:
                 self.process.send_signal(signum)
@@ -165,7 +165,7 @@ class Provisioner(LocalProvisioner):
     async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
         """Kill the kernel, its process group, and every descendant that left it.
 
-        The kernel is stopped first and dies last: as long as it lives its descendants can be told by their parents.
+        The kernel is stopped first and killed last: while it lives, its descendants are found by their parents.
         """
         try:
             if self.process is not None and self.mark is not None:
@@ -179,23 +179,23 @@ class Provisioner(LocalProvisioner):
             await self._sweep()
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Called when the kernel has ended: what it left behind ends too."""
+        """Kill the processes that the ended kernel left behind."""
         await super().cleanup(restart=restart)
         await self._sweep()
         if self._guest is not None:
             await self._guest.leave(restart=restart)
 
-    async def signal_children(self, signum: int) -> int:
-        """Signal every descendant but the kernel itself; how many there were."""
-        if self.mark is None:
-            return 0
-        return await asyncio.to_thread(self.mark.signal, signum, leader=self._leader, spare=self._own())
+    async def signal_children(self, signum: int) -> bool:
+        """Signal every descendant of the kernel, found by mark, session and parents."""
+        if self.mark is not None:
+            await asyncio.to_thread(self.mark.signal, signum, leader=self._leader, spare=self._own())
+        return True
 
     def _own(self) -> set[int]:
-        """The processes that are the kernel itself."""
+        """Return the processes that are the kernel itself."""
         return set() if self.pid is None else {self.pid}
 
     async def _sweep(self) -> None:
-        """Kill whatever of this kernel still lives. In a thread: a machine's list of processes may be long."""
+        """Kill the remaining processes of this kernel, in a thread: the list of processes may be long."""
         if self.mark is not None:
             await asyncio.to_thread(self.mark.sweep, self._leader)

@@ -1,4 +1,4 @@
-"""A kernel behind a program that starts it. jupyter_client calls it, by the entry point ``kernelexec-wrapped``."""
+"""The provisioner of kernels that another program starts; its entry point is ``kernelexec-wrapped``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 
-from kernelexec.provisioning.provisioners.local import Provisioner as LocalProvisioner
+from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime.processes import ancestors_of, descends
 from kernelexec.results import Stats
 
@@ -16,17 +16,17 @@ _SIGNALLED = 128
 _MONITORED = (signal.SIGSTOP, signal.SIGKILL)
 
 
-class Provisioner(LocalProvisioner):
-    """The local provisioner, but for what stands between: another process, whose end is the kernel's.
+class WrappedKernelProvisioner(LocalKernelProvisioner):
+    """A local provisioner whose process is a wrapper of the kernel; the wrapper ends when the kernel ends.
 
-    Signals are for the kernel, which is known once it serves: it is who serves its sockets.
+    Signals go to the kernel itself, which is known by the sockets that it serves.
     """
 
     _kernel: int | None = None
     _kernel_pid: int | None = None
 
-    def serves(self, peer: int) -> bool:
-        """Whether a process that answers at a socket of the kernel is of it."""
+    def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
+        """Accept descendants of the wrapper; the first one is the kernel."""
         if self.pid is None or not descends(peer, self.pid):
             return False
         if self._kernel is None:
@@ -35,21 +35,21 @@ class Provisioner(LocalProvisioner):
         return True
 
     async def poll(self) -> int | None:
-        """The exit status, or None while the kernel lives."""
+        """Return the exit status, or None while the kernel lives."""
         return _status(await super().poll())
 
     async def wait(self) -> int | None:
-        """The exit status once the kernel's process has ended."""
+        """Return the exit status once the kernel's process has ended."""
         return _status(await super().wait())
 
     @property
-    def out_of_memory(self) -> bool:
-        """Whether it was killed while something was for want of memory."""
+    def is_oom_killed(self) -> bool:
+        """Whether the kernel was killed while its control group counted a kill for want of memory."""
         killed = self._left is not None and _status(self._left) == -signal.SIGKILL
         return killed and self._count.kills() > self._oom_kills
 
     async def send_signal(self, signum: int) -> None:
-        """Signal the kernel alone, where it is known; the end is for who started it."""
+        """Signal the kernel where it is known; SIGSTOP and SIGKILL go to the wrapper."""
         if signum in _MONITORED or self._kernel is None:
             if self.process is not None and signum in (*_MONITORED, signal.SIGTERM):
                 self.process.send_signal(signum)
@@ -58,22 +58,22 @@ class Provisioner(LocalProvisioner):
             signal.pidfd_send_signal(self._kernel, signum)
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Called when the kernel has ended: what it left behind ends too."""
+        """Kill the processes that the ended kernel left behind."""
         await super().cleanup(restart=restart)
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
             os.close(kernel)
 
     def _own(self) -> set[int]:
-        """The kernel, and what is around it."""
+        """Return the wrapper, the kernel, and the processes between them."""
         return {*super()._own(), *(ancestors_of(self._kernel_pid) if self._kernel_pid is not None else ())}
 
     async def stats(self) -> Stats:
-        """What the kernel and all that it started use."""
+        """Return the use of the kernel and of all its descendants."""
         return replace(await super().stats(), isolation=self.isolation)
 
 
-def _status(found: int | None) -> int | None:
-    """Of the kernel, from that of what started it."""
-    signum = 0 if found is None else found - _SIGNALLED
-    return -signum if 0 < signum < signal.NSIG else found
+def _status(wrapper: int | None) -> int | None:
+    """Return the kernel's exit status, from that of its wrapper."""
+    signum = 0 if wrapper is None else wrapper - _SIGNALLED
+    return -signum if 0 < signum < signal.NSIG else wrapper

@@ -1,4 +1,4 @@
-"""What the next owner of a kernel needs to know of it, in a file beside the directory that the kernel can write in."""
+"""The file by which a new owner finds a living kernel; the kernel cannot write to its directory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Handover:
     """A kernel that waits for a new owner if its own dies."""
 
     epoch: int
-    """Which one of its session's kernels it is: the name of its private directory."""
+    """The number of the kernel in its session, which is the name of its private directory."""
     token: str
-    """What its launcher puts beside replies."""
+    """The token that its launcher adds to replies."""
     about: Mapping[str, Any]
-    """What it said when it began to serve."""
+    """The launcher's report of itself when it became ready."""
     provisioner: Mapping[str, Any]
-    """What its provisioner says of it, and finds it by."""
+    """The information by which a provisioner finds its process."""
 
     def write(self, directory: Path) -> None:
-        """Replace the file in a session's private directory; only this user can read it.
+        """Write the file into a session's private directory atomically, readable by this user only.
 
         Raises:
             OSError: the file cannot be written.
@@ -39,7 +39,7 @@ class Handover:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """What stands in a session's private directory; None if there is nothing, or nothing of use."""
+        """Read the file in a session's private directory; None if it is missing or invalid."""
         with suppress(ValueError, RecursionError, TypeError, LookupError):
             said = json.loads(RuntimeDirectory(directory).read(NAME, _BYTES))
             epoch, token, about, provisioner = (said[name] for name in cls.__dataclass_fields__)
@@ -50,6 +50,6 @@ class Handover:
 
 
 def forget(directory: Path) -> None:
-    """Remove what stands there: the kernel is gone."""
+    """Remove the file, since the kernel is gone."""
     with suppress(OSError):
         (directory / NAME).unlink()

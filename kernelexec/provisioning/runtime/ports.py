@@ -1,4 +1,4 @@
-"""Ports for kernels that cannot be reached by unix sockets: chosen so that nobody else takes them, and told whose they are."""
+"""Loopback ports for kernels without unix sockets: chosen without collisions, and checked for the process that listens."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
-    """An address of this machine's own and a free port of it for each name.
+    """Return an address of this machine and a free port of it for each name.
 
-    A random address of 127.0.0.0/8 is nobody else's: between the choice and the kernel's own binding no other program
-    gets such a port by chance, as it could on 127.0.0.1, which other systems have alone.
+    A random address of 127.0.0.0/8 avoids collisions: between the choice and the kernel's own bind no other program gets such a
+    port by chance, as it could on 127.0.0.1, the only loopback address of other systems.
 
     Raises:
         KernelStartFailed: no port is free.
@@ -49,7 +49,7 @@ def _bind(bound: ExitStack, address: str) -> int:
 
 
 def strangers(address: str, port: int, family: int) -> bool:
-    """Whether anything but a process that comes from ``family`` listens there; False where no system tells."""
+    """Return whether a process that does not descend from ``family`` listens there; False if the system does not tell."""
     if not (_PROC / "net/tcp").exists():
         return False
     wanted = set(_listeners(address, port))
@@ -57,7 +57,7 @@ def strangers(address: str, port: int, family: int) -> bool:
 
 
 def _listeners(address: str, port: int) -> Iterator[str]:
-    """The inodes of the sockets that listen on a port, at that address or at any."""
+    """Return the inodes of the sockets that listen on a port, at that address or at any."""
     raw = struct.unpack("=I", socket.inet_aton(address))[0]
     places = {f"{raw:08X}:{port:04X}", f"{0:08X}:{port:04X}"}
     for line in (_PROC / "net/tcp").read_text().splitlines()[1:]:
@@ -67,7 +67,7 @@ def _listeners(address: str, port: int) -> Iterator[str]:
 
 
 def _sockets_of(family: int) -> set[str]:
-    """The inodes of the sockets that a process and its descendants hold."""
+    """Return the inodes of the sockets of a process and its descendants."""
     found = set()
     for place in _PROC.glob("[0-9]*"):
         if descends(int(place.name), family):

@@ -1,4 +1,4 @@
-"""Temporary directories of sessions: where the machine has room for large files, which its runtime directory often has not."""
+"""Temporary directories of sessions, on a file system with room for large files, unlike many runtime directories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOM, _OWN = ".tmp", "tmp"
 
 
 def claim_room(root: Path) -> Root | None:
-    """Another private directory for an executor's temporary files; None where its first one is in as good a place."""
+    """Create another private directory for an executor's temporary files; None if the first one is in a suitable place."""
     base = Path(tempfile.gettempdir())
     if base == root.parent:
         return None
@@ -27,7 +27,7 @@ def claim_room(root: Path) -> Root | None:
 
 
 def temporary_directory(session: Path) -> Path:
-    """That of a session, by its private directory, made where it is missing: it outlasts kernels."""
+    """Return a session's temporary directory by its private one; it is created if missing, and outlives kernels."""
     path = session.parent / _ROOM / session.name
     if not path.parent.is_dir():
         path = session / _OWN
@@ -36,6 +36,6 @@ def temporary_directory(session: Path) -> Path:
 
 
 def remove_private(session: Path) -> None:
-    """Remove a session's private directory, and its temporary one."""
+    """Remove a session's private directory and its temporary one."""
     remove_tree(session.parent / _ROOM / session.name)
     remove_tree(session)

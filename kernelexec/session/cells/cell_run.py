@@ -13,6 +13,7 @@ import anyio
 
 from kernelexec.cells import Cell
 from kernelexec.kernel import Execution
+from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
@@ -212,5 +213,5 @@ class Turn:
     def said(self) -> dict[str, Any]:
         """Return the launcher's own part of the reply."""
         metadata = self.execution.reply_metadata if self.execution else {}
-        report = metadata.get("kernelexec")
+        report = metadata.get(protocol.METADATA_KEY)
         return report if isinstance(report, dict) else {}

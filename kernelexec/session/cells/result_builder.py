@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.diagnosis import diagnose
-from kernelexec.kernel import Execution, unread
+from kernelexec.kernel import Execution, is_unread
 from kernelexec.outputs import execution_count
 from kernelexec.results import Cause, Error, ExecutionResult, Output, Status, Timing
 from kernelexec.session.cells.cell_run import Turn, Verdict
@@ -68,7 +68,7 @@ def build_result(
     if verdict.stacks:
         outputs = (*outputs, Error("KernelKilled", "the cell obeyed no interrupt", tuple(verdict.stacks.splitlines())))
     status, exit_code = _status(turn.cell, reply, verdict, report, outputs)
-    if unread(reply):
+    if is_unread(reply):
         verdict.notes.append("The kernel's reply was too large to be read: the status follows from the outputs.")
     cause = _ended_by(turn.execution, verdict)
     if status == "error" and cause is None and not any(isinstance(o, Error) for o in outputs):
@@ -117,7 +117,7 @@ def _status(
         return "error", verdict.exit_code or 1
     if verdict.interrupted == "request":
         return "error", 130
-    failed = any(isinstance(o, Error) for o in outputs) if unread(reply) else reply.get("status") != "ok"
+    failed = any(isinstance(o, Error) for o in outputs) if is_unread(reply) else reply.get("status") != "ok"
     code = report.get("exit_code")
     if isinstance(cell, ShellCell) and isinstance(code, int) and (code or not failed):
         return ("error" if code else "ok"), code

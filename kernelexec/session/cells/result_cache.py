@@ -85,7 +85,7 @@ class CachedResults:
         if values is None:
             return None
         self._key = _digest(self._chain, turn.cell.source, values)
-        self._names = set(kernel.names.known)
+        self._names = set(kernel.variable_names.known)
         return await anyio.to_thread.run_sync(self._store.get, self._key)
 
     def skip(self, turn: Turn) -> None:
@@ -104,14 +104,14 @@ class CachedResults:
             self._checker.follow(turn.cell.source, ok=result.ok)
         self._extend(turn, result.status)
         is_whole = result.ok and result.state == "kept" and not (result.interrupted or result.truncated or result.late)
-        is_pure = not result.files and result.output_ref is None and kernel.names.known == self._names
+        is_pure = not result.files and result.output_ref is None and kernel.variable_names.known == self._names
         if self._key is not None and is_whole and is_pure and not _ADDRESS.search(result.text):
             await anyio.to_thread.run_sync(self._store.put, self._key, _to_store(result))
 
     async def _begin(self, epoch: int, kernel: Kernel) -> None:
         """Begin a chain for a new kernel with its environment."""
         self._epoch, self._cells, self._checker = epoch, 0, PurityChecker()
-        reply = await kernel.ask("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
+        reply = await kernel.client.request("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
         if reply is None or reply.get("status", "ok") != "ok":
             self._checker.is_opaque = True
         self._chain = _digest(_FORM, self._settings, reply)
@@ -128,7 +128,7 @@ async def _fingerprint(kernel: Kernel, variables: frozenset[str]) -> str | None:
     if not variables:
         return ""
     content = {"names": sorted(variables)}
-    reply = await kernel.ask("control", protocol.FINGERPRINT_REQUEST, content, patience=_ANSWER_SECONDS)
+    reply = await kernel.client.request("control", protocol.FINGERPRINT_REQUEST, content, patience=_ANSWER_SECONDS)
     digest = (reply or {}).get("digest")
     return digest if isinstance(digest, str) else None
 

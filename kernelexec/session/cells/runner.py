@@ -197,7 +197,7 @@ class Runner:
         """Take up a cell that another owner sent; return None, and kill the kernel, where it does not answer."""
         seconds = max(self._remaining_seconds(run), self._config.budgets.start)
         try:
-            return await kernel.resume(run.execution_id, collector, late, patience=seconds)
+            return await kernel.client.resume(run.execution_id, collector, late, patience=seconds)
         except KernelNotAnswering:
             logger.exception("kernelexec.cell_not_resumed", extra={"session": self._session})
             await supervisor.kill("timeout")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from kernelexec.kernel import Execution, Kernel, Question
+from kernelexec.kernel import Execution, InputRequestMessage, Kernel
 from kernelexec.results import InputRequest
 from kernelexec.session.cells.cell_run import Turn
 from kernelexec.session.cells.user_callbacks import CallFailed, called
@@ -31,9 +31,9 @@ async def answer_input_requests(
     answers = _Answers(run, kernel, execution, session, seconds)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answers.answer_all)
-        execution.on_question = answers.receive
+        execution.on_input_request = answers.receive
         yield
-        execution.on_question = None
+        execution.on_input_request = None
         tasks.cancel_scope.cancel()
 
 
@@ -48,13 +48,13 @@ class _Answers:
         self._seconds = seconds
         self._pending = 0
         self._given_up = ""
-        self._received: asyncio.Queue[Question] = asyncio.Queue()
+        self._received: asyncio.Queue[InputRequestMessage] = asyncio.Queue()
 
-    def receive(self, question: Question) -> None:
+    def receive(self, question: InputRequestMessage) -> None:
         """Take an input request from the connection; refuse it at once if it must not be asked."""
         refusal = self._given_up or ("too many questions wait" if self._pending >= _PENDING_MAX else "")
         if refusal:
-            self._kernel.answer(question, None, refusal)
+            self._kernel.client.answer(question, None, refusal)
             return
         self._pending += 1
         self._received.put_nowait(question)
@@ -65,7 +65,7 @@ class _Answers:
             while True:
                 tasks.start_soon(self._answer, await self._received.get())
 
-    async def _answer(self, question: Question) -> None:
+    async def _answer(self, question: InputRequestMessage) -> None:
         """Ask the callback, and pass its answer to the kernel."""
         text: str | None = None
         try:
@@ -73,9 +73,9 @@ class _Answers:
                 text, refusal = await self._ask(question)
         finally:
             self._pending -= 1
-        self._kernel.answer(question, text, refusal)
+        self._kernel.client.answer(question, text, refusal)
 
-    async def _ask(self, question: Question) -> tuple[str | None, str]:
+    async def _ask(self, question: InputRequestMessage) -> tuple[str | None, str]:
         request = InputRequest(self._run.execution_id, self._session, clean_text(question.prompt), question.password)
         try:
             with anyio.fail_after(self._seconds):

@@ -183,7 +183,9 @@ class BackgroundCommands:
 
     async def _request(self, action: str, name: str | None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         kernel, content = self._context.kernels.python.kernel, {"action": action, "name": name, **arguments}
-        answer = await kernel.ask("control", protocol.JOBS_REQUEST, content, patience=_ANSWER_SECONDS) if kernel else None
+        answer = (
+            await kernel.client.request("control", protocol.JOBS_REQUEST, content, patience=_ANSWER_SECONDS) if kernel else None
+        )
         if answer is None:
             message = (
                 f"The kernel of session {self._context.name!r} said nothing of its background commands within "

@@ -138,7 +138,7 @@ class Inspection:
 
     async def _request(self, channel: str, msg_type: str, content: dict[str, Any], patience: float) -> dict[str, Any]:
         kernel = self._living_kernel()
-        reply = await kernel.ask(channel, msg_type, content, patience=patience)
+        reply = await kernel.client.request(channel, msg_type, content, patience=patience)
         if reply is None:
             self._living_kernel()
             message = f"The kernel of session {self._context.name!r} did not answer in time: {_BUSY}."

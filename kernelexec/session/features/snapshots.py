@@ -42,7 +42,7 @@ class VariableSnapshots:
     def names(self) -> tuple[str, ...]:
         """The variables' names, sorted, as the kernel last reported them; without those that begin with ``_``."""
         kernel = self._context.kernels.python.kernel
-        return tuple(sorted(kernel.names.known)) if kernel is not None else ()
+        return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
 
     async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
         """Save variables, each into a file of its own in the workspace; the result says why others were not saved.

@@ -36,19 +36,19 @@ async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Esc
     """End the execution, with ``grace`` seconds for each step. It has ended when this returns."""
 
     async def interrupt() -> bool:
-        return await kernel.request_interrupt(min(grace, NOTICE_SECONDS))
+        return await kernel.interrupter.request_interrupt(min(grace, NOTICE_SECONDS))
 
     async def signal_from_outside() -> bool:
-        await kernel.signal(signal.SIGINT)
+        await kernel.interrupter.signal(signal.SIGINT)
         return True
 
     async def cancel() -> bool:
-        kernel.request_cancel()
+        kernel.interrupter.request_cancel()
         return True
 
     async def kill_children() -> bool:
-        await kernel.request_stacks()
-        await kernel.signal_children(signal.SIGKILL)
+        await kernel.interrupter.request_stacks()
+        await kernel.interrupter.signal_children(signal.SIGKILL)
         return True
 
     steps: list[tuple[Rung, Callable[[], Awaitable[bool]]]] = [
@@ -58,14 +58,14 @@ async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Esc
         ("command", kill_children),
     ]
     for rung, step in steps:
-        if rung not in kernel.rungs:
+        if rung not in kernel.interrupter.rungs:
             continue
         noticed = await step()
         with anyio.move_on_after(grace if noticed else 0):
             await execution.ended.wait()
         if execution.ended.is_set():
             return Escalated(rung)
-    stacks = await kernel.stacks()
+    stacks = await kernel.interrupter.read_stacks()
     await kernel.kill()
     execution.finish("died")
     return Escalated("kill", stacks)

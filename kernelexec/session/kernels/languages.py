@@ -124,7 +124,7 @@ class Kernels:
     def take_late(self) -> list[Execution]:
         """Return the ended executions that have had output since the last call."""
         living = [keeper.kernel for keeper in self._of.values() if keeper.kernel is not None]
-        return [execution for kernel in living for execution in kernel.take_late()]
+        return [execution for kernel in living for execution in kernel.client.take_late()]
 
     @property
     def culled(self) -> bool:

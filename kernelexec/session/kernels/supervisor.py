@@ -14,7 +14,7 @@ import anyio
 from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.events import KernelChanged, MemoryHigh
-from kernelexec.kernel import Death, Execution, Kernel, Remaining
+from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
 from kernelexec.results import Cause, MemoryUse
 from kernelexec.session.cells.cell_run import Verdict
@@ -65,7 +65,7 @@ class Keeper:
         self._killing: Cause | None = None
         self._warm = NOT_READY
         self._starting: Kernel | None = None
-        self._remaining = Remaining()
+        self._reuse_slot = ReuseSlot()
         self._stopped = False
         self._noticed = False
         self._changing = anyio.Lock(fast_acquire=True)
@@ -167,7 +167,7 @@ class Keeper:
         """
         async with self._changing:
             if self.kernel is not None and self.kernel.alive:
-                await self.kernel.usage.limit(memory_bytes, cpus)
+                await self.kernel.usage.change_limits(memory_bytes, cpus)
             self._place = place
 
     async def watch(self, kernel: Kernel, execution: Execution, timeout: float, *, own: bool = False) -> Verdict:
@@ -184,7 +184,7 @@ class Keeper:
         limit = memory_limit_text(kernel.usage, self._place.isolation if self._place else "local")
         await self._judge(kernel, execution, verdict)
         add_memory_notes(verdict, kernel.usage, limit)
-        verdict.notes += kernel.take_refused()
+        verdict.notes += kernel.take_refusals()
         execution.settle()
         if self._ephemeral and verdict.state != "lost":
             loss = await self._bury(kernel, reported=True)
@@ -197,7 +197,7 @@ class Keeper:
         notes, self.remarks = self.remarks, []
         if self._place is not None and not self._noticed:
             self._noticed = True
-            notes += (*self._place.notices(self._installed, kernel.transport), *kernel.confinement.told)
+            notes += (*self._place.notices(self._installed, kernel.transport), *kernel.confinement.notices)
         return notes
 
     async def _judge(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
@@ -205,10 +205,10 @@ class Keeper:
         lingers = False
         if execution.end == "complete" and execution.asks_exit:
             verdict.notes.append("The cell asked the kernel to exit.")
-            lingers = not await kernel.exits(self._config.budgets.grace * 2)
+            lingers = not await kernel.wait_exit(self._config.budgets.grace * 2)
         elif await self._survives(kernel, execution, verdict):
             verdict.state = "kept"
-            if kernel.programs is not None and (doubt := await kernel.programs.doubt()):
+            if kernel.startup_children is not None and (doubt := await kernel.startup_children.explain_unknown_state()):
                 verdict.state = "unknown"
                 verdict.notes.append(doubt)
             return
@@ -233,18 +233,18 @@ class Keeper:
 
     async def _survives(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
         """Return whether the kernel confirms its state, or at least answers."""
-        if execution.end == "complete" and kernel.vouched(execution):
+        if execution.end == "complete" and kernel.confirms_state(execution):
             return True
         if execution.end in ("complete", "incomplete"):
-            if await kernel.settle(execution, self._config.budgets.grace):
+            if await kernel.client.wait_until_quiet(execution, self._config.budgets.grace):
                 if execution.end == "incomplete":
                     verdict.notes.append("The kernel never said that the cell had ended; it answers again.")
                 return True
             verdict.notes.append("The kernel no longer answered after the cell and was killed.")
-        elif execution.end == "disconnected" and not await kernel.exits(self._config.budgets.grace * 2):
-            if kernel.unseen:
+        elif execution.end == "disconnected" and not await kernel.wait_exit(self._config.budgets.grace * 2):
+            if kernel.is_unreachable:
                 self._killing = "killed"
-            subject = "The container engine does not answer, and its" if kernel.unseen else "The"
+            subject = "The container engine does not answer, and its" if kernel.is_unreachable else "The"
             verdict.notes.append(f"{subject} kernel closed its sockets: it counts as killed.")
         return False
 
@@ -253,9 +253,9 @@ class Keeper:
         return kernel
 
     def _new_kernel(self) -> Kernel:
-        remains = self._remaining.take()
-        runtime = RuntimeDirectory(self._runtime / str(self.epoch), remains.runtime if remains else None)
-        self._starting = self._make(runtime, place=self._place, remains=remains)
+        host = self._reuse_slot.take()
+        runtime = RuntimeDirectory(self._runtime / str(self.epoch), host.runtime if host else None)
+        self._starting = self._make(runtime, place=self._place, host=host)
         return self._starting
 
     async def kill(self, cause: Cause) -> None:
@@ -281,7 +281,7 @@ class Keeper:
                 return False
             kernel.on_death = None
             await self._bury_with("culled")
-            await self._remaining.drop()
+            await self._reuse_slot.drop()
             self._report("died", "culled")
             return True
 
@@ -295,7 +295,7 @@ class Keeper:
             self._killing = "request" if kernel.death is None else self._killing
             kernel.on_death = None
             await kernel.stop(patience)
-        await self._remaining.end()
+        await self._reuse_slot.close()
 
     def _check_wanted(self) -> None:
         if self._stopped:
@@ -304,10 +304,10 @@ class Keeper:
 
     async def _bury(self, kernel: Kernel, *, reported: bool) -> LostState:
         await kernel.kill()
-        await self._remaining.keep(kernel.take_remains())
+        await self._reuse_slot.put(kernel.take_host())
         death = kernel.death or Death("killed", 137)
-        names = tuple(sorted(kernel.names.known))
-        self.loss = LostState(self._killing or death.cause, death.exit_code, names, kernel.names.count, reported)
+        names = tuple(sorted(kernel.variable_names.known))
+        self.loss = LostState(self._killing or death.cause, death.exit_code, names, kernel.variable_names.count, reported)
         self.kernel = None
         return self.loss
 

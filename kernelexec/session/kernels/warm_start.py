@@ -37,8 +37,8 @@ class Ready:
             changes = self.changes
             if place is not None and place.secrets is not None:
                 changes = {**changes, **await place.secrets.read()}
-                self.kernel.hide(place.secrets)
-            entered = await self.kernel.enter(cwd, changes, patience=_ANSWER_SECONDS)
+                self.kernel.mask(place.secrets)
+            entered = await self.kernel.client.enter(cwd, changes, patience=_ANSWER_SECONDS)
         finally:
             if not entered:
                 await self.kernel.stop(0.0)

@@ -12,7 +12,7 @@ import pytest
 from kernelexec import Session
 from kernelexec.config import OutputLimits
 from kernelexec.kernel import Execution
-from kernelexec.kernel.crash_output import unsent
+from kernelexec.kernel.crash_output import undelivered_output
 from kernelexec.launcher.output.crash_buffer import CrashBuffer
 from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
 from kernelexec.outputs import Collector, Displays
@@ -23,7 +23,7 @@ ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "\n"]
 
 
 def heard(path: Path, received: int, msg_id: str = "m_1") -> str:
-    return "".join(text for _, _, text in unsent(path.read_bytes(), msg_id, received))
+    return "".join(text for _, _, text in undelivered_output(path.read_bytes(), msg_id, received))
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
     words.add(ERR, b"two ")
     words.add(OUT, "\u65e5".encode())
     content = path.read_bytes()
-    assert unsent(content, "m_1", 0) == [(0, "stdout", "one "), (0, "stderr", "two "), (0, "stdout", "\u65e5")]
-    assert unsent(content, "m_1", 4) == [(0, "stderr", "two "), (0, "stdout", "\u65e5")]
-    assert unsent(content, "m_1", 6) == [(0, "stderr", "o "), (0, "stdout", "\u65e5")]
-    assert unsent(content, "m_1", 11) == []
-    assert unsent(content, "m_1", 99) == []
+    assert undelivered_output(content, "m_1", 0) == [(0, "stdout", "one "), (0, "stderr", "two "), (0, "stdout", "\u65e5")]
+    assert undelivered_output(content, "m_1", 4) == [(0, "stderr", "two "), (0, "stdout", "\u65e5")]
+    assert undelivered_output(content, "m_1", 6) == [(0, "stderr", "o "), (0, "stdout", "\u65e5")]
+    assert undelivered_output(content, "m_1", 11) == []
+    assert undelivered_output(content, "m_1", 99) == []
 
 
 def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_the_connection(path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_th
         collector = Collector(OutputLimits(), displays=Displays())
         execution = Execution("m_1", collector, Collector(OutputLimits(), displays=Displays()), lambda: 0.0)
         execution.finish("disconnected")
-        execution.saw_last_words(content)
+        execution.on_crash_output(content)
         return "".join(output.text for output in collector.outputs() if isinstance(output, Stream))
 
     assert asyncio.run(run()) == "one"
@@ -66,7 +66,7 @@ def test_what_nobody_can_know_any_more_is_counted(path: Path) -> None:
     words.begin({"msg_id": "m_1"})
     for n in range(3 * HALF_BYTES // 100):
         words.add(bool(n % 2), b"x" * 100)
-    found = unsent(path.read_bytes(), "m_1", 1000)
+    found = undelivered_output(path.read_bytes(), "m_1", 1000)
     assert found[0][0] > 0
     assert [lost for lost, _, _ in found[1:]] == [0] * (len(found) - 1)
     assert 1000 + sum(lost + len(text) for lost, _, text in found) == 3 * HALF_BYTES // 100 * 100
@@ -101,9 +101,9 @@ def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
     for _ in range(300):
         head = b"m_1".ljust(64, b"\0") + rng.randbytes(4)
         content = (head + rng.randbytes(rng.randrange(HALF_BYTES))).ljust(HALF_BYTES, rng.choice([b"\0", b"\xff", b"\x01"]))
-        found = unsent(content + rng.randbytes(rng.randrange(3 * HALF_BYTES)), "m_1", rng.randrange(5))
+        found = undelivered_output(content + rng.randbytes(rng.randrange(3 * HALF_BYTES)), "m_1", rng.randrange(5))
         assert all(name in ("stdout", "stderr") and text for _, name, text in found)
-    assert unsent(b"", "m_1", 0) == unsent(b"\0" * 100, "m_1", 0) == []
+    assert undelivered_output(b"", "m_1", 0) == undelivered_output(b"\0" * 100, "m_1", 0) == []
 
 
 def test_without_a_path_nothing_is_noted() -> None:

@@ -113,7 +113,7 @@ def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(session: Session
 
 @needs_engine
 def test_programs_that_cannot_be_seen_are_not_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container.Provisioner, "guard", None)
+    monkeypatch.setattr(container.ContainerKernelProvisioner, "guard_pid", None)
     with Executor("container", workspace=tmp_path, config=settings("container")) as executor:
         session = executor.session()
         result = session.execute("echo 1", language="bash")

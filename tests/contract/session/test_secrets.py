@@ -15,7 +15,7 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, Session
 from kernelexec.events import Event
-from kernelexec.kernel.wire.messages import Wire
+from kernelexec.kernel.wire.messages import MessageSession
 from kernelexec.outputs import Collector
 from kernelexec.session import AsyncSession
 from tests.conftest import EVERY_KIND, KINDS
@@ -288,9 +288,8 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
         assert session._context.masking.secrets is None
         kernel = session._keeper.kernel
         assert kernel is not None
-        assert kernel._secrets is None
-        assert kernel._link is not None
-        assert type(kernel._link.wire) is Wire
+        assert kernel._process.secrets is None
+        assert type(kernel.client.session) is MessageSession
 
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")

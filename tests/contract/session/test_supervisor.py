@@ -112,7 +112,7 @@ def test_a_kernel_that_died_before_the_close_is_not_the_closings(tmp_path: Path)
         kernel = session._keeper.kernel
         assert kernel is not None
         os.kill(pid, signal.SIGKILL)
-        await kernel.died.wait()
+        await kernel._process.died.wait()
         await session.close()
         result = await running
         assert (result.exit_code, result.cause, result.interrupted) == (137, "killed", None)
@@ -135,10 +135,9 @@ def test_a_kernel_lives_only_while_a_cell_can_be_sent_to_it(tmp_path: Path) -> N
         pid = int((await session.execute("import os; os.getpid()")).text)
         kernel = session._keeper.kernel
         assert kernel is not None
-        assert kernel._link is not None
         os.kill(pid, signal.SIGKILL)
         while kernel.alive:
-            kernel._link._channels["shell"].send([b"", b"nothing"])
+            kernel.client._channels["shell"].send([b"", b"nothing"])
             await asyncio.sleep(0)
         assert (await session.execute("1")).cause == "killed"
 

@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Closed, InvalidRequest
-from kernelexec.kernel import Kernel
-from kernelexec.provisioning import KernelProvisionerBase
+from kernelexec.kernel.process import KernelProcess
+from kernelexec.provisioning import KernelexecProvisioner
 from tests.support.remains import descriptors, marked_processes, runtime_directories
 
 SLEEPS = "import time\nprint('begun\\n', end='', flush=True)\ntime.sleep(600)"  # one write: heard whole
@@ -182,14 +182,14 @@ async def entered(executor: AsyncExecutor) -> None:
 def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
     executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, failing = Kernel._watch, asyncio.Event()
+    whole, failing = KernelProcess.watch, asyncio.Event()
 
-    async def watch(kernel: Kernel, provisioner: KernelProvisionerBase) -> None:
-        if "bad" in str(kernel._runtime.path):
+    async def watch(process: KernelProcess, provisioner: KernelexecProvisioner) -> None:
+        if "bad" in str(process.runtime.path):
             await failing.wait()
             message = "inside"
             raise ZeroDivisionError(message)
-        await whole(kernel, provisioner)
+        await whole(process, provisioner)
 
     async def main() -> None:
         async with executor:
@@ -209,7 +209,7 @@ def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
             assert (await good.execute("1 + 1")).text == "2\n"
             assert executor.sessions() == ("good",)
 
-    monkeypatch.setattr(Kernel, "_watch", watch)
+    monkeypatch.setattr(KernelProcess, "watch", watch)
     with caplog.at_level(logging.ERROR, logger="kernelexec"):
         run(main)
     [record] = caplog.records

@@ -24,13 +24,13 @@ import zmq.utils.z85
 
 from kernelexec.config import Config, OutputLimits
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
-from kernelexec.kernel import Kernel, ask_kernel, lease
-from kernelexec.kernel.client import Link
-from kernelexec.kernel.wire.connect import Dialing
+from kernelexec.kernel import Kernel, lease, request_once
+from kernelexec.kernel.client import KernelClient
+from kernelexec.kernel.wire.connect import Connector
 from kernelexec.kernel.wire.zmtp import GREETING, message, ready_command
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Connection, LocalPlace, RuntimeDirectory, Transport
-from kernelexec.provisioning.provisioners.local import Provisioner
+from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime import kernel_directory
 from kernelexec.provisioning.runtime.ports import free_ports
 from tests.support.remains import descriptors, marked_processes
@@ -172,9 +172,9 @@ def test_a_client_without_encryption_is_refused_on_every_port(short_path: Path, 
 
 
 async def refusal(connection: Connection) -> str:
-    link = Link(connection.key, b"another", 10_000, lambda _: None)
+    link = KernelClient(connection.key, b"another", 10_000, lambda _: None)
     with pytest.raises(KernelConnectionFailed) as caught:
-        await link.connect(Dialing(connection, None, said=False))
+        await link.connect(Connector(connection, None, is_serving=False))
     link.close()
     return str(caught.value)
 
@@ -192,13 +192,13 @@ def test_the_wrong_server_key_is_refused_and_the_kernel_goes_on(short_path: Path
 def test_the_server_key_alone_lets_nobody_run_anything(short_path: Path) -> None:
     async def use(kernel: Kernel) -> None:
         right = connection_to(short_path)
-        link = Link(b"another key", b"another", 10_000, lambda _: None)
+        link = KernelClient(b"another key", b"another", 10_000, lambda _: None)
         with anyio.move_on_after(BOUND):
             await link.connect(
-                Dialing(Connection(right.prefix, b"", right.address, right.ports, right.server_key), None, said=True),
+                Connector(Connection(right.prefix, b"", right.address, right.ports, right.server_key), None, is_serving=True),
                 only="shell",
             )
-        assert not await link.answers(0.5)
+        assert not await link.is_responsive(0.5)
         link.close()
         assert await text_of(kernel, "print('still here')") == "still here\n"
 
@@ -222,7 +222,7 @@ def test_any_jupyter_client_and_any_process_of_ours_can_attach_by_the_connection
         await run_cell(kernel, "x = 5")
         command = [sys.executable, "-c", ATTACH, str(kernel.connection_file)]
         assert (await anyio.run_process(command)).stdout == b"5\n"
-        told = await ask_kernel(RuntimeDirectory(short_path / "1"), "kernelexec_variables_request", {}, patience=BOUND)
+        told = await request_once(RuntimeDirectory(short_path / "1"), "kernelexec_variables_request", {}, patience=BOUND)
         assert [variable["name"] for variable in told["variables"]] == ["x"]
         assert await text_of(kernel, "print(x)") == "5\n"
 
@@ -272,14 +272,14 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """A provisioner whose kernels are reached at other ports than they bind, known once they run."""
     ports = free_ports(tuple(f"{channel}_port" for channel in CHANNELS))[1]
     monkeypatch.setattr(kernel_directory, "PUBLISHED_PORTS", ports)
-    publisher, launch = Publisher(ports), Provisioner.launch_kernel
+    publisher, launch = Publisher(ports), LocalKernelProvisioner.launch_kernel
 
-    async def launch_kernel(self: Provisioner, cmd: list[str], **kwargs: Any) -> Any:
+    async def launch_kernel(self: LocalKernelProvisioner, cmd: list[str], **kwargs: Any) -> Any:
         await publisher.open()
         await launch(self, cmd, **kwargs)
         return publisher.where
 
-    monkeypatch.setattr(Provisioner, "launch_kernel", launch_kernel)
+    monkeypatch.setattr(LocalKernelProvisioner, "launch_kernel", launch_kernel)
     return publisher
 
 
@@ -290,8 +290,8 @@ def test_a_kernel_is_reached_where_its_ports_are_published_once_it_serves(short_
         said = json.loads(kernel.connection_file.read_text())
         assert {name: said[name] for name in published.where} == published.where
         assert connection_to(short_path).ports == {name: port for name, port in published.where.items() if name != "ip"}
-        await kernel.signal(signal.SIGKILL)
-        await kernel.died.wait()
+        await kernel.interrupter.signal(signal.SIGKILL)
+        await kernel._process.died.wait()
         published.close()
 
     with_kernel(short_path, use, "published")

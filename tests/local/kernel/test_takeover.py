@@ -31,14 +31,14 @@ def resumed(place: Path, then: Callable[[Kernel, Execution], Awaitable[None]] | 
 
     async def take() -> Execution:
         async with taken_over(place) as kernel:
-            execution = await kernel.resume("cell", collector, Collector(settings().output), patience=BOUND)
+            execution = await kernel.client.resume("cell", collector, Collector(settings().output), patience=BOUND)
             assert execution is not None
             if then is not None:
                 await then(kernel, execution)
             await execution.ended.wait()
             said = execution.reply_metadata.get("kernelexec")
             assert isinstance(said, dict)
-            assert said["token"] == kernel.token
+            assert said["token"] == kernel._process.token
             return execution
 
     return asyncio.run(take()), collector
@@ -124,7 +124,7 @@ def test_a_cell_that_ends_just_when_it_is_taken_over_loses_nothing(short_path: P
 
     async def know(kernel: Kernel, execution: Execution) -> None:
         await execution.ended.wait()
-        assert {"x", "z"} <= kernel.names.known
+        assert {"x", "z"} <= kernel.variable_names.known
 
     with owner_of(short_path, code) as owner:
         kill_after(owner, "before")
@@ -138,11 +138,11 @@ def test_a_cell_that_ends_just_when_it_is_taken_over_loses_nothing(short_path: P
 
 def test_the_new_owner_interrupts_and_knows_the_variables(short_path: Path) -> None:
     async def interrupt(kernel: Kernel, execution: Execution) -> None:
-        assert kernel.names.known == {"x", "y"}
-        assert kernel.about["pid"] == kernel_pid(short_path)
-        assert await kernel.request_interrupt(BOUND)
+        assert kernel.variable_names.known == {"x", "y"}
+        assert kernel._process.launcher_info["pid"] == kernel_pid(short_path)
+        assert await kernel.interrupter.request_interrupt(BOUND)
         await execution.ended.wait()
-        await kernel.signal(signal.SIGINT)
+        await kernel.interrupter.signal(signal.SIGINT)
         following = kernel.submit("print(x + y)", collector := Collector(settings().output), Collector(settings().output))
         await following.ended.wait()
         assert collector.outputs() == (Stream("stdout", "3\n"),)
@@ -198,7 +198,7 @@ def test_a_cell_that_the_kernel_never_got_is_not_known(short_path: Path) -> None
     async def take() -> None:
         async with taken_over(short_path) as kernel:
             nothing = Collector(settings().output)
-            assert await kernel.resume("other", nothing, nothing, patience=BOUND) is None
+            assert await kernel.client.resume("other", nothing, nothing, patience=BOUND) is None
             execution = kernel.submit("print(x)", nothing, nothing)
             await execution.ended.wait()
             assert nothing.outputs() == (Stream("stdout", "1\n"),)
@@ -213,7 +213,7 @@ def test_a_death_after_the_takeover_loses_no_text_and_doubles_none(short_path: P
 
     async def take() -> None:
         async with taken_over(short_path) as kernel:
-            execution = await kernel.resume("cell", collector, Collector(settings().output), patience=BOUND)
+            execution = await kernel.client.resume("cell", collector, Collector(settings().output), patience=BOUND)
             assert execution is not None
             (short_path / "gate").touch()
             await execution.ended.wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.wire.connect import Dialing
+from kernelexec.kernel.wire.connect import Connector
 from kernelexec.provisioning import Connection
 from kernelexec.provisioning.runtime.ports import free_ports, strangers
 
@@ -76,7 +76,7 @@ def test_a_port_that_a_stranger_serves_is_not_written_to() -> None:
 
             async def dialed(family: int) -> bool:
                 connection = Connection(Path("/s"), b"key", address, ports)
-                with await Dialing(connection, family, said=False)("shell") as sock:
+                with await Connector(connection, family, is_serving=False).open_socket("shell") as sock:
                     return bool(sock.getpeername() == (address, ports["shell_port"]))
 
             assert asyncio.run(dialed(pid))

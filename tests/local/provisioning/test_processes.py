@@ -16,7 +16,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
-from kernelexec.provisioning.provisioners.local import Provisioner
+from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime.processes import Leader, Mark
 
 PATIENCE_MS = 30_000
@@ -262,7 +262,7 @@ def test_a_kernel_is_killed_though_what_it_started_cannot_be_looked_for(monkeypa
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     monkeypatch.setattr(Mark, "sweep", fails)
-    provisioner = Provisioner(kernel_id="a", kernel_spec=KernelSpec(argv=["sleep", "60"]))
+    provisioner = LocalKernelProvisioner(kernel_id="a", kernel_spec=KernelSpec(argv=["sleep", "60"]))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as kernel:
         provisioner.process, provisioner.mark = kernel, Mark()
         with pytest.raises(RuntimeError):

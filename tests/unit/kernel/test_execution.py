@@ -67,15 +67,15 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
 
 
 def idle(case: Case) -> None:
-    case.execution.saw_idle()
+    case.execution.on_idle()
 
 
 def reply(case: Case) -> None:
-    case.execution.saw_reply(REPLY, {"of": "this one"})
+    case.execution.on_reply(REPLY, {"of": "this one"})
 
 
 def another_reply(case: Case) -> None:
-    case.execution.saw_reply({"status": "error"}, {"of": "another"})
+    case.execution.on_reply({"status": "error"}, {"of": "another"})
 
 
 def noise(case: Case) -> None:
@@ -83,7 +83,7 @@ def noise(case: Case) -> None:
 
 
 def output(case: Case) -> None:
-    case.execution.saw_output("stream", {"name": "stdout", "text": "x"}, 0)
+    case.execution.on_output("stream", {"name": "stdout", "text": "x"}, 0)
     noise(case)
 
 
@@ -179,8 +179,8 @@ def test_output_before_the_end_is_the_cells_and_after_it_is_late(case: Case) -> 
 
 
 def test_dropped_bytes_count_where_the_output_goes(case: Case) -> None:
-    case.run(lambda case: case.execution.saw_output("stream", {}, 5), idle, reply)
-    case.run(lambda case: case.execution.saw_output("stream", {}, 7))
+    case.run(lambda case: case.execution.on_output("stream", {}, 5), idle, reply)
+    case.run(lambda case: case.execution.on_output("stream", {}, 7))
     assert (case.collector.dropped_bytes, case.late.dropped_bytes) == (5, 7)
 
 
@@ -226,7 +226,7 @@ def test_another_reply_does_not_keep_the_patience_alive(case: Case) -> None:
 
 
 def test_an_empty_reply_is_a_reply(case: Case) -> None:
-    case.run(lambda case: case.execution.saw_reply({}, {}), idle, another_reply)
+    case.run(lambda case: case.execution.on_reply({}, {}), idle, another_reply)
     assert (case.end(), case.execution.reply) == ("complete", {})
 
 
@@ -301,8 +301,8 @@ def test_settling_before_the_end_ends_nothing(case: Case) -> None:
 @pytest.mark.parametrize("lingers", [False, True])
 def test_what_came_in_time_is_held_by_its_cell_only(case: Case, *, lingers: bool) -> None:
     case.execution.lingers = lingers
-    case.run(lambda c: c.execution.saw_output("stream", {"name": "stdout", "text": "in time"}, 0))
-    case.run(lambda c: c.execution.saw_reply(REPLY, {}), lambda c: c.execution.saw_idle())
+    case.run(lambda c: c.execution.on_output("stream", {"name": "stdout", "text": "in time"}, 0))
+    case.run(lambda c: c.execution.on_reply(REPLY, {}), lambda c: c.execution.on_idle())
     if lingers:
         case.run(lambda c: c.execution.settle())
     assert case.end() == "complete"
@@ -311,5 +311,5 @@ def test_what_came_in_time_is_held_by_its_cell_only(case: Case, *, lingers: bool
     del case.collector
     gc.collect()
     assert found() is None
-    case.run(lambda c: c.execution.settle(), lambda c: c.execution.saw_output("stream", {"name": "stdout", "text": "late"}, 0))
+    case.run(lambda c: c.execution.settle(), lambda c: c.execution.on_output("stream", {"name": "stdout", "text": "late"}, 0))
     assert [output.text for output in case.late.since(0)[0] if isinstance(output, Stream)] == ["late"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from kernelexec.kernel.wire.messages import Malformed, Message, Wire
+from kernelexec.kernel.wire.messages import Malformed, Message, MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
 
 KEY = b"0123456789abcdef"
@@ -31,22 +31,22 @@ def dumped(value: object) -> bytes:
 def signed(key: bytes = KEY, /, **parts: bytes | None) -> list[bytes | None]:
     """The frames of a message, rightly signed, with some parts replaced; a skipped one counts as empty."""
     whole = {"header": dumped(HEADER), "parent": dumped(PARENT), "metadata": b"{}", "content": dumped(CONTENT), **parts}
-    return [DELIMITER, Wire(key)._sign([part or b"" for part in whole.values()]), *whole.values()]
+    return [DELIMITER, MessageSession(key)._sign([part or b"" for part in whole.values()]), *whole.values()]
 
 
 def unpacked(*frames: bytes | None, dropped_bytes: int = 0) -> Message:
-    return Wire(KEY).unpack(Multipart(frames, dropped_bytes))
+    return MessageSession(KEY).unpack(Multipart(frames, dropped_bytes))
 
 
 def test_what_is_packed_is_read_by_jupyter() -> None:
-    session, wire = jupyter(), Wire(KEY)
+    session, wire = jupyter(), MessageSession(KEY)
     msg_id, frames = wire.pack("execute_request", CONTENT)
     identities, parts = session.feed_identities(frames)
     found = session.deserialize(parts)
     assert identities == []
     assert found["content"] == CONTENT
     assert (found["header"]["msg_id"], found["header"]["msg_type"]) == (msg_id, "execute_request")
-    assert (found["header"]["session"], found["parent_header"], found["metadata"]) == (wire.session, {}, {})
+    assert (found["header"]["session"], found["parent_header"], found["metadata"]) == (wire.session_id, {}, {})
 
 
 def test_what_jupyter_makes_is_unpacked() -> None:
@@ -65,26 +65,26 @@ def test_what_jupyter_makes_is_unpacked() -> None:
 
 
 def test_what_is_packed_is_unpacked() -> None:
-    wire = Wire(KEY)
+    wire = MessageSession(KEY)
     msg_id, frames = wire.pack("kernel_info_request", {"a": {"b": [1.5, True]}})
     found = wire.unpack(Multipart(tuple(frames)))
-    assert found == Message("kernel_info_request", msg_id, "", wire.session, {"a": {"b": [1.5, True]}})
+    assert found == Message("kernel_info_request", msg_id, "", wire.session_id, {"a": {"b": [1.5, True]}})
 
 
 def test_every_request_has_an_id_of_its_own() -> None:
-    wires = [Wire(KEY), Wire(KEY)]
+    wires = [MessageSession(KEY), MessageSession(KEY)]
     ids = [wire.pack("execute_request", {})[0] for wire in wires for _ in range(100)]
     assert len(set(ids)) == 200
 
 
 def test_a_given_id_is_used() -> None:
-    msg_id, frames = Wire(KEY).pack("execute_request", {}, msg_id="chosen")
+    msg_id, frames = MessageSession(KEY).pack("execute_request", {}, msg_id="chosen")
     assert msg_id == "chosen"
     assert unpacked(*frames).msg_id == "chosen"
 
 
 def test_jupyter_refuses_what_was_packed_with_another_key() -> None:
-    _, frames = Wire(b"another").pack("execute_request", {})
+    _, frames = MessageSession(b"another").pack("execute_request", {})
     session = jupyter()
     with pytest.raises(ValueError, match="Invalid Signature"):
         session.deserialize(session.feed_identities(frames)[1])

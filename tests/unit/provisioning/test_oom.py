@@ -6,42 +6,42 @@ import time
 
 import pytest
 
-from kernelexec.provisioning.container.oom import Kills
+from kernelexec.provisioning.container.oom import OomCounter
 
 
 @pytest.fixture
-def kills() -> Kills:
-    return Kills()
+def kills() -> OomCounter:
+    return OomCounter()
 
 
-def test_the_first_kill_that_nobody_lived_to_tell_of_is_the_kernel(kills: Kills) -> None:
-    assert kills.was_one(1, flagged=True)
+def test_the_first_kill_that_nobody_lived_to_tell_of_is_the_kernel(kills: OomCounter) -> None:
+    assert kills.includes_kernel(1, flagged=True)
 
 
-def test_without_any_kill_it_was_somebody_else(kills: Kills) -> None:
-    assert not kills.was_one(0, flagged=False)
+def test_without_any_kill_it_was_somebody_else(kills: OomCounter) -> None:
+    assert not kills.includes_kernel(0, flagged=False)
 
 
-def test_a_kill_that_the_kernel_told_of_was_not_its_own(kills: Kills) -> None:
-    kills.survived(1, 1)
-    assert not kills.was_one(1, flagged=True)
-    assert kills.was_one(2, flagged=True)
+def test_a_kill_that_the_kernel_told_of_was_not_its_own(kills: OomCounter) -> None:
+    kills.on_survived(1, 1)
+    assert not kills.includes_kernel(1, flagged=True)
+    assert kills.includes_kernel(2, flagged=True)
 
 
-def test_news_that_come_after_the_kernel_told_of_the_kill_are_of_that_kill(kills: Kills) -> None:
-    kills.survived(2, 0)
-    assert not kills.was_one(2, flagged=True)
-    assert kills.was_one(3, flagged=True)
+def test_news_that_come_after_the_kernel_told_of_the_kill_are_of_that_kill(kills: OomCounter) -> None:
+    kills.on_survived(2, 0)
+    assert not kills.includes_kernel(2, flagged=True)
+    assert kills.includes_kernel(3, flagged=True)
 
 
-def test_news_that_never_came_excuse_no_later_kill(kills: Kills, monkeypatch: pytest.MonkeyPatch) -> None:
-    kills.survived(2, 1)
+def test_news_that_never_came_excuse_no_later_kill(kills: OomCounter, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills.on_survived(2, 1)
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert kills.was_one(2, flagged=True)
+    assert kills.includes_kernel(2, flagged=True)
 
 
-def test_the_engines_flag_counts_where_no_news_came_and_the_kernel_knew_of_no_kill(kills: Kills) -> None:
-    assert kills.was_one(0, flagged=True)
-    kills.survived(1, 0)
-    assert not kills.was_one(0, flagged=True)
+def test_the_engines_flag_counts_where_no_news_came_and_the_kernel_knew_of_no_kill(kills: OomCounter) -> None:
+    assert kills.includes_kernel(0, flagged=True)
+    kills.on_survived(1, 0)
+    assert not kills.includes_kernel(0, flagged=True)

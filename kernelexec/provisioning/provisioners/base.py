@@ -1,0 +1,165 @@
+"""The interface of our provisioners: jupyter_client's, and optional capabilities that the kernel driver calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+
+from kernelexec.events import InContainer
+from kernelexec.provisioning.runtime.processes import descends
+from kernelexec.results import Stats
+
+
+class KernelexecProvisioner(KernelProvisionerBase):
+    """A jupyter_client provisioner with the capabilities of the kernel driver, each with a default.
+
+    ``launch_kernel``, ``poll``, ``wait``, ``send_signal``, ``kill``, ``terminate`` and ``cleanup`` are jupyter_client's and
+    have no default. The driver calls ``pre_launch``, ``launch_kernel`` and ``post_launch`` once for each start, keeps one call
+    of ``wait`` running until the process has ended, and calls ``cleanup`` after that.
+    """
+
+    pid: int | None = None
+    """Process id of the kernel or of its guard on this machine; ``Connector`` rejects ports that another process serves."""
+
+    @property
+    def container_info(self) -> InContainer | None:
+        """Description of the kernel's container for hooks and results; ``KernelStarter`` reads it after a launch."""
+        return None
+
+    @property
+    def guard_pid(self) -> int | None:
+        """Process id of the guard of a kernel without our launcher; ``KernelStarter`` reads it once the kernel is connected.
+
+        None means that the processes of the kernel cannot be seen from here.
+        """
+        return self.pid
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the state of the process is unknown at the moment; the supervisor reads it when a connection is lost."""
+        return False
+
+    @property
+    def is_oom_killed(self) -> bool:
+        """Whether the kernel was killed for want of memory; ``KernelStopper`` reads it when ``wait`` has returned."""
+        return False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether ``launch_kernel`` can start another kernel in the same container.
+
+        ``KernelStopper`` reads it after ``cleanup(restart=True)``, and then keeps this provisioner for the next kernel.
+        """
+        return False
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Memory that all processes of the kernel may use together; ``Usage`` reads it for each cell. None means unknown."""
+        return None
+
+    def accepts_peer(self, peer: int, *, guarded: bool) -> bool:
+        """Return whether a process that serves a unix socket belongs to the kernel; ``Connector`` calls it for each channel.
+
+        ``guarded`` means that the kernel is not the launched process itself, but one of its descendants.
+        """
+        if guarded:
+            return descends(peer, self.pid or 0)
+        return self.pid in (None, peer)
+
+    def can_reuse(self, spec: KernelSpec) -> bool:  # noqa: ARG002 - of the interface
+        """Return whether a kernel of that kernelspec can start here; ``KernelStarter`` calls it on a kept provisioner."""
+        return False
+
+    def on_ready(self) -> None:
+        """Note that the kernel serves; ``Usage`` calls it once, before the first cell."""
+
+    def on_memory_kills(self, kills: int) -> None:
+        """Note how many processes beside the kernel were killed for want of memory; ``Usage`` calls it when the count grows."""
+
+    async def signal_children(self, signum: int) -> bool:  # noqa: ARG002 - of the interface
+        """Signal every descendant of the kernel; ``Interrupter`` calls it to end the commands of a stuck cell.
+
+        Return False where the descendants cannot be signalled from here: then the launcher is asked to kill them.
+        """
+        return False
+
+    async def read_log(self) -> str | None:
+        """Return the end of the kernel's own output; the driver calls it for error messages and for stacks.
+
+        None means that this provisioner keeps no log: then the driver reads the file that it gave as stderr.
+        """
+        return None
+
+    async def stats(self) -> Stats:
+        """Return what the processes of the kernel use; ``Usage`` calls it when statistics are asked for.
+
+        Raises:
+            EngineFailed: the container engine does not answer.
+        """
+        return Stats("local", "idle", 0)
+
+    async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
+        """Change the limits of the running kernel, where None keeps one; ``Usage`` calls it for ``set_limits``.
+
+        By default nothing changes: there are no limits for a single kernel.
+
+        Raises:
+            LimitRefused: the limits cannot be changed, and are as before.
+            EngineAway: it is unknown whether they have changed.
+        """
+
+    async def rename(self, session: str, workspace: str) -> None:
+        """Name the kernel's container after the session that takes it from the pool; ``Kernel`` calls it once, then."""
+
+
+class ForeignProvisioner(KernelexecProvisioner):
+    """A provisioner of another package, with the defaults for all capabilities that jupyter_client does not know."""
+
+    def __init__(self, provisioner: KernelProvisionerBase) -> None:
+        super().__init__(kernel_id=provisioner.kernel_id, kernel_spec=provisioner.kernel_spec)
+        self._provisioner = provisioner
+        self.pre_launch = provisioner.pre_launch  # type: ignore[method-assign]
+        self.post_launch = provisioner.post_launch  # type: ignore[method-assign]
+        self.get_provisioner_info = provisioner.get_provisioner_info  # type: ignore[method-assign]
+
+    @property
+    def has_process(self) -> bool:
+        """Whether the provisioner manages a process."""
+        return self._provisioner.has_process
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        """Launch the kernel."""
+        launched = await self._provisioner.launch_kernel(cmd, **kwargs)
+        self.pid = getattr(self._provisioner, "pid", None)
+        return launched
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Manage a process that another provisioner launched."""
+        await self._provisioner.load_provisioner_info(provisioner_info)
+        self.pid = getattr(self._provisioner, "pid", None)
+
+    async def poll(self) -> int | None:
+        """Return the exit status, or None while the kernel lives."""
+        return await self._provisioner.poll()
+
+    async def wait(self) -> int | None:
+        """Return the exit status once the kernel has ended."""
+        return await self._provisioner.wait()
+
+    async def send_signal(self, signum: int) -> None:
+        """Signal the kernel."""
+        await self._provisioner.send_signal(signum)
+
+    async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Kill the kernel."""
+        await self._provisioner.kill(restart=restart)
+
+    async def terminate(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Ask the kernel to end."""
+        await self._provisioner.terminate(restart=restart)
+
+    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Free the resources of the kernel."""
+        await self._provisioner.cleanup(restart=restart)
