@@ -69,6 +69,20 @@ _LONGEST = (
 )
 
 
+#: Tests that run driver code which other tests measure, with other inputs, and tests of the launcher, which has no coverage.
+#: They run without coverage, which takes two thirds of the driver's processor time.
+_UNMEASURED = ("hostile", "fuzz", "unit/launcher", "contract/launcher", "local/provisioning/test_confinement.py")
+
+
+def _is_unmeasured(item: pytest.Item) -> bool:
+    """Return whether a test runs without coverage: it is listed, or repeats the contract for another kind of kernel."""
+    path = item.path.relative_to(TESTS)
+    if any(path.is_relative_to(unmeasured) for unmeasured in _UNMEASURED):
+        return True
+    kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
+    return path.parts[0] == "contract" and kind is not None and kind != "local"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest modules first, check the tiers, and skip the tests of an engine where the environment says so."""
     positions = {TESTS / f"{name}.py": position for position, name in enumerate(_LONGEST)}
@@ -78,6 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if needs != (tier == "container") and tier in {"unit", "local", "container"}:
             msg = f"{item.nodeid}: it must stand in tests/container if it needs an engine, and only then"
             raise pytest.UsageError(msg)
+        if _is_unmeasured(item):
+            item.add_marker(pytest.mark.no_cover)
         if needs and os.environ.get("KERNELEXEC_TEST_ENGINE") == "0":
             item.add_marker(pytest.mark.skip(reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"))
 

@@ -278,16 +278,6 @@ def test_an_executor_that_is_switched_off_needs_no_engine_and_refuses_sessions(
     assert capfd.readouterr().err == ""
 
 
-def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    given = {"work_dir": tmp_path / "file", "use_docker": False}
-    with (
-        Executor(code_execution_config=given, workspace=tmp_path / "w") as executor,
-        pytest.raises(InvalidWorkDir, match="file cannot be made: File exists"),
-    ):
-        executor.session()
-
-
 @pytest.mark.parametrize("work_dir", ["/", "/etc", "/usr/bin", "/proc/self/root", "/home"])
 def test_a_container_gets_no_directory_of_the_system_to_write_in(work_dir: str, tmp_path: Path) -> None:
     for config, named in ((Config(workspace=tmp_path), work_dir), (Config(workspace=tmp_path, work_dir=Path(work_dir)), None)):

@@ -65,6 +65,7 @@ def test_hostile_contents_never_raise_and_give_results_that_survive_json() -> No
         assert isinstance(result.images, tuple)
 
 
+@pytest.mark.no_cover
 def test_a_flood_of_lines_costs_flat_memory() -> None:
     limits = OutputLimits(stream_bytes=64 * KIB)
 
@@ -77,6 +78,7 @@ def test_a_flood_of_lines_costs_flat_memory() -> None:
     assert peak_of(flood) < 16 * 64 * KIB
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("text", ["x\n", "x", "x" * 2000])
 def test_alternating_streams_cost_flat_memory(text: str) -> None:
     limits = OutputLimits(stream_bytes=32 * KIB)
@@ -181,6 +183,7 @@ HEAVY: dict[str, tuple[object, object]] = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("data", "metadata"), HEAVY.values(), ids=HEAVY)
 def test_whatever_a_display_is_made_of_counts(data: object, metadata: object) -> None:
     collector = Collector(OutputLimits(display_bytes=500_000))

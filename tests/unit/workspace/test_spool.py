@@ -19,6 +19,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.no_cover
 def test_bytes_come_back_as_they_were_and_few_of_them_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spool, before = Spool(), descriptors()
