@@ -2,7 +2,8 @@
 
 The rules are a list of allowed syntax. Such a cell has no statement that binds a name. It calls builtins without side effects,
 methods that change no object, and functions of earlier cells that do the same with local names. The values of all variables
-that it reads are plain data (see ``launcher/features/fingerprint``), so their methods and operators are those of Python, numpy, pandas.
+that it reads are plain data (``launcher/features/fingerprint``), so their methods and operators are those of Python, numpy or
+pandas.
 """
 
 from __future__ import annotations
