@@ -27,6 +27,9 @@ def fail(number):
     note = '{}'
     return 1 / number
 """
+THEIRS = "from IPython.core.ultratb import AutoFormattedTB\nget_ipython().InteractiveTB.__class__ = AutoFormattedTB"
+#: Fails in line 4; IPython marks line 5.
+FAILING_IN_A_TRY = "def w():\n    return n_\ntry:\n    w()\nexcept ZeroDivisionError:\n    pass"
 
 
 #: Cells that fail, the line that did, and the line that the one before it in the traceback is of, where there is one.
@@ -123,3 +126,11 @@ def test_an_endless_recursion_tells_its_line(session: Session) -> None:
     result = session.execute("def f(n):\n    try:\n        return f(n + 1)\n    finally:\n        n = 0\nf(0)")
     assert result.diagnosis is not None
     assert (result.diagnosis.kind, result.diagnosis.line, len(result.diagnosis.calls)) == ("RecursionError", 3, 50)
+
+
+def test_ipython_marks_another_line(session: Session) -> None:
+    assert session.execute(THEIRS).status == "ok"
+    error = session.execute(FAILING_IN_A_TRY).error
+    session.restart()
+    assert error is not None
+    assert "line 5" in "\n".join(error.traceback)
