@@ -39,7 +39,7 @@ from kernelexec.records import log as containerlog
 from kernelexec.replay import read_past, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.cells.approval import check_callables
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session_registry import Roster
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
@@ -98,54 +98,54 @@ class AsyncExecutor:
         if self.config.cache.enabled:
             given = (one.path for one in self.config.context_paths if one.permission == "write")
             written = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *given)
-            cache.check(self.config.cache.place, written)
+            cache.check_directory(self.config.cache.place, written)
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._life: Life | None = None
+        self._scope: TaskScope | None = None
         self._estates = Estates(self.config)
         approver = options.get("approver")
         validators = check_callables(options.get("validators", ()), approver)
         self._roster = Roster(self.config, self._estates, checked(options.get("hooks", ())), validators, approver)
 
     async def __aenter__(self) -> Self:
-        if self._life is not None and not self._life.ended.is_set():
-            self._life.check_here()
+        if self._scope is not None and not self._scope.stopped.is_set():
+            self._scope.check_caller()
             raise InvalidRequest("The executor is open already: it is entered once; hand the object itself on.")
         if self.config.enabled:
             tell_risk(self.config.isolation)
             tell_passing(everything=self.config.environment.pass_all)
         self._estates.claim()
-        life = self._life = Life("The executor", self._close_sessions, self._remove)
+        scope = self._scope = TaskScope("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.
-        task = asyncio.create_task(life.live(), name="kernelexec")
-        task.add_done_callback(partial(_ended, life))
+        task = asyncio.create_task(scope.run(), name="kernelexec")
+        task.add_done_callback(partial(_ended, scope))
         try:
-            await life.begun.wait()
-            life.check_open()
-            self._roster.begin(life)
-            await self._roster.adopt(life)
-            life.tasks.start_soon(self._estates.sweep)
+            await scope.started.wait()
+            scope.check_open()
+            self._roster.begin(scope)
+            await self._roster.adopt(scope)
+            scope.tasks.start_soon(self._estates.sweep)
         except BaseException:
             try:
-                await life.end_surely()
+                await scope.stop_with_shield()
             finally:
-                self._life = None
+                self._scope = None
                 self._estates.remove()
             raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
-        life = self._life
-        if life is None or life.inherited:
+        scope = self._scope
+        if scope is None or scope.in_forked_child:
             return
-        if not life.ended.is_set():
-            life.check_here()
+        if not scope.stopped.is_set():
+            scope.check_caller()
         try:
-            await life.end_surely()
+            await scope.stop_with_shield()
         finally:
-            if self._life is life:
-                self._life = None
-        if life.failure is not None and exc is None:
-            raise life.failure
+            if self._scope is scope:
+                self._scope = None
+        if scope.failure is not None and exc is None:
+            raise scope.failure
 
     async def session(
         self,
@@ -175,13 +175,13 @@ class AsyncExecutor:
             message = f"repeat_unsafe={repeat_unsafe!r}: it is True or False, and goes with a notebook to replay."
             raise InvalidRequest(message)
         async with self._opening.setdefault(name, asyncio.Lock()):
-            life = self._check_open()
+            scope = self._check_open()
             known = self._roster.sessions.get(name)
-            if known is not None and known.life.ending:
+            if known is not None and known.scope.is_stopping:
                 await known.close()
-                life, known = self._check_open(), None
+                scope, known = self._check_open(), None
             if known is None:
-                return await self._open(name, work_dir, notebook, life, repeat_unsafe=repeat_unsafe)
+                return await self._open(name, work_dir, notebook, scope, repeat_unsafe=repeat_unsafe)
             if notebook is not None:
                 message = f"Session {name!r} is open already: close it first, or leave notebook out."
                 raise InvalidRequest(message)
@@ -192,7 +192,7 @@ class AsyncExecutor:
 
     def sessions(self) -> tuple[str, ...]:
         """The names of the open sessions."""
-        return tuple(name for name, session in list(self._roster.sessions.items()) if not session.life.ending)
+        return tuple(name for name, session in list(self._roster.sessions.items()) if not session.scope.is_stopping)
 
     @property
     def directory(self) -> Path:
@@ -207,7 +207,7 @@ class AsyncExecutor:
     def open_session(self, name: str) -> AsyncSession | None:
         """The open session of that name, one that was adopted too; None where there is none, and none is made."""
         session = self._roster.sessions.get(name)
-        return None if session is None or session.life.ending else session
+        return None if session is None or session.scope.is_stopping else session
 
     async def close_session(self, name: str) -> None:
         """End a session: its kernel, all that the kernel started, and its private files. Its workspace stays.
@@ -226,21 +226,21 @@ class AsyncExecutor:
         name: str,
         work_dir: str | os.PathLike[str] | None,
         notebook: str | os.PathLike[str] | None,
-        life: Life,
+        scope: TaskScope,
         *,
         repeat_unsafe: bool,
     ) -> AsyncSession:
         past = None
         if notebook is not None:
             past = await anyio.to_thread.run_sync(read_past, notebook, self.config)
-        session = await self._roster.made(name, work_dir, life)
+        session = await self._roster.made(name, work_dir, scope)
         try:
             await session.open(replays=None if past is None else str(notebook))
             await session.preinstall()
             if past is not None:
                 budget = self.config.budgets.timeout
                 found = await replay(session, past, source=str(notebook), timeout=budget, repeat_unsafe=repeat_unsafe)
-                session.replayed(found, past)
+                session.report_replay(found, past)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await session.close()
@@ -258,13 +258,13 @@ class AsyncExecutor:
         await self._roster.end()
         self._estates.remove()
 
-    def _check_open(self) -> Life:
-        if self._life is None:
+    def _check_open(self) -> TaskScope:
+        if self._scope is None:
             raise Closed("The executor is not open: use it as `async with AsyncExecutor(...) as executor:`.")
-        self._life.check_open()
-        return self._life
+        self._scope.check_open()
+        return self._scope
 
 
-def _ended(life: Life, _task: asyncio.Task[None]) -> None:
+def _ended(scope: TaskScope, _task: asyncio.Task[None]) -> None:
     """Whatever became of the executor's task, also if it was cancelled before it began: nobody waits for it in vain."""
-    life.never_lived()
+    scope.mark_end()

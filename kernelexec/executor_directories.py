@@ -19,7 +19,7 @@ from kernelexec.provisioning.runtime.temp_dirs import claim_room
 from kernelexec.records.journal import in_flight, journal_path
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session.lifecycle import in_thread
+from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.session_resources import Belongings
 
 logger = logging.getLogger("kernelexec")
@@ -76,7 +76,7 @@ class Estates:
     async def sweep(self) -> None:
         """Remove what dead owners left; a failure is no matter of those who live."""
         try:
-            await in_thread(self._sweep)
+            await run_in_thread(self._sweep)
         except Exception:
             logger.exception("kernelexec.sweep_failed")
 

@@ -22,8 +22,8 @@ from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of, stored_identity
 from kernelexec.provisioning.runtime.temp_dirs import remove_private
-from kernelexec.session.kernels.warm_start import Ready, begin
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
+from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.rmtree import remove_tree
 
@@ -84,7 +84,7 @@ class Pool:
         self._ending = False
         self._waiting = 0
         """How many wait for a kernel: none of them is to wait longer."""
-        self._life: Life | None = None
+        self._scope: TaskScope | None = None
         self._root: Path | None = None
 
     @staticmethod
@@ -92,11 +92,11 @@ class Pool:
         """Whether there is to be one: a container for every cell would be used up by its first."""
         return config.enabled and config.pool.size > 0 and config.container.mode == "persistent"
 
-    def begin(self, life: Life, root: Path) -> None:
+    def begin(self, scope: TaskScope, root: Path) -> None:
         """Fill it, in the executor's life."""
-        self._life, self._root, self._ending = life, root, False
+        self._scope, self._root, self._ending = scope, root, False
         self._changed, self._filled = asyncio.Event(), asyncio.Event()  # of this event loop: the one before may be another
-        life.tasks.start_soon(self._keep)
+        scope.tasks.start_soon(self._keep)
 
     def ask_end(self) -> None:
         """Start no more, and end those that wait."""
@@ -193,20 +193,20 @@ class Pool:
 
     async def _add(self) -> None:
         """Start one."""
-        assert self._life is not None
+        assert self._scope is not None
         assert self._root is not None
         directory, workspace = await anyio.to_thread.run_sync(self._make_directories, next(self._numbers))
         kernel = None
         try:
             own = workspace or directory
             place = await anyio.to_thread.run_sync(self._place, directory.name, own)
-            environment, tasks = place.environment(), self._life.tasks
+            environment, tasks = place.environment(), self._scope.tasks
 
             def make() -> Kernel:
                 identity, runtime = stored_identity(directory), RuntimeDirectory(directory / "1")
                 return Kernel(self._config, runtime, cwd=place.cwd, identity=identity, place=place)
 
-            kernel = await begin(make, place, tasks, self._life.check_open)
+            kernel = await start_with_retry(make, place, tasks, self._scope.check_open)
             await kernel.warm_up(place.cwd, self._config.preload, patience=self._config.budgets.start)
             slot = Slot(directory, place, kernel, environment, Workspace(workspace) if workspace else None)
             kernel.on_death = lambda _: self._changed.set()
@@ -264,13 +264,13 @@ def sweep_idle(workspaces: Path, of_dead: Collection[str], bases: Iterable[Path]
         (workspaces / _WORKSPACES).rmdir()
 
 
-def ready(slot: Slot | None, why: str | None) -> Ready:
+def ready(slot: Slot | None, why: str | None) -> WarmKernel:
     """What a session is told of its idle kernel, or of the want of one."""
     if slot is None:
-        return Ready(remarks=() if why is None else (why,))
+        return WarmKernel(notes=() if why is None else (why,))
     now, then = slot.place.environment(), slot.environment
     changed = {name: now.get(name) for name in now.keys() | then.keys() if now.get(name) != then.get(name)}
-    return Ready(slot.kernel, changed)
+    return WarmKernel(slot.kernel, changed)
 
 
 def _remove(directory: Path, workspace: Path | None) -> None:

@@ -21,8 +21,8 @@ from kernelexec.pool import Pool, ready
 from kernelexec.provisioning import Forks, platform
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
-from kernelexec.session.kernels.warm_start import NOT_READY, Ready
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session_resources import Belongings
 
 logger = logging.getLogger("kernelexec")
@@ -49,14 +49,14 @@ class Roster:
         self._secrets = SecretStore(config.secrets) if config.secrets else None
         self._pool = Pool(config, self._forks) if Pool.wanted(config) else None
 
-    def begin(self, life: Life) -> None:
+    def begin(self, scope: TaskScope) -> None:
         """Called when the executor's life has begun: what sessions will share is made ready ahead of them."""
         if self._forks is not None:
-            life.tasks.start_soon(self._forks.begin, self._estates.own)
+            scope.tasks.start_soon(self._forks.begin, self._estates.own)
         if self._pool is not None:
-            self._pool.begin(life, self._estates.own)
+            self._pool.begin(scope, self._estates.own)
 
-    async def made(self, name: str, work_dir: str | os.PathLike[str] | None, life: Life) -> AsyncSession:
+    async def made(self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope) -> AsyncSession:
         """A session whose own life has begun. It is made in the executor's: a caller who goes away leaves nothing behind.
 
         Raises:
@@ -66,7 +66,7 @@ class Roster:
         await self._have_room()
         made: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._making += 1
-        life.tasks.start_soon(self._make, name, work_dir, life, made)
+        scope.tasks.start_soon(self._make, name, work_dir, scope, made)
         try:
             return await made
         except BaseException:
@@ -83,14 +83,14 @@ class Roster:
         """
         bound = self._config.capacity.sessions
         while (busy := len(self.sessions) + self._making) >= bound:
-            culled = [(since, one) for one in self.sessions.values() if (since := one.culled) is not None and not one.busy]
+            culled = [(since, one) for one in self.sessions.values() if (since := one.culled_at) is not None and not one.busy]
             if not culled:
                 message = f"{busy} sessions are open, the limit is {bound}: close one first."
                 raise CapacityReached(message)
             await min(culled, key=lambda found: found[0])[1].close()
 
     async def _make(
-        self, name: str, work_dir: str | os.PathLike[str] | None, life: Life, made: asyncio.Future[AsyncSession]
+        self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope, made: asyncio.Future[AsyncSession]
     ) -> None:
         found = slot = why = None
         try:
@@ -98,9 +98,9 @@ class Roster:
                 slot, why = await self._pool.take(name, work_dir)
             make = partial(Belongings.make, name, work_dir, self._estates.own, self._config, self._forks, slot, self._secrets)
             found = await anyio.to_thread.run_sync(make)
-            life.check_open()
+            scope.check_open()
             if not made.cancelled():
-                made.set_result(self._begin(name, found, life, self._config, ready(slot, why)))
+                made.set_result(self._begin(name, found, scope, self._config, ready(slot, why)))
                 found = slot = None
         except Exception as exc:  # noqa: BLE001 - given to who asked
             if not made.cancelled():
@@ -113,7 +113,7 @@ class Roster:
             if found is not None:
                 found.give_up()
 
-    async def adopt(self, life: Life) -> None:
+    async def adopt(self, scope: TaskScope) -> None:
         """Go on with the sessions of owners in this workspace that died, whose kernels live.
 
         One that fails is given up, and so is one whose name another one has already.
@@ -123,8 +123,8 @@ class Roster:
             try:
                 self._check_free(left.name)
                 found, was = await anyio.to_thread.run_sync(heritage, left, root, config, self._secrets)
-                session = self._begin(left.name, found, life, config)
-                await session.open(left=was)
+                session = self._begin(left.name, found, scope, config)
+                await session.open(orphan=was)
             except KernelexecError as exc:
                 logger.error("kernelexec.session_not_adopted", extra={"session": left.name, "why": str(exc)})  # noqa: TRY400
                 if session is not None:
@@ -140,7 +140,7 @@ class Roster:
         if self._pool is not None:
             self._pool.ask_end()
         for session in self.sessions.values():
-            session.life.ask_end()
+            session.scope.request_stop()
 
     async def end(self) -> None:
         """Called when all sessions have ended: what they shared ends too."""
@@ -150,7 +150,7 @@ class Roster:
     def forget(self) -> None:
         """Called when all sessions have ended, or never began."""
         for session in list(self.sessions.values()):
-            session.life.never_lived()
+            session.scope.mark_end()
             self._closed(session)
 
     def _check_free(self, name: str) -> None:
@@ -158,7 +158,9 @@ class Roster:
             message = f"A session {name!r} is open already: close it first, or take another name."
             raise Refused(message)
 
-    def _begin(self, name: str, found: Belongings, life: Life, config: Config, given: Ready = NOT_READY) -> AsyncSession:
+    def _begin(
+        self, name: str, found: Belongings, scope: TaskScope, config: Config, given: WarmKernel = NO_WARM_KERNEL
+    ) -> AsyncSession:
         """A session whose life is in this one. It has the name alone: what is not known by its name could not be ended.
 
         Raises:
@@ -174,14 +176,14 @@ class Roster:
             (*own, *self._hooks),
             record=found.recorder,
             ledger=found.journal,
-            place=found.place,
-            ready=given,
+            backend=found.place,
+            warm_kernel=given,
             validators=self._validators,
             approver=self._approver,
             on_close=self._closed,
         )
         self.sessions[name] = session
-        life.tasks.start_soon(session.life.live)
+        scope.tasks.start_soon(session.scope.run)
         return session
 
     def _closed(self, session: AsyncSession) -> None:

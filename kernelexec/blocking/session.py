@@ -36,7 +36,7 @@ from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session import AsyncSession
 from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.cells.executions import PAGE_BYTES
-from kernelexec.session.features.inspection import LOOK_SECONDS
+from kernelexec.session.features.inspection import INSPECTION_SECONDS
 from kernelexec.session.features.retry import RETRIES, Between, Fix
 from kernelexec.session.features.run_tests import CASE_SECONDS
 
@@ -167,24 +167,24 @@ class Session:
         return self._session.connection_file
 
     def variables(
-        self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = LOOK_SECONDS
+        self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = INSPECTION_SECONDS
     ) -> Variables:
         """See ``AsyncSession.variables``."""
         return self._portal.call(partial(self._session.variables, names=names, limit=limit, wait=wait))
 
-    def environment(self, *, wait: float = LOOK_SECONDS) -> PythonEnvironment:
+    def environment(self, *, wait: float = INSPECTION_SECONDS) -> PythonEnvironment:
         """See ``AsyncSession.environment``."""
         return self._portal.call(partial(self._session.environment, wait=wait))
 
-    def complete(self, code: str, cursor: int | None = None, *, wait: float = LOOK_SECONDS) -> Completion:
+    def complete(self, code: str, cursor: int | None = None, *, wait: float = INSPECTION_SECONDS) -> Completion:
         """See ``AsyncSession.complete``."""
         return self._portal.call(partial(self._session.complete, code, cursor, wait=wait))
 
-    def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = LOOK_SECONDS) -> str | None:
+    def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = INSPECTION_SECONDS) -> str | None:
         """See ``AsyncSession.inspect``."""
         return self._portal.call(partial(self._session.inspect, code, cursor, detail=detail, wait=wait))
 
-    def is_complete(self, code: str, *, wait: float = LOOK_SECONDS) -> tuple[CodeStatus, str]:
+    def is_complete(self, code: str, *, wait: float = INSPECTION_SECONDS) -> tuple[CodeStatus, str]:
         """See ``AsyncSession.is_complete``."""
         return self._portal.call(partial(self._session.is_complete, code, wait=wait))
 

@@ -1,9 +1,9 @@
-"""Decide by the syntax tree whether a cell only computes and shows something, so that skipping it leaves the kernel as it is.
+"""The check for pure cells: a pure cell only computes and shows a value, so that skipping it leaves the kernel unchanged.
 
-The rules are a list of allowed syntax. Such a cell has no statement that binds a name. It calls builtins without side effects,
-methods that change no object, and functions of earlier cells that do the same with local names. The values of all variables
-that it reads are plain data (``launcher/features/fingerprint``), so their methods and operators are those of Python, numpy or
-pandas.
+The check reads the syntax tree, and its rules are a list of allowed syntax. A pure cell has no statement that binds a name. It
+calls builtins without side effects, methods that change no object, and functions of earlier cells that do the same with local
+names. The values of all variables that it reads are plain data (``launcher/features/fingerprint``), so their methods and
+operators are those of Python, numpy or pandas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _METHODS = frozenset(
     for name in vars(kind)
     if not name.startswith("_") and name != "partition"  # numpy's sorts in place
 )
-#: Attributes that hold data. Other attributes may be methods, which are allowed only where they are called or listed above.
+#: Attributes that contain data. Other attributes may be methods, which must be called or be listed above.
 _ATTRIBUTES = frozenset(
     words("""shape size ndim dtype dtypes columns index T loc iloc at iat str dt cat name names empty real imag numerator
     denominator start stop step year month day hour minute second microsecond days seconds""")
@@ -41,7 +41,7 @@ _ATTRIBUTES = frozenset(
 _MODULES = frozenset({"math", "cmath", "numpy", "pandas"})
 #: Arguments by which a method or function writes into an object.
 _WRITING_ARGUMENTS = frozenset({"out", "inplace", "file", "where", None})
-#: Names by which code can bind or change names out of sight of this module.
+#: Names by which code can bind or change names without syntax that this module sees.
 _DYNAMIC = frozenset(
     words("exec eval compile globals locals vars setattr delattr __import__ __builtins__ builtins importlib ctypes gc inspect")
 )
@@ -68,7 +68,7 @@ class ImpureError(Exception):
 class PurityChecker:
     """The functions and modules that the cells of one kernel have bound so far.
 
-    ``is_opaque`` turns true for good once a cell may have bound names unseen.
+    ``is_opaque`` becomes true for good after a cell that may have bound unknown names.
     """
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class PurityChecker:
         self._modules: set[str] = set()
         self._bound: set[str] = set()
 
-    def follow(self, source: str, *, ok: bool) -> None:
-        """Take note of the names that a cell has bound, as far as it ran: to which of them is uncertain unless it is ``ok``."""
+    def record_cell(self, source: str, *, ok: bool) -> None:
+        """Record the names that a cell has bound. The functions and modules of a cell that failed are not trusted."""
         tree = tree_of(source)
         if tree is None:
             self.is_opaque = self.is_opaque or ok
@@ -95,19 +95,19 @@ class PurityChecker:
                 case ast.Import(names=aliases) if ok:
                     self._modules |= {alias.asname or alias.name for alias in aliases if alias.name in _MODULES}
 
-    def variables_of(self, source: str) -> frozenset[str] | None:
-        """Return the variables that a pure cell reads, its functions' included; None for a cell that may not be pure."""
+    def find_variables(self, source: str) -> frozenset[str] | None:
+        """Return the variables that a pure cell and its functions read, or None for a cell that may not be pure."""
         tree = None if self.is_opaque else tree_of(source)
         if tree is None or not tree.body:
             return None
         try:
-            return frozenset(_Reader(self._functions, self._modules, self._bound).read(tree))
+            return frozenset(_PurityReader(self._functions, self._modules, self._bound).read(tree))
         except (ImpureError, RecursionError):
             return None
 
 
-class _Reader:
-    """One pass over a cell and all functions that it calls."""
+class _PurityReader:
+    """One reading of a cell and all functions that it calls."""
 
     def __init__(self, functions: dict[str, ast.FunctionDef], modules: set[str], bound: set[str]) -> None:
         self._functions = functions
@@ -116,7 +116,7 @@ class _Reader:
         self._seen: set[str] = set()
 
     def read(self, tree: ast.Module) -> Iterator[str]:
-        """Yield the variables that are read.
+        """Yield the variables that the cell reads.
 
         Raises:
             ImpureError: the cell may do more than compute.
@@ -141,8 +141,8 @@ class _Reader:
         defaults = (*function.args.defaults, *(default for default in function.args.kw_defaults if default is not None))
         if not all(isinstance(default, ast.Constant) for default in defaults):
             raise ImpureError
-        _check_updates(function)
-        local = _names_bound_in(function)
+        _check_augmented_names(function)
+        local = _find_bound_names(function)
         for statement in function.body:
             yield from self._statement(statement, _LOCAL_STATEMENTS, local)
 
@@ -164,7 +164,7 @@ class _Reader:
         if isinstance(node, _COMPREHENSIONS):
             yield from self._expression(node.generators[0].iter, local)
         if isinstance(node, (*_COMPREHENSIONS, ast.Lambda)):
-            local |= _names_bound_in(node)
+            local |= _find_bound_names(node)
         for child in ast.iter_child_nodes(node):
             yield from self._expression(child, local)
 
@@ -186,7 +186,7 @@ class _Reader:
             case ast.Name(id=name) if name not in local and (name in self._functions or name not in self._bound):
                 yield from self._name(name)
             case ast.Attribute(value=value, attr=method):
-                allowed = 2 if hasattr(str, method) else 1  # further ones may be objects to write into
+                allowed = 2 if hasattr(str, method) else 1  # further arguments may be objects to write into
                 has_more = len(node.args) > allowed or any(isinstance(argument, ast.Starred) for argument in node.args)
                 if not self._is_math(value, local) and (method not in _METHODS or has_more):
                     raise ImpureError
@@ -212,8 +212,8 @@ def _is_dynamic(node: ast.AST) -> bool:
     return False
 
 
-def _names_bound_in(scope: ast.AST) -> frozenset[str]:
-    """Return the names that a function, a lambda or a comprehension binds itself, without those of scopes within it."""
+def _find_bound_names(scope: ast.AST) -> frozenset[str]:
+    """Return the names that a function, a lambda or a comprehension binds, without the names of inner scopes."""
     names: set[str] = set()
     pending = [*ast.iter_child_nodes(scope)]
     while pending:
@@ -226,11 +226,11 @@ def _names_bound_in(scope: ast.AST) -> frozenset[str]:
     return frozenset(names)
 
 
-def _check_updates(function: ast.FunctionDef) -> None:
-    """Check that ``+=`` and the like change no object: a name that is updated begins with a constant.
+def _check_augmented_names(function: ast.FunctionDef) -> None:
+    """Check that augmented assignments such as ``+=`` change no object: their names must start as constants.
 
     Raises:
-        ImpureError: one may be another name of a list.
+        ImpureError: such a name may refer to a mutable object.
     """
     updated = {
         node.target.id for node in ast.walk(function) if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
@@ -240,13 +240,13 @@ def _check_updates(function: ast.FunctionDef) -> None:
         match node:
             case ast.Assign(targets=[ast.Name()], value=ast.Constant()):
                 continue
-            case ast.Assign(targets=targets) if not updated.isdisjoint(_stored(*targets)):
+            case ast.Assign(targets=targets) if not updated.isdisjoint(_list_targets(*targets)):
                 raise ImpureError
-            case ast.AnnAssign(target=target) | ast.For(target=target) if not updated.isdisjoint(_stored(target)):
+            case ast.AnnAssign(target=target) | ast.For(target=target) if not updated.isdisjoint(_list_targets(target)):
                 raise ImpureError
     if not updated.isdisjoint(arguments):
         raise ImpureError
 
 
-def _stored(*targets: ast.expr) -> set[str]:
+def _list_targets(*targets: ast.expr) -> set[str]:
     return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}

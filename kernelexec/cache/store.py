@@ -1,4 +1,4 @@
-"""Results as private files, one for each key, bounded in total size. A damaged file counts as missing."""
+"""A store of results as private files, one for each key, with a limit of the total size. A damaged file counts as missing."""
 
 from __future__ import annotations
 
@@ -11,90 +11,90 @@ from pathlib import Path
 from kernelexec.errors import InvalidConfig
 from kernelexec.results import ExecutionResult
 
-#: The part of its size that a full store keeps, so that it is not searched at each result.
-_KEPT_PART = 0.8
+#: The share of its limit that a full store keeps, so that it is not searched at each new result.
+_KEPT_SHARE = 0.8
 #: A result larger than the limit divided by this number is not stored.
-_PARTS = 8
-_PRIVATE = 0o077
+_SIZE_DIVISOR = 8
+_OTHERS_MODE = 0o077
 
 
-class Store:
-    """A directory of results. Its methods block; several processes may use one directory at once."""
+class ResultStore:
+    """A directory of results. Its methods block; several processes may use one directory concurrently."""
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         self._directory = directory
-        self._limit = limit_bytes
-        self._size: int | None = None
+        self._limit_bytes = limit_bytes
+        self._size_bytes: int | None = None
 
     def get(self, key: str) -> ExecutionResult | None:
-        """Return the result of a key, and mark it as used."""
-        path = self._path(key)
+        """Return the result of a key, and update its time of use."""
+        path = self._make_path(key)
         try:
             result = ExecutionResult.from_json(path.read_bytes())
             os.utime(path)
         except OSError:
             return None
         except ValueError:
-            self.drop(key)
+            self.delete(key)
             return None
         return result
 
     def put(self, key: str, result: ExecutionResult) -> bool:
         """Store a result; return whether it was stored."""
         content = result.to_json().encode("utf-8", "surrogatepass")
-        if len(content) > self._limit // _PARTS:
+        if len(content) > self._limit_bytes // _SIZE_DIVISOR:
             return False
-        path = self._path(key)
-        unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        path = self._make_path(key)
+        temporary_path = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123 - rights
+            with open(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123 - rights
                 file.write(content)
-            unfinished.replace(path)
+            temporary_path.replace(path)
         except OSError:
             with suppress(OSError):
-                unfinished.unlink()
+                temporary_path.unlink()
             return False
-        self._grow(len(content))
+        self._enforce_limit(len(content))
         return True
 
-    def drop(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         """Delete a result."""
         with suppress(OSError):
-            self._path(key).unlink()
+            self._make_path(key).unlink()
 
-    def _path(self, key: str) -> Path:
+    def _make_path(self, key: str) -> Path:
         return self._directory / key[:2] / f"{key}.json"
 
-    def _grow(self, size: int) -> None:
-        """Count a new file, and remove the least recently used ones where the total is too large."""
-        if self._size is not None:
-            self._size += size
-        if self._size is None or self._size > self._limit:
-            files = sorted(self._files(), reverse=True)
-            self._size = sum(size for _, size, _ in files)
-            allowed = self._limit * _KEPT_PART if self._size > self._limit else self._limit
-            while self._size > allowed:
+    def _enforce_limit(self, size: int) -> None:
+        """Add a new file's size, and remove the least recently used files if the total is too large."""
+        if self._size_bytes is not None:
+            self._size_bytes += size
+        if self._size_bytes is None or self._size_bytes > self._limit_bytes:
+            files = sorted(self._list_files(), reverse=True)
+            self._size_bytes = sum(size for _, size, _ in files)
+            allowed = self._limit_bytes * _KEPT_SHARE if self._size_bytes > self._limit_bytes else self._limit_bytes
+            while self._size_bytes > allowed:
                 _, removed, path = files.pop()
                 with suppress(OSError):
                     Path(path).unlink()
-                self._size -= removed
+                self._size_bytes -= removed
 
-    def _files(self) -> Iterator[tuple[float, int, str]]:
-        """Yield the time of use, the size and the path of each file, also of unfinished ones of dead processes."""
-        for shelf, _, names in os.walk(self._directory):
+    def _list_files(self) -> Iterator[tuple[float, int, str]]:
+        """Yield the time of use, the size and the path of each file, including temporary files of dead processes."""
+        for directory, _, names in os.walk(self._directory):
             for name in names:
-                path = os.path.join(shelf, name)  # noqa: PTH118 - text in, text out
+                path = os.path.join(directory, name)  # noqa: PTH118 - paths as text, for speed
                 with suppress(OSError):
-                    status = os.stat(path)  # noqa: PTH116 - the same
+                    status = os.stat(path)  # noqa: PTH116 - paths as text, for speed
                     yield status.st_mtime, status.st_size, path
 
 
-def check(directory: Path, writable: Iterable[Path]) -> None:
-    """Check before anything runs that neither cells nor other users can write to the cache.
+def check_directory(directory: Path, writable: Iterable[Path]) -> None:
+    """Check that neither cells nor other users can write to the cache.
 
     Raises:
-        InvalidConfig: the directory overlaps one of ``writable``, is no directory, or is open to others.
+        InvalidConfig: the directory overlaps one of ``writable``, is not a directory, or is accessible to other users.
     """
     cache = directory.resolve()
     for path in writable:
@@ -108,6 +108,6 @@ def check(directory: Path, writable: Iterable[Path]) -> None:
     except OSError as exc:
         message = f"cache.directory: {directory}: {exc.strerror or exc}: choose another one."
         raise InvalidConfig(message) from exc
-    if status.st_mode & _PRIVATE or status.st_uid != os.geteuid():
+    if status.st_mode & _OTHERS_MODE or status.st_uid != os.geteuid():
         message = f"cache.directory: {directory} must be private to this user: chmod 700, or choose another one."
         raise InvalidConfig(message)

@@ -167,7 +167,7 @@ def log(
 ) -> int:
     """Show what a session's journal holds: its cells with their outcomes, refusals, and what became of its kernels."""
     from kernelexec.cli.sessions import journal_of, show_journal, show_statistics
-    from kernelexec.session.observers.statistics import CALLS_MAX
+    from kernelexec.session.observers.statistics_hook import CALLS_MAX
 
     if statistics:
         return show_statistics(journal_of(name, Path(workspace)), last=last or CALLS_MAX, as_json=as_json)

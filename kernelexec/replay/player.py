@@ -47,9 +47,9 @@ async def replay(session: AsyncSession, past: Past, *, source: str, timeout: flo
     """
     plans = await anyio.to_thread.run_sync(_plans, past.cells)
     player = _Player(session, past, timeout=timeout, repeat_unsafe=repeat_unsafe)
-    for number, (cell, plan) in enumerate(zip(session.masked_past(past).cells, plans, strict=True), 1):
+    for number, (cell, plan) in enumerate(zip(session.mask_history(past).cells, plans, strict=True), 1):
         await player.play(number, cell, plan)
-        session.life.check_open()
+        session.scope.check_open()
     return player.report(source)
 
 

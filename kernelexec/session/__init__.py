@@ -1,8 +1,8 @@
-"""One agent's use of a kernel: turns, budgets, the ladder that ends a cell, and what becomes of its state."""
+"""One agent's session: cells run in order in supervised kernels, and further features use the same kernels."""
 
 from __future__ import annotations
 
-from kernelexec.session.features.files import AsyncFiles
+from kernelexec.session.features.session_files import AsyncFiles
 from kernelexec.session.session import AsyncSession
 
 __all__ = ["AsyncFiles", "AsyncSession"]

@@ -1,4 +1,4 @@
-"""A task group in a task of its own, so that one task may open it, and another, or several, may close it."""
+"""A task group that runs in its own task, so that one task can open it and any other task can close it."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from kernelexec.errors import Closed
 logger = logging.getLogger("kernelexec")
 
 
-class Life:
+class TaskScope:
     """The scope of an executor's or a session's tasks. Any task may request the end, and several may wait for it.
 
     Args:
         name: the executor or session, for messages and the log.
-        before: ends the resources that the tasks use; called while they still run.
-        after: called when none of them runs any more, also after a failure.
+        before: ends the resources that the tasks use; called while the tasks still run.
+        after: called after the last task has ended, also after a failure.
     """
 
     def __init__(self, name: str, before: Callable[[], Awaitable[None]], after: Callable[[], Awaitable[None]]) -> None:
-        self.begun = asyncio.Event()
-        self.ended = asyncio.Event()
+        self.started = asyncio.Event()
+        self.stopped = asyncio.Event()
         self.failure: Exception | None = None
-        self.cut_off = False
+        self.cancelled = False
         self._name = name
         self._before = before
         self._after = after
-        self._asked = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._tasks: TaskGroup | None = None
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
 
     @property
-    def ending(self) -> bool:
-        """Whether the end was requested, or came by itself."""
-        return self._asked.is_set()
+    def is_stopping(self) -> bool:
+        """Whether the end was requested or has begun."""
+        return self._stop_requested.is_set()
 
     @property
-    def inherited(self) -> bool:
-        """Whether this process is a forked child of the one that it began in: there it has no tasks, and nothing to end."""
+    def in_forked_child(self) -> bool:
+        """Whether this process is a forked child of the scope's process: a child has no tasks of the scope to end."""
         return os.getpid() != self._pid
 
     @property
     def tasks(self) -> TaskGroup:
-        """The task group; it has begun."""
+        """The task group. The scope must have started."""
         assert self._tasks is not None
         return self._tasks
 
-    def check_here(self) -> None:
-        """Refuse a caller that could wait for ever.
+    def check_caller(self) -> None:
+        """Refuse a caller that could wait without end.
 
         Raises:
             Closed: the caller is in a forked child of this process, or in another event loop.
         """
-        if self.inherited:
+        if self.in_forked_child:
             message = f"{self._name} belongs to the process that this one was forked from: open an executor here."
             raise Closed(message)
         if asyncio.get_running_loop() is not self._loop:
@@ -69,25 +69,25 @@ class Life:
             raise Closed(message)
 
     def check_open(self) -> None:
-        """Refuse a caller that comes too late.
+        """Refuse a caller of a scope that is ending or has ended.
 
         Raises:
-            Closed: the end was requested or came by itself; and as in ``check_here``.
+            Closed: the end was requested or has begun; and the errors of ``check_caller``.
         """
-        self.check_here()
-        if not self.ending:
+        self.check_caller()
+        if not self.is_stopping:
             return
         reason = ""
         if self.failure is not None:
             reason = f" A part of it failed: {self.failure!r}."
-        elif self.cut_off:
-            reason = " Its tasks were cancelled from outside." if self.ended.is_set() else " It ended by itself: see the log."
+        elif self.cancelled:
+            reason = " Its tasks were cancelled from outside." if self.stopped.is_set() else " It ended by itself: see the log."
         message = f"{self._name} is closed.{reason}"
         raise Closed(message) from self.failure
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Have the end wait for the block, which needs the tasks of this scope though it is in none of them.
+    async def hold_open(self) -> AsyncIterator[None]:
+        """Delay the end of the scope until the block is left; the block needs the scope's tasks but runs outside of them.
 
         Raises:
             Closed: see ``check_open``.
@@ -100,81 +100,81 @@ class Life:
         finally:
             done.set()
 
-    async def live(self) -> None:
-        """Run the task group, as a task. A failure in it ends all; it is logged at once and kept as ``failure``."""
+    async def run(self) -> None:
+        """Run the task group, as a task. A failure ends all tasks; it is logged at once and kept as ``failure``."""
         try:
-            await self._hold()
-        except* Exception as group:  # noqa: BLE001 - the parent of this task is not concerned
-            self._fail(_first(group))
+            await self._run_tasks()
+        except* Exception as group:  # noqa: BLE001 - kept as ``failure``; the parent of this task must not fail
+            self._record_failure(_find_first_exception(group))
         finally:
-            if self.cut_off and self.failure is None:
-                logger.warning("kernelexec.cut_off", extra={"life": self._name})
+            if self.cancelled and self.failure is None:
+                logger.warning("kernelexec.tasks_cancelled", extra={"scope": self._name})
             with anyio.CancelScope(shield=True):
-                await self._see_off()
+                await self._run_after()
 
-    async def _hold(self) -> None:
+    async def _run_tasks(self) -> None:
         async with anyio.create_task_group() as self._tasks:
-            self.begun.set()
+            self.started.set()
             try:
-                await self._asked.wait()
+                await self._stop_requested.wait()
             finally:
-                self.cut_off = not self.ending
-                self.ask_end()
+                self.cancelled = not self.is_stopping
+                self.request_stop()
                 with anyio.CancelScope(shield=True):
-                    if not self.inherited:
+                    if not self.in_forked_child:
                         await self._before()
 
-    async def _see_off(self) -> None:
+    async def _run_after(self) -> None:
         try:
-            if not self.inherited:
+            if not self.in_forked_child:
                 await self._after()
-        except Exception as exc:  # noqa: BLE001 - the end is the end
-            self._fail(exc)
+        except Exception as exc:  # noqa: BLE001 - kept as ``failure``; the scope ends in any case
+            self._record_failure(exc)
         finally:
-            self.never_lived()
+            self.mark_end()
 
-    def _fail(self, exc: Exception) -> None:
+    def _record_failure(self, exc: Exception) -> None:
         self.failure = self.failure or exc
-        logger.error("kernelexec.life_failed", exc_info=exc, extra={"life": self._name})
+        logger.error("kernelexec.tasks_failed", exc_info=exc, extra={"scope": self._name})
 
-    def ask_end(self) -> None:
+    def request_stop(self) -> None:
         """Request the end, without waiting for it."""
-        self._asked.set()
-        self.begun.set()
+        self._stop_requested.set()
+        self.started.set()
 
-    def never_lived(self) -> None:
-        """Mark the scope as ended: its task has, or will never begin."""
-        self.ask_end()
-        self.ended.set()
+    def mark_end(self) -> None:
+        """Mark the scope as ended: its task has ended, or will never begin."""
+        self.request_stop()
+        self.stopped.set()
 
-    async def end(self) -> None:
-        """Request the end and wait for it. The cancellation of a caller changes nothing."""
-        self.ask_end()
-        await self.ended.wait()
+    async def stop(self) -> None:
+        """Request the end and wait for it. The cancellation of a caller does not stop the end."""
+        self.request_stop()
+        await self.stopped.wait()
 
-    async def end_surely(self) -> None:
-        """Request the end and wait for it, cancelled or not; a cancellation is raised when all has ended."""
-        self.ask_end()
-        cancelled: asyncio.CancelledError | None = None
+    async def stop_with_shield(self) -> None:
+        """Request the end and wait for it in spite of cancellation, which is raised after the end."""
+        self.request_stop()
+        cancellation: asyncio.CancelledError | None = None
         with anyio.CancelScope(shield=True):
-            while not self.ended.is_set():
+            while not self.stopped.is_set():
                 try:
-                    await self.ended.wait()
+                    await self.stopped.wait()
                 except asyncio.CancelledError as exc:
-                    cancelled = exc
-        if cancelled is not None:
-            raise cancelled
+                    cancellation = exc
+        if cancellation is not None:
+            raise cancellation
 
 
-async def in_thread(call: Callable[..., None], *args: object, abandon: bool = False) -> None:
-    """Make a call in a thread of its own limiter: busy threads of other callers do not delay it.
+async def run_in_thread(call: Callable[..., None], *args: object, abandon: bool = False) -> None:
+    """Make a call in a thread with its own limiter, so that busy threads of other callers do not delay it.
 
-    With ``abandon`` a cancelled caller leaves at once, and the call goes on without it.
+    With ``abandon`` a cancelled caller returns at once, and the call continues in its thread.
     """
     await anyio.to_thread.run_sync(call, *args, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
 
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    """Return the first exception that is no group."""
+def _find_first_exception(group: BaseExceptionGroup[Exception]) -> Exception:
+    """Return the first exception in a group that is not itself a group."""
     exc = group.exceptions[0]
-    return _first(exc) if isinstance(exc, BaseExceptionGroup) else exc
+    return _find_first_exception(exc) if isinstance(exc, BaseExceptionGroup) else exc

@@ -1,4 +1,4 @@
-"""The session of one agent: cells take turns in one kernel, within their budgets, and each ends with a checked verdict."""
+"""The session of one agent: cells run one at a time in one kernel, within limits, and each result has a checked state."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from kernelexec.provisioning.runtime.discovery import note
 from kernelexec.provisioning.runtime.temp_dirs import remove_private
 from kernelexec.recorded_history import Past
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
-from kernelexec.session.cells.approval import Permission
+from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.cells.executions import Executions
-from kernelexec.session.cells.idempotency import Requests
+from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import ResultMasking
-from kernelexec.session.cells.queue import Queue
-from kernelexec.session.cells.result_cache import cached_results
-from kernelexec.session.cells.runner import Runner, teller
-from kernelexec.session.cells.submit import CellSubmission
+from kernelexec.session.cells.queue import CellQueue
+from kernelexec.session.cells.result_cache import open_result_cache
+from kernelexec.session.cells.runner import CellRunner, make_dispatcher
+from kernelexec.session.cells.submit import CellSubmitter
 from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session.context import SessionContext, SessionSettings
-from kernelexec.session.features.background import BackgroundCommands
+from kernelexec.session.features.background_commands import BackgroundCommands
 from kernelexec.session.features.culling import IdleCulling, IdleTimer
-from kernelexec.session.features.files import AsyncFiles
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.session.features.limits import SessionLimits
-from kernelexec.session.features.packages import PackageInstaller
+from kernelexec.session.features.package_installer import PackageInstaller
 from kernelexec.session.features.preinstall import Preinstaller
-from kernelexec.session.features.prompts import SessionPrompts
 from kernelexec.session.features.retry import Retries
 from kernelexec.session.features.run_tests import CodeTests
+from kernelexec.session.features.session_files import AsyncFiles
+from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.snapshots import VariableSnapshots
-from kernelexec.session.kernels.languages import Kernels
-from kernelexec.session.kernels.warm_start import NOT_READY, Ready
-from kernelexec.session.lifecycle import Life, in_thread
+from kernelexec.session.kernels.languages import LanguageKernels
+from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.observers.notebook_writer import NotebookWriter
-from kernelexec.session.observers.statistics import StatisticsHook
+from kernelexec.session.observers.statistics_hook import StatisticsHook
 from kernelexec.workspace import Workspace
 
 logger = logging.getLogger("kernelexec")
@@ -63,7 +63,7 @@ logger = logging.getLogger("kernelexec")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_creating_files = threading.Lock()
+_files_lock = threading.Lock()
 
 
 def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[AsyncSession, _P], _R]:
@@ -77,7 +77,7 @@ def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable
 
 
 class AsyncSession:
-    """One agent's persistent kernel. Made by ``AsyncExecutor.session``; concurrent cells run one after the other."""
+    """One agent's persistent kernel, created by ``AsyncExecutor.session``. Concurrent cells run one after the other."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class AsyncSession:
         *,
         record: Record | None,
         ledger: Ledger | None,
-        place: Place,
-        ready: Ready = NOT_READY,
+        backend: Place,
+        warm_kernel: WarmKernel = NO_WARM_KERNEL,
         validators: Sequence[Validator] = (),
         approver: Approver | None = None,
         on_close: Callable[[AsyncSession], None],
@@ -100,28 +100,28 @@ class AsyncSession:
         self.notebook = notebook = record.path if record else None
         self.journal = ledger.path if ledger else None
         self.workspace = workspace.path
-        self.workspace_inside = place.cwd
+        self.workspace_inside = backend.cwd
         """The same directory, by its path as kernels see it."""
-        self.isolation = place.isolation
-        self.life = Life(f"Session {name!r}", self._stop, self._remove)
+        self.isolation = backend.isolation
+        self.scope = TaskScope(f"Session {name!r}", self._stop, self._remove)
         self._runtime = runtime
         self._ledger = ledger
         self._on_close = on_close
         settings = SessionSettings(config)
-        self._requests = requests = Requests(name, ledger)
-        self._notebook_writer = NotebookWriter(name, record, self.life)
+        self._requests = requests = RequestIds(name, ledger)
+        self._notebook_writer = NotebookWriter(name, record, self.scope)
         self._statistics = StatisticsHook(settings)
         timer = IdleTimer()
         own_hooks = (self._notebook_writer, self._statistics, timer)
         all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]
-        self._dispatch = dispatch = teller(name, all_hooks)
-        self._kernels = kernels = Kernels(config, name, runtime, place, self.life, dispatch)
-        self._keeper = kernels.python
-        self._keeper.use_warm(ready)
-        approval = Permission(name, config, validators, approver, place.secrets)
-        self._caching = cached_results(config, place, workspace.path)
-        runner = Runner(
+        self._dispatch = dispatch = make_dispatcher(name, all_hooks)
+        self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
+        self._supervisor = kernels.python
+        self._supervisor.use_warm(warm_kernel)
+        approval = CellApproval(name, config, validators, approver, backend.secrets)
+        self._result_cache = open_result_cache(config, backend, workspace.path)
+        cell_runner = CellRunner(
             name,
             config,
             kernels,
@@ -129,39 +129,39 @@ class AsyncSession:
             spills=runtime / "out",
             notebook=notebook,
             requests=requests,
-            secrets=place.secrets,
-            tell=dispatch,
-            tell_output=teller(name, output_hooks) if output_hooks else None,
+            secrets=backend.secrets,
+            dispatch=dispatch,
+            dispatch_output=make_dispatcher(name, output_hooks) if output_hooks else None,
             approval=approval,
-            caching=self._caching,
+            result_cache=self._result_cache,
         )
         capacity = config.capacity
-        self._queue = queue = Queue(
+        self._queue = queue = CellQueue(
             name,
             capacity,
-            self.life,
+            self.scope,
             kernels=kernels,
             approval=approval,
-            runner=runner,
+            runner=cell_runner,
             requests=requests,
-            secrets=place.secrets,
-            tell=dispatch,
+            secrets=backend.secrets,
+            dispatch=dispatch,
         )
         self._context = context = SessionContext(
             name=name,
-            isolation=place.isolation,
-            directory=workspace,
-            runtime=runtime,
+            isolation=backend.isolation,
+            workspace=workspace,
+            runtime_dir=runtime,
             settings=settings,
-            scope=self.life,
+            scope=self.scope,
             queue=queue,
             kernels=kernels,
             approval=approval,
-            masking=ResultMasking(name, place.secrets),
+            masking=ResultMasking(name, backend.secrets),
             dispatch=dispatch,
         )
         self._files: AsyncFiles | None = None
-        self._submission = CellSubmission(context, requests)
+        self._submission = CellSubmitter(context, requests)
         self._executions = Executions(context)
         self._inspection = Inspection(context)
         self._snapshots = VariableSnapshots(context)
@@ -205,39 +205,39 @@ class AsyncSession:
     @property
     def kernel_epoch(self) -> int:
         """The number of kernel processes that this session has had."""
-        return self._keeper.epoch
+        return self._supervisor.epoch
 
     @property
     def statistics(self) -> Statistics:
-        """The use of its cells so far, of each of the newest thousand, and of all together."""
+        """The time and memory that cells have used: each of the newest thousand cells, and the total."""
         return self._statistics.statistics
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The variables' names, sorted, as the kernel last reported them; without those that begin with ``_``."""
+        """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
         return self._snapshots.names
 
     @property
     def connection_file(self) -> Path | None:
-        """The connection file of the living kernel, by which any Jupyter client can attach to it; None while there is none.
+        """The connection file by which any Jupyter client can attach to the living kernel; None without a living kernel.
 
-        A new kernel has another one. Access to it is access to the kernel: it is private to this user.
+        Each kernel has another file. Access to the file is access to the kernel: it is private to this user.
         """
         return self._inspection.connection_file
 
     @property
-    def culled(self) -> float | None:
-        """The time, on the monotonic clock, at which its idle kernels were ended; None while one lives, or may."""
-        return self._culling.culled
+    def culled_at(self) -> float | None:
+        """The time, on the monotonic clock, at which idle kernels were ended; None while a kernel lives or may live."""
+        return self._culling.culled_at
 
     @property
     def files(self) -> AsyncFiles:
-        """Its files, without a cell.
+        """The session's files, for use without a cell.
 
         Raises:
-            InvalidConfig: a context path is not there any more.
+            InvalidConfig: a context path no longer exists.
         """
-        with _creating_files:  # callers may be in any thread
+        with _files_lock:  # callers may be in any thread
             if self._files is None:
                 self._files = AsyncFiles(self._context)
             return self._files
@@ -248,62 +248,68 @@ class AsyncSession:
         return self._queue.first is not None
 
     def mask(self, text: str) -> str:
-        """Return a text with the names of secrets in the place of their values, as in the outputs of this session's kernels.
+        """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels.
 
-        For callers that show a piece of a cell before it was sent, as a line of its source.
+        Callers use it to show a part of a cell before the cell is sent, such as a line of its source.
         """
-        return self._context.masking.text(text)
+        return self._context.masking.mask_text(text)
 
-    def masked_past(self, past: Past) -> Past:
-        """Return an earlier session's cells as they may be shown; the same object where there is nothing to mask."""
-        return self._context.masking.past(past)
+    def mask_history(self, history: Past) -> Past:
+        """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
+        return self._context.masking.mask_history(history)
 
     async def save_notebook(self) -> None:
-        """Return once the notebook shows every cell that has ended: it is written some milliseconds after a result.
+        """Wait until the notebook contains every cell that has ended: it is written some milliseconds after a result.
 
-        A disk that hangs is waited for 10 s.
+        The wait for a disk that hangs ends after 10 s.
         """
-        self.life.check_here()
+        self.scope.check_caller()
         await self._notebook_writer.flush()
 
-    async def open(self, *, replays: str | None = None, left: OrphanedSession | None = None) -> None:
-        """Start the first kernel; ``replays`` names the notebook or journal to be replayed then. Called by the executor.
+    async def open(self, *, replays: str | None = None, orphan: OrphanedSession | None = None) -> None:
+        """Start the first kernel. The executor calls it.
 
-        The kernel is a new one, or the one that a dead owner has ``left``, with the cell that runs in it; where that cannot be
-        had, or is not repeated, the first result reports the loss.
+        The kernel is a new one, or the kernel of a dead owner's session with its running cell. If the state of the earlier
+        session is lost and its cells are not replayed, the first result reports that.
+
+        Args:
+            replays: the notebook or journal that the executor replays next.
+            orphan: the session of a dead owner.
 
         Raises:
-            KernelStartFailed: no kernel came up.
+            KernelStartFailed: no kernel started.
         """
-        await self.life.begun.wait()
-        self.life.check_open()
-        self.life.tasks.start_soon(self._notebook_writer.run)
+        await self.scope.started.wait()
+        self.scope.check_open()
+        self.scope.tasks.start_soon(self._notebook_writer.run)
         if (idle := self._context.config.capacity.idle_seconds) is not None:
-            self.life.tasks.start_soon(self._culling.run, idle)
+            self.scope.tasks.start_soon(self._culling.run, idle)
         try:
             note(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
-            logger.exception("kernelexec.session_not_noted", extra={"session": self.name})
-        async with self.life.held(), self._queue.order:
-            self._kernels.ended = {} if left is None else left.ended
-            if left is not None and (kernel := await self._keeper.take_over(left.handover)) is not None:
-                turn = left.turn(self.isolation)
-                if self._caching is not None:
-                    self._caching.take_over(self._keeper.epoch)
-                running = None if turn is None else turn.execution_id
-                event = SessionAdopted(self.name, self.workspace, self._keeper.epoch, kernel.container, running)
+            logger.exception("kernelexec.session_file_not_written", extra={"session": self.name})
+        async with self.scope.hold_open(), self._queue.run_lock:
+            self._kernels.ended_epochs = {} if orphan is None else orphan.ended_epochs
+            if orphan is not None and (kernel := await self._supervisor.take_over(orphan.handover)) is not None:
+                run = orphan.make_run(self.isolation)
+                if self._result_cache is not None:
+                    self._result_cache.adopt_kernel(self._supervisor.epoch)
+                running = None if run is None else run.execution_id
+                event = SessionAdopted(self.name, self.workspace, self._supervisor.epoch, kernel.container, running)
                 self._dispatch(event)
-                if turn is not None:
-                    self._queue.add(turn)
-                    self._requests.adopt(turn)
+                if run is not None:
+                    self._queue.add(run)
+                    self._requests.adopt(run)
                 return
             self._dispatch(SessionOpened(self.name, self.workspace, replays))
-            await self._keeper.start_first(previous_lost=replays is None and self._ledger is not None and self._ledger.was_left)
+            await self._supervisor.start_first(
+                previous_lost=replays is None and self._ledger is not None and self._ledger.was_left
+            )
 
-    def replayed(self, replay: Replay, past: Past) -> None:
-        """Report a replay of an earlier session's cells. Called by the executor."""
+    def report_replay(self, replay: Replay, past: Past) -> None:
+        """Report a replay of an earlier session's cells to the hooks. The executor calls it."""
         self.replay = replay
-        self._dispatch(SessionReplayed(self.name, replay, self.masked_past(past)))
+        self._dispatch(SessionReplayed(self.name, replay, self.mask_history(past)))
 
     async def execute(
         self,
@@ -320,33 +326,34 @@ class AsyncSession:
     ) -> ExecutionResult:
         """Run a cell of code or shell magic and return its result.
 
-        A cell that fails is a result; ``result.raise_for_error()`` makes it an exception. If the caller is cancelled, the cell
-        goes on, and ``wait_for`` returns its result.
+        The failure of a cell is a result; ``result.raise_for_error()`` raises it as an exception. If the caller is cancelled,
+        the cell continues, and ``wait_for`` returns its result.
 
         Args:
             code: the cell's source.
             language: ``python``, or the name or language of an installed kernelspec, whose kernel the session then keeps
-                beside its Python one; without one ``bash`` is ``execute_command``, and ``javascript`` runs through node.
-            stdin: text for the standard input of such a command; nothing else has one.
-            timeout: seconds that the cell may run from its start, whatever it prints; the configuration's by default.
-            wait: seconds that this call blocks at most; then the result so far comes back with status ``running``.
-            request_id: 1 to 200 printable characters that name this request. Sent again, also after a restart of the caller,
-                it joins the running cell or gets its first result, and nothing runs twice; where its end cannot be known,
-                the status is ``unknown``. A cell that never ran is run.
-            on_output: called in the event loop with every output as it comes; its exceptions are raised here at once,
-                while the cell goes on. A request that is sent again brings no outputs but those of its result.
-            approver: decides about this cell, in the place of the executor's; see ``policy.decisions``.
-            on_input: answers the cell's ``input()``, within ``budgets.approval`` seconds, which are not the cell's.
+                in addition to its Python kernel. Without such a kernelspec ``bash`` is ``execute_command``, and
+                ``javascript`` runs through node.
+            stdin: text for the standard input of a bash or node command; other cells have no standard input.
+            timeout: seconds that the cell may run from its start, with or without output; the configuration's by default.
+            wait: seconds that this call blocks at most; then it returns the result so far with status ``running``.
+            request_id: 1 to 200 printable characters that identify this request. A repeated request, also after a restart
+                of the caller, joins the running cell or gets its first result, and nothing runs twice. The status is
+                ``unknown`` where no result is recorded. A cell that was never sent runs.
+            on_output: called in the event loop with every output as it arrives; its exceptions are raised here at once,
+                while the cell continues. A repeated request gets only the outputs of its result.
+            approver: decides about this cell instead of the executor's approver; see ``policy.decisions``.
+            on_input: answers the cell's ``input()`` within ``budgets.approval`` seconds, which do not count as the cell's.
 
         Raises:
             InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
-            KernelStartFailed: a new kernel was needed and did not come up; nothing ran.
+            KernelStartFailed: a new kernel was needed and did not start; nothing ran.
         """
         with self._submission.report_refusals("code", code, request_id):
-            self.life.check_open()
-            cell = await self._kernels.cell(code, language, stdin)
+            self.scope.check_open()
+            cell = await self._kernels.make_cell(code, language, stdin)
             submitted = await self._submission.submit(cell, timeout, wait, on_output, request_id, approver, on_input)
-        return await submitted.result()
+        return await submitted.get_result()
 
     async def execute_command(
         self,
@@ -360,60 +367,61 @@ class AsyncSession:
         on_output: OnOutput | None = None,
         approver: Approver | None = None,
     ) -> ExecutionResult:
-        """Run a shell command in the kernel's environment: stdout and stderr apart, its exit code, its own process group.
+        """Run a shell command in the kernel's environment, in its own process group; stdout and stderr are separate.
 
         ``cd`` and ``export`` last from one command to the next until the kernel is replaced. ``work_dir`` (inside the
-        workspace, by its path here or as kernels see it) counts for this command only; ``stdin`` is text for its standard
+        workspace, by its path here or as kernels see it) applies to this command only; ``stdin`` is text for its standard
         input, empty by default.
 
         Raises:
-            InvalidWorkDir: missing, not a directory, or outside of the workspace; and what ``execute`` raises.
+            InvalidWorkDir: the path is missing, not a directory, or outside of the workspace.
+            Exception: all errors of ``execute``.
         """
         with self._submission.report_refusals("command", command, request_id):
-            directory, limit = self._context.command_directory(work_dir), self._context.config.capacity.code_bytes
+            directory, limit = self._context.resolve_work_dir(work_dir), self._context.config.capacity.code_bytes
             cell = cells.command(command, work_dir=directory, stdin=stdin, limit_bytes=limit)
             submitted = await self._submission.submit(cell, timeout, wait, on_output, request_id, approver)
-        return await submitted.result()
+        return await submitted.get_result()
 
     async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
-        """Replace all kernels, or that of one language; their state is lost, a running cell with it.
+        """Replace all kernels, or the kernel of one language; their state and a running cell are lost.
 
-        Waiting cells run in the new ones. ``fresh_venv`` removes the packages of the session's virtual environment too.
+        Waiting cells run in the new kernels. ``fresh_venv`` also removes the packages of the session's virtual environment.
 
         Raises:
             InvalidRequest: the session has no kernel of that language.
-            KernelStartFailed: no kernel came up.
+            KernelStartFailed: a kernel did not start.
         """
-        self.life.check_open()
-        chosen = self._kernels.chosen(language)
+        self.scope.check_open()
+        supervisors = self._kernels.select_supervisors(language)
         if fresh_venv:
             await self._packages.replace_venv()
-        first = self._queue.first
-        of_first = self._kernels.of(first.cell) if first is not None else None
-        is_sent = first is not None and (first.execution is not None or first.in_flight)
-        for supervisor in chosen:
-            if is_sent and supervisor is of_first:
+        first_run = self._queue.first
+        first_supervisor = self._kernels.get_supervisor(first_run.cell) if first_run is not None else None
+        is_sent = first_run is not None and (first_run.execution is not None or first_run.in_flight)
+        for supervisor in supervisors:
+            if is_sent and supervisor is first_supervisor:
                 await supervisor.kill("request")
             else:
                 supervisor.restart_before_next()
-        if first is not None and of_first in chosen and first.collector is not None:
-            await first.done.wait()
+        if first_run is not None and first_supervisor in supervisors and first_run.collector is not None:
+            await first_run.done.wait()
         if not self.busy:
-            async with self.life.held(), self._queue.order:
-                for supervisor in chosen:
+            async with self.scope.hold_open(), self._queue.run_lock:
+                for supervisor in supervisors:
                     if supervisor.epoch:
                         await supervisor.acquire()
 
     async def close(self) -> None:
-        """End the session: waiting cells are aborted, the kernel and all its processes end, its private files go.
+        """End the session: abort waiting cells, end the kernels with all their processes, and delete private files.
 
         A caller that closes an ending session waits for its end too.
         """
-        self.life.check_here()
-        await self.life.end()
+        self.scope.check_caller()
+        await self.scope.stop()
 
     async def _stop(self) -> None:
-        """End every turn, in the session's task, when the session is to end."""
+        """End all runs, in the session's task."""
         self._dispatch(SessionClosing(self.name))
         self._notebook_writer.stop()
         self._culling.stop()
@@ -421,12 +429,12 @@ class AsyncSession:
         await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.stop)
 
     async def _remove(self) -> None:
-        """Remove the session's files, in its task, once no turn runs any more."""
+        """Remove the session's files, in its task, after the last run has ended."""
         try:
-            self._queue.end()
+            self._queue.abort_unstarted_runs()
             await self._kernels.stop(0.0)
             await self._notebook_writer.close()
-            await in_thread(self._remove_files)
+            await run_in_thread(self._remove_files)
         finally:
             self._dispatch(SessionClosed(self.name))
             if self._ledger is not None:
@@ -434,5 +442,5 @@ class AsyncSession:
             self._on_close(self)
 
     def _remove_files(self) -> None:
-        self._queue.forget()
+        self._queue.clear_history()
         remove_private(self._runtime)

@@ -150,11 +150,11 @@ async def living(
             hooks,
             record=found.recorder,
             ledger=found.journal,
-            place=place,
+            backend=place,
             on_close=lambda _: None,
         )
-        tasks.start_soon(session.life.live)
-        await session.open(left=left)
+        tasks.start_soon(session.scope.run)
+        await session.open(orphan=left)
         try:
             yield session
         finally:

@@ -48,8 +48,8 @@ def test_the_cell_that_runs_in_a_kernel_is_known_by_the_journal_of_its_own_sessi
         dead.close()
         found, was = heritage(left_with(config, tmp_path / "root", dead.path), tmp_path / "root", config)
         found.give_up()
-        assert was.flight is not None
-        assert was.flight.execution_id == "own"
+        assert was.running_cell is not None
+        assert was.running_cell.execution_id == "own"
 
 
 @pytest.mark.parametrize("first", [True, False])

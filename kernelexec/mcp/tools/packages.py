@@ -75,9 +75,9 @@ class Packages:
                         raise
                     return cast("InstallAnswer", asking.needed)  # fastmcp hands it on as it is
                 if key not in self._underway:
-                    opened.life.check_open()
+                    opened.scope.check_open()
                     self._underway[key] = _Underway(anyio.current_time())
-                    opened.life.tasks.start_soon(self._install, opened, key)
+                    opened.scope.tasks.start_soon(self._install, opened, key)
             one, report = self._underway[key], reporting(context)
             with anyio.move_on_after(patience):
                 while not one.done.is_set():

@@ -1,1 +1,1 @@
-"""The way of one cell: submitted, queued, approved, run, judged, and kept as a result."""
+"""The execution of cells: submission, queue, approval, run and result."""

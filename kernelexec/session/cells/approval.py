@@ -1,4 +1,4 @@
-"""The approval of cells: by the rules at once; by validators or a person in turn, before the cell is sent."""
+"""The approval of cells: by the rules at submission; by validators and an approver just before a cell is sent."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from kernelexec.policy.decisions import (
 )
 from kernelexec.policy.refusal import shown
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.user_callbacks import CallFailed, called
+from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.user_callbacks import CallbackError, call_user_function
 
 logger = logging.getLogger("kernelexec")
-_OTHERWISE = "Nothing ran; other cells are not concerned."
-_NO_APPROVER = "there is no approver: give one to the executor, or to the call"
+_NOTHING_RAN = "Nothing ran; other cells are not affected."
+_NO_APPROVER = "there is no approver: pass one to the executor, or to the call"
 
 
-class Permission:
-    """Approves or refuses the runs of one session. Cells sent by a previous owner of its kernel were approved there."""
+class CellApproval:
+    """The approval of one session's cells. A previous owner of the kernel has approved the cells that it sent."""
 
     def __init__(
         self,
@@ -46,119 +46,121 @@ class Permission:
     ) -> None:
         self._session = session
         self._judge = Judge.of(config)
-        self._ask = config.rules.ask
-        self._patience = config.budgets.approval
+        self._ask_mode = config.rules.ask
+        self._answer_seconds = config.budgets.approval
         self._limit = config.capacity.code_bytes
         self._validators = tuple(validators)
         self._approver = approver
         self._secrets = secrets
 
-    async def check(self, run: Turn, parts: Sequence[Turn] | None = None, *, early: bool = False) -> str | None:
-        """Return the reason why a run must not start, or None; a validator may have changed its cell then.
+    async def check(self, run: CellRun, case_runs: Sequence[CellRun] | None = None, *, early: bool = False) -> str | None:
+        """Return the reason for refusing a run, or None; a validator may have changed its cell.
 
         Args:
             run: the run, which is approved once.
-            parts: the cells that it consists of, each of which is judged; the approver is asked once, about the run.
-            early: decide only if the rules decide alone: validators and the approver are asked in the run's turn.
+            case_runs: the cells of the run, each of which is judged; the approver decides once, about the whole run.
+            early: decide only if the rules decide alone; validators and the approver decide just before the run.
         """
-        asks = bool(self._validators) or self._ask != "never"
-        if run.own or run.in_flight or run.is_approved or (early and asks):
+        asks = bool(self._validators) or self._ask_mode != "never"
+        if run.internal or run.in_flight or run.is_approved or (early and asks):
             return None
-        refusal = await self._decide(run, (run,) if parts is None else parts)
+        refusal = await self._decide(run, (run,) if case_runs is None else case_runs)
         run.is_approved = refusal is None
         return refusal
 
-    async def _decide(self, run: Turn, parts: Sequence[Turn]) -> str | None:
+    async def _decide(self, run: CellRun, case_runs: Sequence[CellRun]) -> str | None:
         reasons: list[str] = []
         refusal: Refusal | None = None
-        for part in parts:
+        for case_run in case_runs:
             for validator in self._validators:
-                match await _decision(validator, self._proposal(part.cell)):
+                match await _call_validator(validator, self._make_proposal(case_run.cell)):
                     case Ask(reason):
                         reasons.append(reason)
                     case Rewrite(source, reason):
-                        self._rewrite(part, source, reason)
+                        self._rewrite(case_run, source, reason)
                     case Deny(reason):
                         return self._deny(run, "validator", f"A validator denies it: {reason}")
-            if (violation := self._judge.judge(part.cell)) is None:
+            if (violation := self._judge.judge(case_run.cell)) is None:
                 continue
             refusal = violation
-            if self._ask == "never":
+            if self._ask_mode == "never":
                 run.refusal = refusal
                 return str(refusal)
             reasons.append(f"{refusal.why} (rule {refusal.rule!r})")
-        reasons += ["Every cell is asked about."] if self._ask == "always" and not reasons else []
+        reasons += ["Every cell needs approval."] if self._ask_mode == "always" and not reasons else []
         if not reasons:
             return None
         denial = await self._request_approval(run, tuple(reasons))
-        run.overruled = refusal is not None and denial is None
+        run.rules_overridden = refusal is not None and denial is None
         return denial
 
-    def _proposal(self, cell: Cell) -> Proposal:
+    def _make_proposal(self, cell: Cell) -> Proposal:
         is_command = isinstance(cell, ShellCell) and cell.lasts
         return Proposal(self._session, "command" if is_command else "code", cell.language, cells.said(cell))
 
-    def _rewrite(self, turn: Turn, source: str, reason: str) -> None:
+    def _rewrite(self, run: CellRun, source: str, reason: str) -> None:
         """Replace the source of a cell.
 
         Raises:
-            InvalidCode: no kernel could run it.
+            InvalidCode: no kernel can run the source.
         """
         try:
-            turn.cell = cells.rewritten(turn.cell, source, limit_bytes=self._limit)
+            run.cell = cells.rewritten(run.cell, source, limit_bytes=self._limit)
         except InvalidCode as exc:
             message = f"A validator rewrote the cell into code that cannot run: {exc}"
             raise InvalidCode(message) from exc
-        turn.shown = turn.cell if self._secrets is None else self._secrets.masker.cell(turn.cell)
-        turn.remarks.append(f"A validator rewrote the cell: {reason or 'it gave no reason'}.")
+        run.masked_cell = run.cell if self._secrets is None else self._secrets.masker.cell(run.cell)
+        run.notes.append(f"A validator rewrote the cell: {reason or 'it gave no reason'}.")
 
-    async def _request_approval(self, turn: Turn, reasons: tuple[str, ...]) -> str | None:
-        approver = turn.approver or self._approver
+    async def _request_approval(self, run: CellRun, reasons: tuple[str, ...]) -> str | None:
+        approver = run.approver or self._approver
         if self._secrets is not None:
             reasons = self._secrets.masker.texts(reasons)
-        request = ApprovalRequest(turn.execution_id, self._proposal(turn.shown), reasons)
-        answer = Approval(approved=False, reason=_NO_APPROVER) if approver is None else await self._answer(approver, request)
+        request = ApprovalRequest(run.execution_id, self._make_proposal(run.masked_cell), reasons)
+        answer = (
+            Approval(approved=False, reason=_NO_APPROVER) if approver is None else await self._call_approver(approver, request)
+        )
         comment = f": {answer.reason}" if answer.reason else ""
         if answer.approved:
-            turn.remarks.append(f"It was approved{comment}. Asked because: {' '.join(reasons)}")
+            run.notes.append(f"It was approved{comment}. Asked because: {' '.join(reasons)}")
             return None
-        return self._deny(turn, "approval", f"It was not approved{comment}. Asked because: {' '.join(reasons)}")
+        return self._deny(run, "approval", f"It was not approved{comment}. Asked because: {' '.join(reasons)}")
 
-    async def _answer(self, approver: Approver, request: ApprovalRequest) -> Approval:
+    async def _call_approver(self, approver: Approver, request: ApprovalRequest) -> Approval:
         try:
-            with anyio.fail_after(self._patience):
-                response = await called(approver, request)
+            with anyio.fail_after(self._answer_seconds):
+                response = await call_user_function(approver, request)
         except TimeoutError:
-            return Approval(approved=False, reason=f"there was no answer within {self._patience:g} s")
-        except CallFailed as exc:
+            return Approval(approved=False, reason=f"there was no answer within {self._answer_seconds:g} s")
+        except CallbackError as exc:
             logger.exception("kernelexec.approver_failed", extra={"session": self._session})
             return Approval(approved=False, reason=f"the approver failed ({exc})")
         return response if isinstance(response, Approval) else Approval(approved=response is True)
 
-    def _deny(self, turn: Turn, rule: str, reason: str) -> str:
-        turn.refusal = Refusal(rule, shown(cells.said(turn.shown)), reason.rstrip("."), _OTHERWISE)
-        return str(turn.refusal)
+    def _deny(self, run: CellRun, rule: str, reason: str) -> str:
+        run.refusal = Refusal(rule, shown(cells.said(run.masked_cell)), reason.rstrip("."), _NOTHING_RAN)
+        return str(run.refusal)
 
 
-async def _decision(validator: Validator, proposal: Proposal) -> Allow | Ask | Deny | Rewrite:
-    """Return the decision of a validator; an error, or an answer of another type, is a denial."""
+async def _call_validator(validator: Validator, proposal: Proposal) -> Allow | Ask | Deny | Rewrite:
+    """Return the decision of a validator; an error and an answer of another type are denials."""
     try:
-        decision = await called(validator, proposal)
-    except CallFailed as exc:
+        decision = await call_user_function(validator, proposal)
+    except CallbackError as exc:
         logger.exception("kernelexec.validator_failed", extra={"session": proposal.session})
         return Deny(str(exc))
     if decision is None:
         return Allow()
     if isinstance(decision, Allow | Ask | Deny | Rewrite):
         return decision
-    return Deny(f"it said {decision!r:.100}, which is no decision")
+    return Deny(f"it returned {decision!r:.100}; it must return Allow, Ask, Deny, Rewrite or None")
 
 
 def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:
-    """Check that validators, approver and input callback can be called; return the validators.
+    """Check that validators, approver and input callback are callable; return the validators.
 
     Raises:
-        InvalidRequest: one of them cannot.
+        InvalidRequest: one of them is not callable.
     """
     functions = tuple(validators) if isinstance(validators, list | tuple) else None
     if functions is None or not all(map(callable, functions)):

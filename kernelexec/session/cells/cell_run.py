@@ -18,14 +18,10 @@ from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import (
-    Cause,
     ExecutionResult,
-    Interrupted,
     OnInput,
     Output,
     OutputPage,
-    Rung,
-    State,
     Timing,
 )
 from kernelexec.workspace import SpillFile
@@ -35,54 +31,40 @@ OnOutput = Callable[[Output], None]
 
 
 @dataclass(slots=True)
-class Clock:
+class Timestamps:
     """Moments of one run on the monotonic clock."""
 
-    asked: float = field(default_factory=time.monotonic)
-    turn: float = 0.0
+    submitted: float = field(default_factory=time.monotonic)
+    dequeued: float = 0.0
     sent: float = 0.0
     ended: float = 0.0
 
     def timing(self, usage: dict[str, Any] | None = None) -> Timing:
-        """Return the seconds between them, and the use of CPU and memory that the launcher reported."""
+        """Return the seconds between the moments, and the CPU and memory use that the launcher reported."""
         now = time.monotonic()
-        turn = self.turn or now
+        turn = self.dequeued or now
         sent = self.sent or now
         ended = self.ended or now
         usage = usage or {}
         cpu, peak = usage.get("cpu_seconds"), usage.get("peak_memory_bytes")
         return Timing(
-            queue=turn - self.asked,
+            queue=turn - self.submitted,
             start=sent - turn,
             run=ended - sent,
             collect=now - ended,
-            wall=now - self.asked,
+            wall=now - self.submitted,
             cpu_seconds=float(cpu) if isinstance(cpu, int | float) else None,
             peak_memory_bytes=int(peak) if isinstance(peak, int | float) and 0 <= peak < 2**63 else None,
         )
 
 
-@dataclass(slots=True)
-class Verdict:
-    """The judgement on the end of a cell, before it becomes a result."""
+class CellRun:
+    """One execution of a cell from its submission to its result.
 
-    state: State = "unknown"
-    cause: Cause | None = None
-    exit_code: int | None = None
-    interrupted: Interrupted | None = None
-    rung: Rung | None = None
-    lost_names: tuple[str, ...] = ()
-    confinement: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    stacks: str = ""
-    limit: str = ""
-    """The memory limit, as text, where reaching it ended the kernel."""
-
-
-class Turn:
-    """One execution from its submission to its result. ``own`` marks an internal call, which is no cell of the user's.
-
-    A run that ``began`` at a time on the monotonic clock is in flight: another owner of its kernel sent it.
+    Args:
+        internal: whether this package sends the cell, and not the user.
+        started_at: the time, on the monotonic clock, at which a previous owner of the kernel sent the cell, which is then
+            in flight.
     """
 
     def __init__(
@@ -92,112 +74,112 @@ class Turn:
         timeout: float,
         on_output: OnOutput | None = None,
         request_id: str | None = None,
-        own: bool = False,
+        internal: bool = False,
         isolation: str = "local",
         approver: Approver | None = None,
         on_input: OnInput | None = None,
         execution_id: str | None = None,
-        began: float | None = None,
+        started_at: float | None = None,
     ) -> None:
         self.execution_id = execution_id or uuid.uuid4().hex
-        self.cell = self.shown = cell
+        self.cell = self.masked_cell = cell
         """``shown`` is the cell for hooks, records and messages, without secrets."""
         self.request_id = request_id
         self.timeout = timeout
-        self.own = own
+        self.internal = internal
         self.isolation = isolation
-        self.in_flight = began is not None
-        self.clock = Clock() if began is None else Clock(began, began, began)
+        self.in_flight = started_at is not None
+        self.timestamps = Timestamps() if started_at is None else Timestamps(started_at, started_at, started_at)
         self.done = asyncio.Event()
-        self.answered = asyncio.Event()
+        self.caller_wakeup = asyncio.Event()
         self.result: ExecutionResult | None = None
         self.failure: Exception | None = None
-        self.objection: Exception | None = None
-        """The error of the output callback, which belongs to the caller that gave it."""
+        self.callback_error: Exception | None = None
+        """The error of the output callback, raised to the caller of the callback."""
         self.approver = approver
         self.on_input = on_input
-        self.remarks: list[str] = []
+        self.notes: list[str] = []
         """Notes for the result about its approval."""
         self.refusal: Refusal | None = None
-        """The reason why it must not run."""
-        self.overruled = False
-        """Whether it was approved against the rules."""
+        """The reason for refusing the cell."""
+        self.rules_overridden = False
+        """Whether the approver allowed the cell against the rules."""
         self.is_approved = False
-        self.interrupt_asked = False
-        self.waiting = anyio.CancelScope()
-        self.deciding = anyio.CancelScope()
-        self.starting = anyio.CancelScope()
+        self.interrupt_requested = False
+        self.queue_scope = anyio.CancelScope()
+        self.approval_scope = anyio.CancelScope()
+        self.startup_scope = anyio.CancelScope()
         self.execution: Execution | None = None
         self.spill: SpillFile | None = None
         self.collector: Collector | None = None
-        self.held_bytes = 0
+        self.memory_bytes = 0
         self.spilled_bytes = 0
         self._on_output = on_output
 
     @property
-    def never_ran(self) -> bool:
-        """Whether it ended without being sent to a kernel."""
+    def has_not_run(self) -> bool:
+        """Whether the run ended before the cell was sent to a kernel."""
         return self.result is not None and self.result.status == "aborted"
 
     async def wait(self, seconds: float | None, *, joined: bool = False) -> None:
         """Wait for the result, ``seconds`` at most; an error is raised once.
 
         Raises:
-            Exception: see ``Queue.outcome``.
+            Exception: see ``CellQueue.wait_for_result``.
         """
         with anyio.move_on_after(seconds):
-            await (self.done if joined else self.answered).wait()
-            if self.objection is None:
+            await (self.done if joined else self.caller_wakeup).wait()
+            if self.callback_error is None:
                 await self.done.wait()
-        if self.objection is not None and not joined:
-            objection, self.objection = self.objection, None
-            raise objection
-        if self.failure is not None:  # later callers get the result, which has its text
+        if self.callback_error is not None and not joined:
+            callback_error, self.callback_error = self.callback_error, None
+            raise callback_error
+        if self.failure is not None:  # later callers get the result, which contains the error's text
             failure, self.failure = self.failure, None
             raise failure
 
-    def ask_interrupt(self) -> None:
-        """Interrupt the cell, or keep it from running if it still waits."""
-        self.interrupt_asked = True
+    def request_interrupt(self) -> None:
+        """Interrupt the cell, or abort the run if it still waits."""
+        self.interrupt_requested = True
         if not self.in_flight:
-            for stage in (self.waiting, self.deciding, self.starting):
+            for stage in (self.queue_scope, self.approval_scope, self.startup_scope):
                 stage.cancel()
         if self.execution is not None:
             self.execution.ask_interrupt()
 
-    def heard(self, output: Output) -> None:
-        """Pass an output on to the caller's callback. Its error goes to the caller, and ends the passing on."""
+    def deliver_output(self, output: Output) -> None:
+        """Pass an output to the caller's callback. An error goes to the caller, and the callback gets no further outputs."""
         if self._on_output is None:
             return
         try:
             self._on_output(output)
         except BaseException as exc:  # noqa: BLE001 - raised to the caller; here it would end the connection
-            self.objection = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
+            self.callback_error = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
             self._on_output = None
-            self.answered.set()
+            self.caller_wakeup.set()
 
-    def conclude(self, result: ExecutionResult) -> None:
+    def finish(self, result: ExecutionResult) -> None:
         """Set the result, and release the resources of a running cell."""
         self.result = result
         if self.collector is not None:
             self.collector.end()
-            self.held_bytes = self.collector.held_bytes
+            self.memory_bytes = self.collector.held_bytes
         if self.spill is not None:
             self.spill.close()
             self.spilled_bytes = self.spill.stored_bytes
 
-    def forget(self) -> None:
-        """Delete its files."""
+    def delete_files(self) -> None:
+        """Delete the files of the run."""
         if self.spill is not None:
             self.spill.remove()
 
-    def answer(self) -> None:
+    def wake_callers(self) -> None:
         """Wake all callers that wait for the result."""
         self.done.set()
-        self.answered.set()
+        self.caller_wakeup.set()
 
-    def page(self, offset: int, limit: int, grep: str | None) -> OutputPage:
-        """Return a page of the stream output, from the spill file where there is one, else from memory."""
+    def read_page(self, offset: int, limit: int, grep: str | None) -> OutputPage:
+        """Return a page of the stream output, from the spill file if there is one, else from memory."""
         total = self.collector.stream_bytes if self.collector else 0
         if self.collector is not None and self.collector.spilled and self.spill is not None:
             spill = self.spill
@@ -210,8 +192,8 @@ class Turn:
         finder.finish()
         return finder.result(total, len(raw))
 
-    def said(self) -> dict[str, Any]:
-        """Return the launcher's own part of the reply."""
+    def get_launcher_report(self) -> dict[str, Any]:
+        """Return the launcher's report, which is part of the reply."""
         metadata = self.execution.reply_metadata if self.execution else {}
         report = metadata.get(protocol.METADATA_KEY)
         return report if isinstance(report, dict) else {}

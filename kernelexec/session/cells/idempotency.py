@@ -15,75 +15,77 @@ from kernelexec import cells
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.events import Earlier, Ledger
 from kernelexec.results import ExecutionResult
-from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.result_builder import unknown_result
-from kernelexec.session.kernels.supervisor import Keeper
-from kernelexec.session.lifecycle import in_thread
+from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.result_builder import build_unknown_result
+from kernelexec.session.kernels.supervisor import KernelSupervisor
+from kernelexec.session.lifecycle import run_in_thread
 
-ID_CHARS = 200
-#: How long the disk may take, in seconds.
+ID_CHARS_MAX = 200
+#: The time limit for writing the journal to the disk.
 _DISK_SECONDS = 10.0
 
 
-class Requests:
-    """The executions of one session by their request ids: in memory, or in the journal."""
+class RequestIds:
+    """The executions of one session by request id, in memory and in the journal."""
 
     def __init__(self, session: str, ledger: Ledger | None) -> None:
         self._session = session
         self._ledger = ledger
-        self._runs: WeakValueDictionary[str, Turn] = WeakValueDictionary()
-        self._admitting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[str, CellRun] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def check(self, request_id: object) -> None:
         """Check a request id.
 
         Raises:
-            InvalidRequest: it is not a text of 1 to 200 printable characters, or the session keeps no journal.
+            InvalidRequest: the id is not a text of 1 to 200 printable characters, or the session keeps no journal.
         """
         if request_id is None:
             return
-        if not isinstance(request_id, str) or not 1 <= len(request_id) <= ID_CHARS or not request_id.isprintable():
-            message = f"request_id={request_id!r:.300}: must be a text of 1 to {ID_CHARS} printable characters."
+        if not isinstance(request_id, str) or not 1 <= len(request_id) <= ID_CHARS_MAX or not request_id.isprintable():
+            message = f"request_id={request_id!r:.300}: must be a text of 1 to {ID_CHARS_MAX} printable characters."
             raise InvalidRequest(message)
         if self._ledger is None:
             message = (
-                f"request_id={request_id!r}: session {self._session!r} keeps no journal: leave it out, or set journal=True."
+                f"request_id={request_id!r}: session {self._session!r} keeps no journal: omit request_id, or set journal=True."
             )
             raise InvalidRequest(message)
 
-    async def submit_once(self, name: str, run: Turn, add: Callable[[Turn], None], keeper: Keeper) -> Turn:
-        """Add a run if its request is new; return it, or the earlier run of its request.
+    async def submit_once(
+        self, request_id: str, run: CellRun, enqueue: Callable[[CellRun], None], supervisor: KernelSupervisor
+    ) -> CellRun:
+        """Add a run to the queue if its request is new; return it, or the earlier run of the same request.
 
-        Where only the journal knows the request, the run gets the recorded result and is not added. A run that never began
-        does not count: its request, sent again, is new.
+        If only the journal contains the request, the run gets the recorded result and is not added. A request whose cell was
+        never sent counts as new.
 
         Raises:
-            InvalidRequest: the id names another cell.
-            Refused: this session cannot know the request, or there is no room.
+            InvalidRequest: the id belongs to another cell.
+            Refused: the journal cannot answer for the request, or the queue is full.
         """
-        async with self._admitting.setdefault(name, asyncio.Lock()):
-            known = self._runs.get(name)
-            if known is not None and not known.never_ran:
-                self._check_same(name, cells.fingerprint(known.shown), run)
-                return known
-            earlier = await self._look_up(name)
+        async with self._locks.setdefault(request_id, asyncio.Lock()):
+            earlier_run = self._runs.get(request_id)
+            if earlier_run is not None and not earlier_run.has_not_run:
+                self._check_same_cell(request_id, cells.fingerprint(earlier_run.masked_cell), run)
+                return earlier_run
+            earlier = await self._find_in_journal(request_id)
             if earlier is not None:
-                self._check_same(name, earlier.fingerprint, run)
-                result = earlier.result or unknown_result(run, self._session, keeper.epoch, earlier.execution_id)
-                run.conclude(refresh_state(result, keeper) if earlier.here else mark_state_lost(result))
-                run.answer()
+                self._check_same_cell(request_id, earlier.fingerprint, run)
+                result = earlier.result or build_unknown_result(run, self._session, supervisor.epoch, earlier.execution_id)
+                run.finish(refresh_state(result, supervisor) if earlier.here else mark_state_lost(result))
+                run.wake_callers()
                 return run
-            add(run)
-            self._runs[name] = run
+            enqueue(run)
+            self._runs[request_id] = run
             return run
 
-    def adopt(self, run: Turn) -> None:
-        """Register a run of a previous owner: its request, sent again, joins it."""
+    def adopt(self, run: CellRun) -> None:
+        """Register a run of a previous owner, which a repeated request then joins."""
         if run.request_id is not None:
             self._runs[run.request_id] = run
 
-    async def fsync(self, name: str) -> None:
-        """Write the journal to the disk before a named cell is sent: after a crash it could run twice otherwise.
+    async def fsync(self, request_id: str) -> None:
+        """Write the journal to the disk before a cell with a request id is sent, so that it cannot run twice after a crash.
 
         Raises:
             Refused: the journal cannot be written; nothing was sent.
@@ -92,44 +94,44 @@ class Requests:
         if (failure := self._ledger.failure) is None:
             try:
                 with anyio.fail_after(_DISK_SECONDS):
-                    await in_thread(self._ledger.secure, abandon=True)
+                    await run_in_thread(self._ledger.secure, abandon=True)
             except TimeoutError:
                 failure = f"the disk did not answer within {_DISK_SECONDS:.0f} s"
             except OSError as exc:
                 failure = exc.strerror or str(exc)
         if failure is not None:
             message = (
-                f"request_id={name!r}: the journal cannot be written ({failure}), so that a retry could run the cell twice. "
-                "Nothing ran: make room on the disk, or leave request_id out."
+                f"request_id={request_id!r}: the journal cannot be written ({failure}), so that a retry could run the cell "
+                "twice. Nothing ran: free space on the disk, or omit request_id."
             )
             raise Refused(message)
 
-    def noted(self, result: ExecutionResult) -> ExecutionResult:
-        """Return the result, with a note if it is not in the journal."""
+    def add_journal_note(self, result: ExecutionResult) -> ExecutionResult:
+        """Return the result, with a note if the journal does not contain it."""
         failure = self._ledger.failure if self._ledger is not None else None
         if failure is None:
             return result
         return dataclasses.replace(result, notes=(*result.notes, f"Not recorded in the journal: {failure}."))
 
-    async def _look_up(self, name: str) -> Earlier | None:
+    async def _find_in_journal(self, request_id: str) -> Earlier | None:
         assert self._ledger is not None
-        return await anyio.to_thread.run_sync(partial(self._ledger.look_up, name))
+        return await anyio.to_thread.run_sync(partial(self._ledger.look_up, request_id))
 
-    def _check_same(self, name: str, fingerprint: str, run: Turn) -> None:
-        if fingerprint != cells.fingerprint(run.shown):
-            message = f"request_id={name!r} was sent with another cell before: give each request an id of its own."
+    def _check_same_cell(self, request_id: str, fingerprint: str, run: CellRun) -> None:
+        if fingerprint != cells.fingerprint(run.masked_cell):
+            message = f"request_id={request_id!r} was sent with another cell before: use a new request_id for each request."
             raise InvalidRequest(message)
 
 
-def refresh_state(result: ExecutionResult, keeper: Keeper) -> ExecutionResult:
-    """Return the result of a repeated request, with the state as it is now."""
-    return result if keeper.lives(result.kernel_epoch) or result.status == "running" else mark_state_lost(result)
+def refresh_state(result: ExecutionResult, supervisor: KernelSupervisor) -> ExecutionResult:
+    """Return the result of a repeated request with the present state of its kernel."""
+    return result if supervisor.is_alive(result.kernel_epoch) or result.status == "running" else mark_state_lost(result)
 
 
 def mark_state_lost(result: ExecutionResult) -> ExecutionResult:
-    """Return the result of a cell whose kernel has ended since, with the state it has now."""
+    """Return the result of a cell whose kernel has ended since, with the state ``lost``."""
     if result.state != "kept":
         return result
-    note = "It ran before, in a kernel that has ended since: its variables are gone, unless it was replayed here."
+    note = "The cell ran in a kernel that has ended since: its variables are lost, unless it was replayed here."
     note += " A new request_id runs it again."
     return dataclasses.replace(result, state="lost", notes=(*result.notes, note))

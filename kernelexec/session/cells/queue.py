@@ -1,123 +1,125 @@
-"""The cells of one session: one runs, the others wait in order, and the newest finished ones are remembered."""
+"""The queue of one session: one cell runs, the others wait in order, and the newest finished runs are remembered."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 
 from kernelexec.config import Capacity
-from kernelexec.errors import QueueFull
+from kernelexec.errors import QueueFull, UnknownExecution, nearest
 from kernelexec.events import CellAborted, CellExecuted, Event
 from kernelexec.results import ExecutionResult
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.approval import Permission
-from kernelexec.session.cells.cell_run import Turn
-from kernelexec.session.cells.history import FinishedExecutions
-from kernelexec.session.cells.idempotency import Requests
-from kernelexec.session.cells.masking import sealed
-from kernelexec.session.cells.result_builder import aborted_result, interrupted_result, running_result
-from kernelexec.session.cells.runner import Runner
-from kernelexec.session.kernels.languages import Kernels
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.cells.approval import CellApproval
+from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.idempotency import RequestIds
+from kernelexec.session.cells.masking import mask_result
+from kernelexec.session.cells.result_builder import build_aborted_result, build_interrupted_result, build_running_result
+from kernelexec.session.cells.runner import CellRunner
+from kernelexec.session.kernels.languages import LanguageKernels
+from kernelexec.session.lifecycle import TaskScope
 
+#: The limits for the output of all remembered executions of a session, in bytes: in memory, and in spill files.
+MEMORY_BYTES_MAX, SPILLED_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
 _LATE_NOTES_MAX = 3
 
 
-class Queue:
-    """Gives each run of a cell a task in the session's scope, and lets them run one at a time."""
+class CellQueue:
+    """The queue of one session's runs. Each run has a task in the session's scope; one runs at a time."""
 
     def __init__(
         self,
         session: str,
         capacity: Capacity,
-        life: Life,
+        scope: TaskScope,
         *,
-        kernels: Kernels,
-        approval: Permission,
-        runner: Runner,
-        requests: Requests,
+        kernels: LanguageKernels,
+        approval: CellApproval,
+        runner: CellRunner,
+        requests: RequestIds,
         secrets: SecretStore | None,
-        tell: Callable[[Event], None],
+        dispatch: Callable[[Event], None],
     ) -> None:
-        self.order = asyncio.Lock()
-        self.turns: list[Turn] = []
+        self.run_lock = asyncio.Lock()
+        self.runs: list[CellRun] = []
         self._history = FinishedExecutions(capacity.results)
         self._session = session
         self._limit = capacity.queue
-        self._life = life
+        self._scope = scope
         self._kernels = kernels
         self._approval = approval
         self._runner = runner
         self._requests = requests
         self._secrets = secrets
-        self._dispatch = tell
+        self._dispatch = dispatch
 
     @property
-    def first(self) -> Turn | None:
-        """The run that is in progress, or the next one."""
-        return self.turns[0] if self.turns else None
+    def first(self) -> CellRun | None:
+        """The run in progress, or the next run."""
+        return self.runs[0] if self.runs else None
 
-    def ids(self) -> tuple[str, ...]:
+    def list_ids(self) -> tuple[str, ...]:
         """Return the ids of the remembered, running and waiting executions, the oldest first."""
-        return (*self._history.ids(), *(run.execution_id for run in self.turns if not run.own))
+        return (*self._history.list_ids(), *(run.execution_id for run in self.runs if not run.internal))
 
-    def find(self, execution_id: str) -> Turn:
+    def find(self, execution_id: str) -> CellRun:
         """Return a remembered, running or waiting run.
 
         Raises:
-            UnknownExecution: there is none of that id.
+            UnknownExecution: no run with that id is remembered.
         """
-        return self._history.find(execution_id, self.turns)
+        return self._history.find(execution_id, self.runs)
 
-    def add(self, run: Turn) -> None:
+    def add(self, run: CellRun) -> None:
         """Append a run, and start its task.
 
         Raises:
-            QueueFull: too many wait.
-            Closed: the session ends.
+            QueueFull: too many runs wait.
+            Closed: the session is ending.
         """
-        self._life.check_open()
-        if len(self.turns) > self._limit:
-            message = f"{len(self.turns) - 1} cells wait in session {self._session!r}, its limit: wait for one to end."
+        self._scope.check_open()
+        if len(self.runs) > self._limit:
+            message = f"{len(self.runs) - 1} cells wait in session {self._session!r}, its limit: wait for a cell to end."
             raise QueueFull(message)
-        self.turns.append(run)
-        self._life.tasks.start_soon(self._process, run)
+        self.runs.append(run)
+        self._scope.tasks.start_soon(self._process, run)
 
-    async def outcome(self, run: Turn, patience: float | None, *, joined: bool = False) -> ExecutionResult:
+    async def wait_for_result(self, run: CellRun, timeout: float | None, *, joined: bool = False) -> ExecutionResult:
         """Wait for a run, ``patience`` seconds at most; return its result, or the result so far.
 
         Raises:
-            Exception: the error of this side that kept the cell from running, to the first caller that asks; or the error of
-                the output callback, to the caller that gave it, and not to one that ``joined`` its run.
+            Exception: the internal error that kept the cell from running, to the first caller that waits; or the error of the
+                output callback, to its own caller, and not to a caller that ``joined`` the run.
         """
-        await run.wait(patience, joined=joined)
-        return self.result(run) or running_result(run, self._session, self._kernels.of(run.cell).epoch)
+        await run.wait(timeout, joined=joined)
+        return self.get_result(run) or build_running_result(run, self._session, self._kernels.get_supervisor(run.cell).epoch)
 
-    def result(self, run: Turn) -> ExecutionResult | None:
+    def get_result(self, run: CellRun) -> ExecutionResult | None:
         """Return the result of a finished run, with its late output."""
-        late = run.execution.late.outputs() if run.execution else ()
-        if run.result is not None and late != run.result.late:
-            run.result = dataclasses.replace(run.result, late=late)
+        late_outputs = run.execution.late.outputs() if run.execution else ()
+        if run.result is not None and late_outputs != run.result.late:
+            run.result = dataclasses.replace(run.result, late=late_outputs)
         return run.result if run.done.is_set() else None
 
     def abort_waiting(self) -> None:
-        """Abort the runs that wait, for their turn or for a decision."""
-        for run in self.turns:
-            run.waiting.cancel()
-            run.deciding.cancel()
+        """Abort the runs that wait in the queue or for approval."""
+        for run in self.runs:
+            run.queue_scope.cancel()
+            run.approval_scope.cancel()
 
-    def end(self) -> None:
-        """Finish the runs whose task never began. No task runs any more."""
-        for run in list(self.turns):
-            self._finish(run, self._failed_result(run, "The session was closed."))
+    def abort_unstarted_runs(self) -> None:
+        """Abort the runs whose task never began. All tasks must have ended."""
+        for run in list(self.runs):
+            self._finish(run, self._build_failed_result(run, "The session was closed."))
 
-    def forget(self) -> None:
-        """Forget all finished runs, and delete their files."""
+    def clear_history(self) -> None:
+        """Drop all finished runs, and delete their files."""
         self._history.clear()
 
-    async def _process(self, run: Turn) -> None:
-        """Wait for the run's turn, run it and finish it, as its task. An error of this side goes to the caller."""
+    async def _process(self, run: CellRun) -> None:
+        """Wait for the run's place in the queue, run it and finish it, as its task. An internal error goes to the caller."""
         result, reason = None, "The session ended."
         try:
             refusal = await self._approval.check(run, early=True)
@@ -126,50 +128,100 @@ class Queue:
                 reason = outcome
                 return
             result = outcome
-            if not run.own:
-                self._dispatch(CellExecuted(self._session, run.shown, result, run.request_id))
-                result = self._requests.noted(result)
-        except Exception as exc:  # noqa: BLE001 - given to the caller
+            if not run.internal:
+                self._dispatch(CellExecuted(self._session, run.masked_cell, result, run.request_id))
+                result = self._requests.add_journal_note(result)
+        except Exception as exc:  # noqa: BLE001 - raised to the caller
             run.failure, reason = exc, str(exc)
         finally:
-            self._finish(run, result or self._failed_result(run, reason))
+            self._finish(run, result or self._build_failed_result(run, reason))
 
-    async def _run_in_order(self, run: Turn) -> ExecutionResult | str:
-        """Run a cell once all earlier ones have ended; return its result, or the reason why it did not run."""
-        with run.waiting:
-            await self.order.acquire()
-        if run.waiting.cancelled_caught:
-            return "The session was closed." if self._life.ending else "Cancelled while it waited for its turn."
+    async def _run_in_order(self, run: CellRun) -> ExecutionResult | str:
+        """Run a cell after all earlier cells have ended; return its result, or the reason for not running it."""
+        with run.queue_scope:
+            await self.run_lock.acquire()
+        if run.queue_scope.cancelled_caught:
+            return "The session was closed." if self._scope.is_stopping else "Cancelled while it waited in the queue."
         try:
             outcome = await self._runner.run(run)
-            return outcome if run.own or isinstance(outcome, str) else self._with_late_notes(outcome)
+            return outcome if run.internal or isinstance(outcome, str) else self._add_late_notes(outcome)
         finally:
-            self.order.release()
+            self.run_lock.release()
 
-    def _failed_result(self, run: Turn, reason: str) -> ExecutionResult:
-        """Return the result of a run that has none of its own, after the hooks have got it."""
+    def _build_failed_result(self, run: CellRun, reason: str) -> ExecutionResult:
+        """Return the result of a run that failed or was aborted, and report it to the hooks."""
         was_sent = run.execution is not None or run.in_flight
-        build = interrupted_result if was_sent else aborted_result
-        result = sealed(build(run, self._session, self._kernels.of(run.cell).epoch, reason), self._secrets)
-        if run.own:
+        build = build_interrupted_result if was_sent else build_aborted_result
+        result = mask_result(build(run, self._session, self._kernels.get_supervisor(run.cell).epoch, reason), self._secrets)
+        if run.internal:
             return result
-        self._dispatch((CellExecuted if was_sent else CellAborted)(self._session, run.shown, result, run.request_id))
-        return self._requests.noted(result)
+        self._dispatch((CellExecuted if was_sent else CellAborted)(self._session, run.masked_cell, result, run.request_id))
+        return self._requests.add_journal_note(result)
 
-    def _with_late_notes(self, result: ExecutionResult) -> ExecutionResult:
-        """Add notes about the earlier cells that have printed since: their output is not part of this result."""
-        late = self._kernels.take_late()
-        if not late:
+    def _add_late_notes(self, result: ExecutionResult) -> ExecutionResult:
+        """Add notes about late output of earlier cells, which is not part of this result."""
+        late_executions = self._kernels.take_late_executions()
+        if not late_executions:
             return result
-        ids = [run_id for run_id in self._history.ids() if self._history.find(run_id, ()).execution in late]
+        ids = [run_id for run_id in self._history.list_ids() if self._history.find(run_id, ()).execution in late_executions]
         notes = (f"Output of an earlier cell came late: wait_for({run_id!r}) gives it." for run_id in ids[-_LATE_NOTES_MAX:])
         return dataclasses.replace(result, notes=(*result.notes, *notes))
 
-    def _finish(self, run: Turn, result: ExecutionResult) -> None:
-        run.conclude(result)
-        self.turns.remove(run)
-        if run.own:
-            run.forget()
+    def _finish(self, run: CellRun, result: ExecutionResult) -> None:
+        run.finish(result)
+        self.runs.remove(run)
+        if run.internal:
+            run.delete_files()
         else:
             self._history.add(run)
-        run.answer()
+        run.wake_callers()
+
+
+class FinishedExecutions:
+    """The finished runs by execution id. The oldest are dropped first, with their spill files."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._runs: OrderedDict[str, CellRun] = OrderedDict()
+        self._memory_bytes = 0
+        self._spilled_bytes = 0
+
+    def add(self, run: CellRun) -> None:
+        """Add a finished run, and drop the oldest runs above the limits."""
+        self._runs[run.execution_id] = run
+        self._memory_bytes += run.memory_bytes
+        self._spilled_bytes += run.spilled_bytes
+        while len(self._runs) > 1 and self._is_full():
+            _, oldest = self._runs.popitem(last=False)
+            self._drop(oldest)
+
+    def list_ids(self) -> tuple[str, ...]:
+        """Return the ids of the remembered executions, the oldest first."""
+        return tuple(self._runs)
+
+    def find(self, execution_id: str, running: Iterable[CellRun]) -> CellRun:
+        """Return a remembered or running run.
+
+        Raises:
+            UnknownExecution: no run with that id is remembered.
+        """
+        for run in running:
+            if run.execution_id == execution_id:
+                return run
+        if isinstance(execution_id, str) and execution_id in self._runs:
+            return self._runs[execution_id]
+        message = f"No execution {execution_id!r} is remembered here{nearest(str(execution_id), self._runs)}."
+        raise UnknownExecution(message)
+
+    def clear(self) -> None:
+        """Drop all runs."""
+        while self._runs:
+            self._drop(self._runs.popitem()[1])
+
+    def _is_full(self) -> bool:
+        return len(self._runs) > self._limit or self._memory_bytes > MEMORY_BYTES_MAX or self._spilled_bytes > SPILLED_BYTES_MAX
+
+    def _drop(self, run: CellRun) -> None:
+        self._memory_bytes -= run.memory_bytes
+        self._spilled_bytes -= run.spilled_bytes
+        run.delete_files()

@@ -1,4 +1,4 @@
-"""Build the result of a run: aborted, running, of unknown end, or complete."""
+"""Builders of results: running, aborted, unknown, interrupted and complete."""
 
 from __future__ import annotations
 
@@ -11,68 +11,69 @@ from kernelexec.diagnosis import diagnose
 from kernelexec.kernel import Execution, is_unread
 from kernelexec.outputs import execution_count
 from kernelexec.results import Cause, Error, ExecutionResult, Output, Status, Timing
-from kernelexec.session.cells.cell_run import Turn, Verdict
+from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.kernels.verdict import Verdict
 
-FilesOf = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
-_TOO_LARGE = "{} output(s) were too large to keep and are in no file: make them smaller, or have the code save them."
-_UNKNOWN = "The cell was sent to a kernel before, and no outcome is recorded: its effects are unknown. It was not run again."
+CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
+_TOO_LARGE = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
+_UNKNOWN = "The cell was sent to a kernel before, and no result is recorded: its effects are unknown. It did not run again."
 
 
-def _result(turn: Turn, session: str, epoch: int, status: Status) -> ExecutionResult:
-    """Return a result with the fields that every result of a run has."""
+def _make_result(run: CellRun, session: str, epoch: int, status: Status) -> ExecutionResult:
+    """Return a result with the fields that all results of a run share."""
     return ExecutionResult(
-        execution_id=turn.execution_id,
+        execution_id=run.execution_id,
         session=session,
         status=status,
-        language=turn.cell.language,
-        isolation=turn.isolation,
+        language=run.cell.language,
+        isolation=run.isolation,
         kernel_epoch=epoch,
-        timing=turn.clock.timing(turn.said()),
+        timing=run.timestamps.timing(run.get_launcher_report()),
     )
 
 
-def running_result(turn: Turn, session: str, epoch: int) -> ExecutionResult:
-    """Return the result so far of a cell that has not ended."""
-    result, collector = _result(turn, session, epoch, "running"), turn.collector
+def build_running_result(run: CellRun, session: str, epoch: int) -> ExecutionResult:
+    """Return the result so far of a running cell."""
+    result, collector = _make_result(run, session, epoch, "running"), run.collector
     if collector is None:
         return result
     return replace(result, outputs=collector.outputs(), truncated=collector.truncated, total_bytes=collector.total_bytes)
 
 
-def aborted_result(turn: Turn, session: str, epoch: int, reason: str) -> ExecutionResult:
+def build_aborted_result(run: CellRun, session: str, epoch: int, reason: str) -> ExecutionResult:
     """Return the result of a cell that was not sent to any kernel."""
-    diagnosis = turn.refusal.diagnosis if turn.refusal is not None else None
-    return replace(_result(turn, session, epoch, "aborted"), exit_code=-1, diagnosis=diagnosis, notes=(reason,))
+    diagnosis = run.refusal.diagnosis if run.refusal is not None else None
+    return replace(_make_result(run, session, epoch, "aborted"), exit_code=-1, diagnosis=diagnosis, notes=(reason,))
 
 
-def unknown_result(turn: Turn, session: str, epoch: int, execution_id: str | None = None) -> ExecutionResult:
-    """Return the result of a cell that was sent to a kernel, and whose end is not recorded."""
-    result = _result(turn, session, epoch, "unknown")
-    return replace(result, execution_id=execution_id or turn.execution_id, timing=Timing(), notes=(_UNKNOWN,))
+def build_unknown_result(run: CellRun, session: str, epoch: int, execution_id: str | None = None) -> ExecutionResult:
+    """Return the result of a sent cell without a recorded end."""
+    result = _make_result(run, session, epoch, "unknown")
+    return replace(result, execution_id=execution_id or run.execution_id, timing=Timing(), notes=(_UNKNOWN,))
 
 
-def interrupted_result(turn: Turn, session: str, epoch: int, reason: str) -> ExecutionResult:
-    """Return the result of a cell that was sent to a kernel, and whose end this process did not see."""
-    return replace(running_result(turn, session, epoch), status="error", exit_code=1, notes=(reason,))
+def build_interrupted_result(run: CellRun, session: str, epoch: int, reason: str) -> ExecutionResult:
+    """Return the result of a sent cell whose end this process did not see."""
+    return replace(build_running_result(run, session, epoch), status="error", exit_code=1, notes=(reason,))
 
 
 def build_result(
-    turn: Turn, verdict: Verdict, *, session: str, epoch: int, files: FilesOf, networked: bool = True
+    run: CellRun, verdict: Verdict, *, session: str, epoch: int, files: CollectFiles, networked: bool = True
 ) -> ExecutionResult:
-    """Return the complete result of an ended cell; ``files`` returns its files by its number and its outputs."""
-    assert turn.collector is not None
-    assert turn.execution is not None
-    collector, report = turn.collector, turn.said()
-    reply = turn.execution.reply or {}
+    """Return the complete result of an ended cell; ``files`` collects its files from its number and its outputs."""
+    assert run.collector is not None
+    assert run.execution is not None
+    collector, report = run.collector, run.get_launcher_report()
+    reply = run.execution.reply or {}
     outputs = collector.outputs()
     if verdict.stacks:
         outputs = (*outputs, Error("KernelKilled", "the cell obeyed no interrupt", tuple(verdict.stacks.splitlines())))
-    status, exit_code = _status(turn.cell, reply, verdict, report, outputs)
+    status, exit_code = _decide_status(run.cell, reply, verdict, report, outputs)
     if is_unread(reply):
         verdict.notes.append("The kernel's reply was too large to be read: the status follows from the outputs.")
-    cause = _ended_by(turn.execution, verdict)
+    cause = _find_cause(run.execution, verdict)
     if status == "error" and cause is None and not any(isinstance(o, Error) for o in outputs):
-        outputs = (*outputs, *_error_of_reply(turn.cell, reply))
+        outputs = (*outputs, *_read_error(run.cell, reply))
     if collector.lost_outputs:
         verdict.notes.append(_TOO_LARGE.format(collector.lost_outputs))
     work_dir, count = report.get("work_dir"), execution_count(reply)
@@ -82,13 +83,13 @@ def build_result(
         exit_code,
         verdict.interrupted,
         cause,
-        (*outputs, *_exit_of_reply(turn.cell, reply)),
-        turn.cell.source,
-        limit=verdict.limit,
+        (*outputs, *_read_exit(run.cell, reply)),
+        run.cell.source,
+        limit=verdict.memory_limit,
         networked=networked,
     )
     return replace(
-        _result(turn, session, epoch, status),  # last, so that its timing has the work above
+        _make_result(run, session, epoch, status),  # last, so that its timing includes the work above
         confinement=verdict.confinement,
         execution_count=count,
         outputs=outputs,
@@ -101,14 +102,14 @@ def build_result(
         files=changed,
         truncated=collector.truncated,
         total_bytes=collector.total_bytes,
-        output_ref=turn.execution_id if collector.spilled else None,
+        output_ref=run.execution_id if collector.spilled else None,
         diagnosis=diagnosis,
-        work_dir=work_dir if isinstance(turn.cell, ShellCell) and isinstance(work_dir, str) else None,
+        work_dir=work_dir if isinstance(run.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )
 
 
-def _status(
+def _decide_status(
     cell: Cell, reply: dict[str, Any], verdict: Verdict, report: dict[str, Any], outputs: tuple[Output, ...]
 ) -> tuple[Status, int]:
     if verdict.interrupted == "timeout":
@@ -124,10 +125,10 @@ def _status(
     return ("error", 1) if failed else ("ok", 0)
 
 
-def _ended_by(execution: Execution, verdict: Verdict) -> Cause | None:
-    """Return the cause that ended the kernel during the cell, or with it.
+def _find_cause(execution: Execution, verdict: Verdict) -> Cause | None:
+    """Return the cause of the kernel's end during the cell, or None if the kernel lives.
 
-    None where the kernel lives: the verdict's cause is then that of an earlier kernel, whose loss this cell reports.
+    The verdict of a cell in a living kernel may have the cause of an earlier kernel's end, which the cell reports.
     """
     if verdict.interrupted is None:
         return verdict.cause if verdict.exit_code is not None else None
@@ -135,13 +136,13 @@ def _ended_by(execution: Execution, verdict: Verdict) -> Cause | None:
     return verdict.cause if by_force or verdict.cause == "timeout" else None
 
 
-def _exit_of_reply(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
-    """Return the exit of a cell with its traceback, which the message about it does not have."""
-    return _error_of_reply(cell, reply) if reply.get("ename") == "SystemExit" else ()
+def _read_exit(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
+    """Return the exit of a cell with its traceback, which only the reply contains."""
+    return _read_error(cell, reply) if reply.get("ename") == "SystemExit" else ()
 
 
-def _error_of_reply(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
-    """Return the exception of the reply, for a cell whose error message never came."""
+def _read_error(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
+    """Return the exception of the reply, for a cell without an error message."""
     if isinstance(cell, ShellCell) or not isinstance(reply.get("ename"), str):
         return ()
     lines = reply.get("traceback")

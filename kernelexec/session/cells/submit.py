@@ -1,4 +1,4 @@
-"""The submission of a cell: it joins the queue, or the execution of the same request, and the caller waits for its result."""
+"""The submission of a cell to the queue, or to the execution of the same request."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput
 from kernelexec.session.cells.approval import check_callables
-from kernelexec.session.cells.cell_run import OnOutput, Turn
-from kernelexec.session.cells.idempotency import Requests, refresh_state
+from kernelexec.session.cells.cell_run import CellRun, OnOutput
+from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.context import SessionContext
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCell:
-    """A cell in the queue, as one caller sees it. ``joined`` marks the run of an earlier call with the same request."""
+    """A cell in the queue from the view of one caller. ``joined`` marks the run of an earlier call with the same request."""
 
     context: SessionContext
-    run: Turn
+    run: CellRun
     seconds: float | None
     joined: bool = False
 
-    async def result(self) -> ExecutionResult:
-        """Return the result, or the result so far once ``seconds`` have passed."""
-        result = await self.context.queue.outcome(self.run, self.seconds, joined=self.joined)
-        return refresh_state(result, self.context.kernels.of(self.run.cell)) if self.joined else result
+    async def get_result(self) -> ExecutionResult:
+        """Wait for the result, or return the result so far after ``seconds``."""
+        result = await self.context.queue.wait_for_result(self.run, self.seconds, joined=self.joined)
+        return refresh_state(result, self.context.kernels.get_supervisor(self.run.cell)) if self.joined else result
 
 
-class CellSubmission:
-    """Submits the cells of one session."""
+class CellSubmitter:
+    """The entry of one session's cells to its queue."""
 
-    def __init__(self, context: SessionContext, requests: Requests) -> None:
+    def __init__(self, context: SessionContext, requests: RequestIds) -> None:
         self._context = context
         self._requests = requests
 
@@ -51,17 +51,17 @@ class CellSubmission:
         approver: Approver | None = None,
         on_input: OnInput | None = None,
     ) -> SubmittedCell:
-        """Submit a cell, or find the execution of the same request."""
+        """Submit a cell, or join the execution of the same request."""
         context = self._context
         context.scope.check_open()
         self._requests.check(request_id)
         budget = context.config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
-        patience = None if wait is None else seconds(wait, "wait")
+        wait_seconds = None if wait is None else seconds(wait, "wait")
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
             message = f"on_output={on_output!r} must be a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)
         check_callables((), approver, on_input)
-        run = Turn(
+        run = CellRun(
             cell,
             timeout=budget,
             on_output=on_output,
@@ -70,18 +70,18 @@ class CellSubmission:
             approver=approver,
             on_input=on_input,
         )
-        run.shown = context.masking.cell(cell)
+        run.masked_cell = context.masking.mask_cell(cell)
         if request_id is None:
             context.queue.add(run)
-            return SubmittedCell(context, run, patience)
-        submitted = await self._requests.submit_once(request_id, run, context.queue.add, context.kernels.of(cell))
-        return SubmittedCell(context, submitted, patience, joined=submitted is not run)
+            return SubmittedCell(context, run, wait_seconds)
+        submitted = await self._requests.submit_once(request_id, run, context.queue.add, context.kernels.get_supervisor(cell))
+        return SubmittedCell(context, submitted, wait_seconds, joined=submitted is not run)
 
     @contextmanager
     def report_refusals(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
-        """Report errors that refuse a cell to the hooks, with secrets masked."""
+        """Report errors that refuse a cell to the hooks, with masked secrets."""
         try:
             yield
         except (InvalidRequest, Refused) as exc:
-            self._context.dispatch(self._context.masking.refusal(kind, source, exc, request_id))
+            self._context.dispatch(self._context.masking.make_refusal(kind, source, exc, request_id))
             raise

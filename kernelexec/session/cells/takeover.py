@@ -1,4 +1,4 @@
-"""The kernel and the running cell of a session whose owner died, for the next owner."""
+"""The kernel and the running cell of an orphaned session, for its next owner."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass, field
 
 from kernelexec.provisioning import Handover
 from kernelexec.records.journal import Flight
-from kernelexec.session.cells.cell_run import Turn
+from kernelexec.session.cells.cell_run import CellRun
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanedSession:
-    """A kernel that waits for a new owner, and the cell that runs in it according to the journal."""
+    """A kernel without an owner, and its running cell according to the journal."""
 
     handover: Handover
-    flight: Flight | None
-    ended: Mapping[str, int] = field(default_factory=dict)
-    """The languages whose kernels ended with the owner, and the epoch of each one's last kernel."""
+    running_cell: Flight | None
+    ended_epochs: Mapping[str, int] = field(default_factory=dict)
+    """The last epoch of each other language's kernel that ended with the owner."""
 
-    def turn(self, isolation: str) -> Turn | None:
-        """Return a turn that resumes the cell; None where none runs in that kernel: those of other kernels ended."""
-        flight = self.flight
-        if flight is None or flight.cell.kernel != "python" or flight.kernel_epoch != self.handover.epoch:
+    def make_run(self, isolation: str) -> CellRun | None:
+        """Return a run that resumes the cell, or None if no cell runs in that kernel: cells of other kernels have ended."""
+        running_cell = self.running_cell
+        if running_cell is None or running_cell.cell.kernel != "python" or running_cell.kernel_epoch != self.handover.epoch:
             return None
-        return Turn(
-            flight.cell,
-            timeout=flight.timeout,
-            request_id=flight.request_id,
+        return CellRun(
+            running_cell.cell,
+            timeout=running_cell.timeout,
+            request_id=running_cell.request_id,
             isolation=isolation,
-            execution_id=flight.execution_id,
-            began=flight.began,
+            execution_id=running_cell.execution_id,
+            started_at=running_cell.began,
         )

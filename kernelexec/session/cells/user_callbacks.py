@@ -1,4 +1,4 @@
-"""Calls of users' functions: a plain one is called in a thread, and its exceptions end no task of this package."""
+"""Calls of users' functions. A plain function runs in a thread, and its exceptions end no task of this package."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import anyio
 import anyio.to_thread
 
 
-class CallFailed(Exception):
-    """A user's function raised an exception; the message is its text."""
+class CallbackError(Exception):
+    """An exception of a user's function, with its text as the message."""
 
 
-async def called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a user's function and its result
-    """Return the result of a function, which has a task of its own: should it end or cancel that, the caller goes on.
+async def call_user_function(function: Any, argument: object) -> Any:  # noqa: ANN401 - a user's function and its result
+    """Call a function in a separate task, so that the caller continues if the function cancels its task.
 
     Raises:
-        CallFailed: it raised an exception.
+        CallbackError: the function raised an exception.
     """
     result: Any = None
     raised: BaseException | None = None
@@ -25,24 +25,24 @@ async def called(call: Any, argument: object) -> Any:  # noqa: ANN401 - a user's
     async def run() -> None:
         nonlocal result, raised
         try:
-            result = await _call(call, argument)
+            result = await _call(function, argument)
         except anyio.get_cancelled_exc_class() as exc:
             raised = exc
             raise
-        except BaseException as exc:  # noqa: BLE001 - SystemExit too would end the loop, and all sessions with it
+        except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the event loop with all sessions
             raised = exc
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
     if raised is not None:
         message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
-        raise CallFailed(message) from raised
+        raise CallbackError(message) from raised
     return result
 
 
-async def _call(call: Any, argument: object) -> Any:  # noqa: ANN401 - as above
-    """Return the result of a function; a plain one is called in a thread, which is abandoned if the caller is cancelled."""
-    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004
-        return await call(argument)
-    result = await anyio.to_thread.run_sync(call, argument, abandon_on_cancel=True)
+async def _call(function: Any, argument: object) -> Any:  # noqa: ANN401 - as above
+    """Call a coroutine function here, a plain function in a thread, which is abandoned if the caller is cancelled."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return await function(argument)
+    result = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
     return await result if inspect.isawaitable(result) else result

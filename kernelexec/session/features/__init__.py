@@ -1,1 +1,1 @@
-"""Everything that a session offers besides running cells, one module for each feature."""
+"""The features of a session in addition to cells, one module for each feature."""

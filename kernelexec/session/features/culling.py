@@ -1,4 +1,4 @@
-"""The end of idle kernels: their memory is free, the session stays, and its next cell reports the lost state."""
+"""The culling of idle kernels: it frees their memory, the session stays, and its next cell reports the lost state."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import anyio
 
 from kernelexec.events import Event, KernelChanged, MemoryHigh, OutputHeard
 from kernelexec.session.context import SessionContext
-from kernelexec.session.features.background import BackgroundCommands
+from kernelexec.session.features.background_commands import BackgroundCommands
 
 logger = logging.getLogger("kernelexec")
 
 
 class IdleTimer:
-    """A hook that knows the time of a session's last use, on the monotonic clock."""
+    """A hook that records the time of a session's last use, on the monotonic clock."""
 
     def __init__(self) -> None:
         self.last_use = time.monotonic()
 
     def __call__(self, event: Event, /) -> None:
-        """Restart the timer at each use; events that a kernel causes by itself are none."""
+        """Restart the timer at each use; events that a kernel causes by itself do not count as uses."""
         if not isinstance(event, KernelChanged | MemoryHigh | OutputHeard):
             self.restart()
 
@@ -31,10 +31,10 @@ class IdleTimer:
 
 
 class IdleCulling:
-    """Ends a session's kernels once ``capacity.idle_seconds`` have passed without a use.
+    """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
 
-    Cells, file operations, snapshots, tests and background commands are uses, from their beginning to their end; looking at
-    variables is none, nor is a thread that a cell left behind.
+    Cells, file operations, snapshots, tests and background commands are uses, from their beginning to their end. Inspections
+    and threads that a cell left running are not.
     """
 
     def __init__(self, context: SessionContext, timer: IdleTimer, background: BackgroundCommands) -> None:
@@ -45,19 +45,19 @@ class IdleCulling:
         self._culled_at: float | None = None
 
     @property
-    def culled(self) -> float | None:
-        """The time, on the monotonic clock, at which idle kernels were ended; None while one lives, or may."""
-        return self._culled_at if self._context.kernels.culled else None
+    def culled_at(self) -> float | None:
+        """The time, on the monotonic clock, at which idle kernels were ended; None while a kernel lives or may live."""
+        return self._culled_at if self._context.kernels.has_culled_kernels else None
 
     async def run(self, idle_seconds: float) -> None:
-        """End kernels whenever they are idle, as a task of the session."""
+        """End idle kernels, as a task of the session."""
         with self._task:
             while True:
                 await anyio.sleep(max(0.0, self._timer.last_use + idle_seconds - time.monotonic()))
                 if self._is_idle(idle_seconds) and not await self._background.has_running():
                     await self._cull(idle_seconds)
                 if self._is_due(idle_seconds):
-                    self._timer.restart()  # the next look comes after as long
+                    self._timer.restart()  # the next check follows after another idle time
 
     def stop(self) -> None:
         """End the task."""

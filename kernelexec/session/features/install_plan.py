@@ -1,4 +1,4 @@
-"""The sources and the target of an installation: a directory of wheels, a network, a virtual environment of the workspace."""
+"""The sources and the target of an installation: a directory of wheels, a network, a virtual environment in the workspace."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kernelexec.session.features.requirements import is_wheel
 
 #: The seconds that an installation may take by default.
 INSTALL_SECONDS = 600.0
-_OWN = ".venv"
+_DEFAULT_VENV = ".venv"
 
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """Requirements to install: besides the packages that a virtual environment has, or in one that is made anew."""
+    """The requirements of one installation, into the existing or into a new virtual environment."""
 
     requirements: tuple[str, ...] = ()
     exact: bool = False
@@ -31,76 +31,86 @@ class InstallRequest:
 
 
 class InstallPlan:
-    """Checks from where and to where packages of one session are installed."""
+    """The checks of sources and target of one session's installations."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
 
-    def sources(
+    def check_sources(
         self, requirements: Iterable[str], wheels: str | os.PathLike[str] | None, network: object
     ) -> tuple[Path | None, Network]:
         """Return a directory of wheels, and a network, for an installation of these requirements.
 
         Raises:
-            InvalidRequest: there is no such directory or network, or neither can provide them.
+            InvalidRequest: the directory or network is invalid, or neither is available for requirements that need one.
         """
         context = self._context
-        own, contained = context.kernels.place.network, context.config.isolation == "container"
+        default_network, is_container = context.kernels.backend.network, context.config.isolation == "container"
         match network:
             case None:
-                online: Network = own if wheels is None else False
-            case "bridge" | "host" if contained:
-                online = network
+                install_network: Network = default_network if wheels is None else False
+            case "bridge" | "host" if is_container:
+                install_network = network
             case bool():
-                online = ("bridge" if contained else True) if network else False
+                install_network = ("bridge" if is_container else True) if network else False
             case _:
-                known = "True, False, 'bridge' or 'host'" if contained else "True or False; 'bridge' is for containers"
-                message = f"network={network!r:.100} must be {known}."
+                choices = "True, False, 'bridge' or 'host'" if is_container else "True or False; 'bridge' is for containers"
+                message = f"network={network!r:.100} must be {choices}."
                 raise InvalidRequest(message)
-        if not online and wheels is None and not all(map(is_wheel, requirements)):
-            argument = "network='bridge'" if contained else "network=True"
+        if not install_network and wheels is None and not all(map(is_wheel, requirements)):
+            argument = "network='bridge'" if is_container else "network=True"
             message = (
-                f"Session {context.name!r} has no network to install from: give a directory of wheels (wheels=...), or a"
+                f"Session {context.name!r} has no network to install from: pass a directory of wheels (wheels=...), or a"
                 f" network for this installation ({argument})."
             )
             raise InvalidRequest(message)
-        return None if wheels is None else self._checked_directory(wheels), online
+        return None if wheels is None else self._check_wheels(wheels), install_network
 
     @property
     def venv(self) -> tuple[str, ...]:
         """The path of the virtual environment in the workspace.
 
         Raises:
-            InvalidRequest: it is elsewhere.
+            InvalidRequest: the virtual environment is outside of the workspace.
         """
         context, venv = self._context, self._context.config.programs.venv
         if venv is None:
-            return (_OWN,)
-        path = Path(os.path.normpath(context.kernels.place.outside(str(venv))))
-        if not path.is_relative_to(context.workspace) or path == context.workspace:
-            message = f"programs.venv={venv} is not the session's own: install there by its own pip, or leave it out."
+            return (_DEFAULT_VENV,)
+        path = Path(os.path.normpath(context.kernels.backend.outside(str(venv))))
+        if not path.is_relative_to(context.workspace_path) or path == context.workspace_path:
+            message = f"programs.venv={venv} is not in the session's workspace: install there with its own pip, or omit it."
             raise InvalidRequest(message)
-        return path.relative_to(context.workspace).parts
+        return path.relative_to(context.workspace_path).parts
 
-    def path(self, path: str | os.PathLike[str]) -> Path:
-        """Return a path of this machine: of one as kernels see it, or as it is here, relative to the workspace."""
+    def resolve_path(self, path: str | os.PathLike[str]) -> Path:
+        """Return a path on this machine for a path as kernels see it, or for a path relative to the workspace."""
         context = self._context
-        return Path(os.path.normpath(context.workspace / Path(context.kernels.place.outside(path)).expanduser()))
+        return Path(os.path.normpath(context.workspace_path / Path(context.kernels.backend.outside(path)).expanduser()))
 
-    def within(self, path: Path | None) -> str | None:
-        """Return a directory of the workspace as kernels see it, None for others. Cells can change its path here."""
-        return self._context.inside(path) if path is not None and path.is_relative_to(self._context.workspace) else None
+    def map_into_workspace(self, path: Path | None) -> str | None:
+        """Return a directory of the workspace as kernels see it, or None for other directories.
 
-    def _checked_directory(self, wheels: object) -> Path:
+        Cells can change the path of such a directory on this machine, so it must not be used here.
+        """
+        return (
+            self._context.to_kernel_path(path)
+            if path is not None and path.is_relative_to(self._context.workspace_path)
+            else None
+        )
+
+    def _check_wheels(self, wheels: object) -> Path:
         if not isinstance(wheels, str | os.PathLike):
             message = f"wheels={wheels!r:.100} must be the path of a directory of wheels."
             raise InvalidRequest(message)
-        path = self.path(wheels)
+        path = self.resolve_path(wheels)
         resolved = Path(os.path.realpath(path))
-        if not resolved.is_dir() or (path.is_relative_to(self._context.workspace) and resolved != path):
-            message = f"wheels={os.fspath(wheels)!r} is no directory, or a link in the workspace."
+        if not resolved.is_dir() or (path.is_relative_to(self._context.workspace_path) and resolved != path):
+            message = f"wheels={os.fspath(wheels)!r} must be a directory, and not a link in the workspace."
             raise InvalidRequest(message)
         if self._context.config.isolation == "container" and (reason := system_refusal(resolved)):
-            message = f"wheels={os.fspath(wheels)!r} is not given to containers: {reason}. Name a directory of wheels only."
+            message = (
+                f"wheels={os.fspath(wheels)!r} must not be mounted into containers: {reason}. Name a directory with only"
+                " wheels."
+            )
             raise InvalidRequest(message)
         return resolved

@@ -1,4 +1,4 @@
-"""A session's use of memory and processors, and its limits, which change while its kernel lives."""
+"""A session's use of memory and processors, and changes of its limits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class SessionLimits:
         self._context = context
 
     async def stats(self) -> Stats:
-        """Return the present use of the session's Python kernel and all its processes; also while a cell runs.
+        """Return the present use of the session's Python kernel and all its processes, also while a cell runs.
 
-        Without a living kernel there are no figures, and ``kernel`` is ``none``. ``cpu_percent`` counts from the call before.
+        Without a living kernel there are no figures, and ``kernel`` is ``none``. ``cpu_percent`` counts from the previous
+        call.
 
         Raises:
-            Closed: the session is.
+            Closed: the session is closed.
             EngineFailed: the container engine does not answer.
         """
         context, supervisor = self._context, self._context.kernels.python
@@ -41,32 +42,32 @@ class SessionLimits:
         cpus: float | None = None,
         timeout: float | None = None,
     ) -> LimitsSet:
-        """Change the session's limits, from now on and for its later kernels too; the state is kept. None is no change.
+        """Change the limits of the session's present and later kernels; the state is kept. None means no change.
 
-        ``profile`` names one of the configuration's; the other arguments take precedence over it.
+        ``profile`` names a profile of the configuration; the other arguments take precedence over it.
 
-        The container of a living kernel changes at once, also while a cell runs. ``timeout`` is that of later cells.
-        On this machine only ``timeout`` can be had: the answer and the next result name the limits that are not in force.
+        The limits of a living kernel's container change at once, also while a cell runs. ``timeout`` applies to later cells.
+        Kernels on this machine support only ``timeout``: the answer and the next result name the limits that do not apply.
 
         Raises:
             InvalidRequest, InvalidConfig, InvalidTimeout, Closed: before anything changed.
-            LimitRefused: the living kernel cannot have that limit, as where it uses more memory; nothing changed.
+            LimitRefused: the living kernel cannot have that limit, for example because it uses more memory; nothing changed.
             EngineFailed: the container engine does not answer.
         """
         self._context.scope.check_open()
         change = LimitChange(profile, memory_bytes, cpus, timeout)
         if change == LimitChange():
-            message = "set_limits() has no limit to set: name a profile, or memory_bytes, cpus or timeout."
+            message = "set_limits() needs at least one limit: pass profile, memory_bytes, cpus or timeout."
             raise InvalidRequest(message)
-        async with self._context.kernels.order:
-            return await self._apply(change.resolved(self._context.config))
+        async with self._context.kernels.languages_lock:
+            return await self._apply_change(change.resolved(self._context.config))
 
-    async def _apply(self, change: LimitChange) -> LimitsSet:
+    async def _apply_change(self, change: LimitChange) -> LimitsSet:
         settings, kernels = self._context.settings, self._context.kernels
         config = change.applied(settings.config)
-        if missing := await kernels.limit(config, change.memory_bytes, change.cpus):
-            for supervisor in kernels.chosen(None):
-                supervisor.remarks.extend(missing)
+        if missing := await kernels.apply_limits(config, change.memory_bytes, change.cpus):
+            for supervisor in kernels.select_supervisors(None):
+                supervisor.notes.extend(missing)
             config = config.model_copy(update={"container": settings.config.container})
         settings.config = config
         if missing:

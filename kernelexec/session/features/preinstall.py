@@ -1,4 +1,4 @@
-"""Packages that a new session gets before its first cell. The next result reports a failure, which costs no session."""
+"""The installation of configured packages before a session's first cell. The next result reports a failure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from kernelexec.cells import CodeCell
 from kernelexec.errors import KernelexecError
 from kernelexec.launcher import protocol
-from kernelexec.session.cells.cell_run import Turn
+from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.install_plan import INSTALL_SECONDS
-from kernelexec.session.features.packages import PackageInstaller
+from kernelexec.session.features.package_installer import PackageInstaller
 
 _SYSTEM = """
 export DEBIAN_FRONTEND=noninteractive; as=; [ "$(id -u)" = 0 ] || as="sudo -n"
@@ -22,53 +22,53 @@ _REASON_CHARS = 300
 
 
 class Preinstaller:
-    """Installs the packages that the configuration of one session names."""
+    """The installation of the packages in one session's configuration."""
 
     def __init__(self, context: SessionContext, packages: PackageInstaller) -> None:
         self._context = context
         self._packages = packages
 
     async def preinstall(self) -> None:
-        """Install the system's packages, then Python's, then npm's. Called by the executor."""
+        """Install system packages, then Python packages, then npm packages. The executor calls it."""
         wanted = self._context.config.programs.preinstall
         if wanted.system and self._context.isolation != "container":
-            self._warn("system", wanted.system, "the system's packages are installed in containers only")
+            self._add_warning("system", wanted.system, "system packages are installed in containers only")
         elif wanted.system:
-            await self._command("system", wanted.system, _SYSTEM)
+            await self._run_command("system", wanted.system, _SYSTEM)
         if wanted.python:
-            await self._python(wanted.python)
+            await self._install_python(wanted.python)
         if wanted.npm:
-            await self._command("npm", wanted.npm, _NPM)
+            await self._run_command("npm", wanted.npm, _NPM)
 
-    async def _python(self, names: tuple[str, ...]) -> None:
+    async def _install_python(self, names: tuple[str, ...]) -> None:
         try:
             installation = await self._packages.install(names, wheels=self._context.config.programs.preinstall.wheels)
         except KernelexecError as exc:
-            self._warn("python", names, str(exc))
+            self._add_warning("python", names, str(exc))
         else:
-            self._context.kernels.python.remarks.extend(installation.notes)
+            self._context.kernels.python.notes.extend(installation.notes)
             if not installation.ok:
-                self._warn("python", names, installation.output)
+                self._add_warning("python", names, installation.output)
 
-    async def _command(self, kind: str, names: tuple[str, ...], command: str) -> None:
-        """Run a command of this package's own in the kernel's environment; no rule judges it, and no notebook has it."""
+    async def _run_command(self, kind: str, names: tuple[str, ...], command: str) -> None:
+        """Run an internal command in the kernel's environment, without rules and without a record in the notebook."""
         context = self._context
-        if not context.kernels.place.network:
-            self._warn(kind, names, "the session has no network")
+        if not context.kernels.backend.network:
+            self._add_warning(kind, names, "the session has no network")
             return
         script = command.format(shlex.join(names)).strip()
-        call = protocol.run_program_source(["sh", "-c", script])
-        turn = Turn(CodeCell(call), timeout=INSTALL_SECONDS, own=True, isolation=context.isolation)
+        source = protocol.run_program_source(["sh", "-c", script])
+        run = CellRun(CodeCell(source), timeout=INSTALL_SECONDS, internal=True, isolation=context.isolation)
         try:
-            context.queue.add(turn)
-            result = await context.queue.outcome(turn, None)
+            context.queue.add(run)
+            result = await context.queue.wait_for_result(run, None)
         except KernelexecError as exc:
-            self._warn(kind, names, str(exc))
+            self._add_warning(kind, names, str(exc))
         else:
-            if result.status != "ok" or turn.said().get("exit_code") != 0:
-                self._warn(kind, names, result.stderr or result.stdout)
+            if result.status != "ok" or run.get_launcher_report().get("exit_code") != 0:
+                self._add_warning(kind, names, result.stderr or result.stdout)
 
-    def _warn(self, kind: str, names: Iterable[str], output: str) -> None:
-        reason = output.strip()[-_REASON_CHARS:].strip() or "it did not say why"
+    def _add_warning(self, kind: str, names: Iterable[str], output: str) -> None:
+        reason = output.strip()[-_REASON_CHARS:].strip() or "no reason was reported"
         message = f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {reason}"
-        self._context.kernels.python.remarks.append(message)
+        self._context.kernels.python.notes.append(message)

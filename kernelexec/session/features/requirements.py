@@ -1,4 +1,4 @@
-"""Requirements that may be installed, and the lock of installed packages in the standard's format (PEP 751)."""
+"""Checked requirements, and the lock of installed packages in the format of PEP 751."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _WHEEL = ".whl"
 _TOOL = "kernelexec"
 
 
-def checked(packages: object) -> tuple[str, ...]:
-    """Return requirements as text; a single one need not be in a list.
+def check_requirements(packages: object) -> tuple[str, ...]:
+    """Return requirements as text; a single requirement need not be in a list.
 
     Raises:
-        InvalidRequest: there is none, there are too many, or one is neither a name with versions nor the path of a wheel.
+        InvalidRequest: there are none or too many, or one is neither a name with versions nor the path of a wheel.
     """
     listed = [packages] if isinstance(packages, str | os.PathLike) else packages
     requirements = list(listed) if isinstance(listed, Iterable) and not isinstance(listed, bytes) else [listed]
     if not 1 <= len(requirements) <= REQUIREMENTS_MAX:
-        message = f"{len(requirements)} packages are named: name 1 to {REQUIREMENTS_MAX}."
+        message = f"{len(requirements)} packages: there must be 1 to {REQUIREMENTS_MAX}."
         raise InvalidRequest(message)
-    return tuple(map(_checked, requirements))
+    return tuple(map(_check_requirement, requirements))
 
 
 def is_wheel(requirement: str) -> bool:
@@ -47,20 +47,20 @@ def is_wheel(requirement: str) -> bool:
     return requirement.endswith(_WHEEL)
 
 
-def _checked(requirement: object) -> str:
+def _check_requirement(requirement: object) -> str:
     text = os.fspath(requirement) if isinstance(requirement, str | os.PathLike) else requirement
     if isinstance(text, str):
         text = text.strip()
         if is_wheel(text) and not text.startswith("-") and text.isprintable():
             return text
-        if _is_named(text):
+        if _is_name_with_versions(text):
             return " ".join(text.split())
-    message = f"{requirement!r:.200} is no requirement: write a name with versions, as 'numpy>=2,<3', or the path of a wheel."
+    message = f"{requirement!r:.200} must be a name with versions, such as 'numpy>=2,<3', or the path of a wheel."
     raise InvalidRequest(message)
 
 
-def _is_named(text: str) -> bool:
-    """Return whether a text is a name with versions; an address, which pip would fetch by itself, is none."""
+def _is_name_with_versions(text: str) -> bool:
+    """Return whether a text is a name with versions and without an address, which pip would download."""
     try:
         return len(text) <= _REQUIREMENT_CHARS and text.isascii() and Requirement(text).url is None
     except InvalidRequirement:
@@ -69,7 +69,7 @@ def _is_named(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockedPackage:
-    """An installed package and its archive: the address or the file name, and hashes, none where they are not known."""
+    """An installed package and its archive: the address or the file name, and the known hashes."""
 
     name: str
     version: str
@@ -77,13 +77,13 @@ class LockedPackage:
     sha256: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse parts that are malformed, or that pip could take for options.
+        """Check that no part is malformed or could be an option of pip.
 
         Raises:
-            ValueError: one is.
+            ValueError: a part is malformed.
         """
         canonicalize_name(self.name, validate=True)
-        Version(self.version)  # it takes space around the version, and digits of all scripts
+        Version(self.version)  # which accepts surrounding space, and digits of all scripts
         text = f"{self.name}=={self.version}"
         if not text.isascii() or text.split() != [text] or not all(map(_DIGEST.fullmatch, self.sha256)):
             message = f"{self!r:.300} is malformed."
@@ -91,25 +91,25 @@ class LockedPackage:
 
     @property
     def key(self) -> str:
-        """The name in its standard form, by which packages are compared."""
+        """The normalized name, by which packages are compared."""
         return canonicalize_name(self.name)
 
     def has_version(self, version: str) -> bool:
-        """Return whether it is of a version, however that is written."""
+        """Return whether the package has a version, in any spelling of it."""
         return Version(self.version) == Version(version)
 
     @property
-    def result(self) -> Package:
-        """The package as callers get it."""
+    def package(self) -> Package:
+        """The package for the caller's result."""
         return Package(self.name, self.version, self.sha256[0] if self.sha256 else None)
 
     @property
-    def requirement(self) -> str:
-        """A line for pip without hashes."""
+    def pip_line(self) -> str:
+        """The line for pip, without hashes."""
         return f"{self.key}=={self.version}"
 
-    def entry(self) -> str | None:
-        """Return the package as a table of a lock, None if its archive is not known well enough for the standard."""
+    def to_toml(self) -> str | None:
+        """Return the package as a table of a lock, or None if too little of its archive is known for the standard."""
         if not self.sha256 or not self.archive.isascii() or not self.archive.isprintable():
             return None
         file = self.archive.rpartition("/")[2]
@@ -128,53 +128,53 @@ class LockedPackage:
 
 @dataclass(frozen=True, slots=True)
 class PackageLock:
-    """The exact packages of a virtual environment, and the version of its Python, which other tools' locks do not name."""
+    """The exact packages of a virtual environment, and the version of its Python, which locks of other tools omit."""
 
     python: str
     packages: tuple[LockedPackage, ...]
 
     @classmethod
-    def read(cls, text: bytes, path: str) -> PackageLock:
-        """Return a lock from a file, which cells may have written.
+    def parse(cls, text: bytes, path: str) -> PackageLock:
+        """Return the lock in a file, which cells may have written.
 
         Raises:
-            InvalidRequest: it is no lock for one environment, by name and version.
+            InvalidRequest: the file is not a lock of one environment with names and versions.
         """
         try:
             document = tomllib.loads(text.decode())
             lock = Pylock.from_dict(document)
-            own: Mapping[str, Any] = (lock.tool or {}).get(_TOOL, {})
-            unhashed = [LockedPackage(name, version) for name, version in own.get("unhashed", {}).items()]
-            packages = (*map(_locked, lock.packages), *unhashed)
-            return cls(str(own.get("python", ""))[:_VERSION_CHARS], packages[:_LOCKED_MAX])
+            tool_table: Mapping[str, Any] = (lock.tool or {}).get(_TOOL, {})
+            unhashed = [LockedPackage(name, version) for name, version in tool_table.get("unhashed", {}).items()]
+            packages = (*map(_convert_package, lock.packages), *unhashed)
+            return cls(str(tool_table.get("python", ""))[:_VERSION_CHARS], packages[:_LOCKED_MAX])
         except (PylockValidationError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
             message = (
-                f"{path} is no lock of packages: name a pylock.toml of one environment, as `install` and `rebuild` write it, "
+                f"{path} must be a lock of packages: a pylock.toml of one environment, as `install` and `rebuild` write it, "
                 "in which each package has a version and a wheel or a source archive, and none has a marker."
             )
             raise InvalidRequest(message) from exc
 
-    def written(self) -> bytes:
-        """Return the lock as a file. Packages whose archive is not known are in the table of this tool."""
-        entries = {package.key: package.entry() for package in self.packages}
+    def to_toml(self) -> bytes:
+        """Return the content of the lock file. Packages with an unknown archive are in the table of this tool."""
+        entries = {package.key: package.to_toml() for package in self.packages}
         unhashed = (package for package in self.packages if entries[package.key] is None)
         versions = "".join(f'"{package.key}" = "{package.version}"\n' for package in unhashed)
-        head = f'lock-version = "1.0"\ncreated-by = "{_TOOL}"\n' + "packages = []\n" * (not any(entries.values()))
+        header = f'lock-version = "1.0"\ncreated-by = "{_TOOL}"\n' + "packages = []\n" * (not any(entries.values()))
         tool = f"\n[tool.{_TOOL}]\npython = {json.dumps(self.python)}\n\n[tool.{_TOOL}.unhashed]\n{versions}"
-        return "".join((head, *filter(None, entries.values()), tool)).encode()
+        return "".join((header, *filter(None, entries.values()), tool)).encode()
 
     @property
-    def requirements(self) -> list[str]:
-        """Lines for pip, which takes hashes of all packages or of none."""
+    def pip_lines(self) -> list[str]:
+        """The lines for pip, which accepts hashes of all packages or of none."""
         if not all(package.sha256 for package in self.packages):
-            return [package.requirement for package in self.packages]
+            return [package.pip_line for package in self.packages]
         return [
-            f"{package.requirement} {' '.join(f'--hash=sha256:{digest}' for digest in package.sha256)}"
+            f"{package.pip_line} {' '.join(f'--hash=sha256:{digest}' for digest in package.sha256)}"
             for package in self.packages
         ]
 
 
-def _locked(package: PylockPackage) -> LockedPackage:
+def _convert_package(package: PylockPackage) -> LockedPackage:
     archives: list[PackageWheel | PackageSdist] = [*(package.wheels or ()), *([package.sdist] if package.sdist else [])]
     if package.version is None or package.marker is not None or not archives:
         raise ValueError(package.name)

@@ -1,4 +1,4 @@
-"""Cells that are tried again: the caller mends the code between two tries, and the session's variables can be restored."""
+"""Repeated tries of a cell: the caller fixes the code between two tries, and the session's variables can be restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelexec.results import Attempt, Attempts, ExecutionResult
 from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.features.snapshots import VariableSnapshots
 
-#: Returns the code of the next try, from all tries so far; None gives up.
+#: A function that returns the code of the next try from all tries so far, or None to give up.
 Fix = Callable[[Attempts], str | Awaitable[str | None] | None]
 Between = Literal["keep", "restore", "restart"]
 
@@ -54,25 +54,24 @@ class Retries:
         on_output: OnOutput | None = None,
         approver: Approver | None = None,
     ) -> Attempts:
-        """Run a cell until it ends well, ``max_retries`` times at most, the first one included.
+        """Run a cell until it succeeds, ``max_retries`` times at most, including the first try.
 
         Args:
             code: the first try's source.
             fix: called after a failure with the attempts so far; returns the next try's source, or None to give up. A plain
-                function, which is called in a thread, or a coroutine function. Without it the same code is tried again.
+                function, which is called in a thread, or a coroutine function. Without it the same code runs again.
             max_retries: the number of all tries, 1 to 100.
-            between: the change of the session between two tries: ``keep`` leaves it as the failed one did, ``restore``
-                restores its variables from a snapshot taken before the first one, ``restart`` begins anew with an empty
-                kernel.
-            language: of all tries, as of ``execute``.
-            timeout: of each try.
+            between: the change of the session between two tries: ``keep`` changes nothing, ``restore`` restores the
+                variables from a snapshot before the first try, ``restart`` starts an empty kernel.
+            language: the language of all tries, as in ``execute``.
+            timeout: the timeout of each try.
             on_output: called with the outputs of all tries.
             approver: decides about each try.
 
         Raises:
             InvalidRequest: before anything ran; later too, if ``fix`` returns neither text nor None.
         """
-        _check(fix, max_retries, between)
+        _check_arguments(fix, max_retries, between)
         run = partial(self._execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
         before = await self._snapshots.snapshot() if between == "restore" else None
         attempts: list[Attempt] = []
@@ -83,10 +82,10 @@ class Retries:
             report = Attempts(tuple(attempts))
             if result.ok or len(attempts) == max_retries:
                 return report
-            mended = code if fix is None else await _call_fix(fix, report)
-            if mended is None:
+            next_code = code if fix is None else await _call_fix(fix, report)
+            if next_code is None:
                 return report
-            code = mended
+            code = next_code
             if between == "restart":
                 await self._restart()
             elif before is not None:
@@ -97,7 +96,7 @@ async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:
     """Return the next try's code from the caller's function.
 
     Raises:
-        InvalidRequest: it is neither text nor None.
+        InvalidRequest: the returned value is neither text nor None.
     """
     code: Any = fix(attempts) if inspect.iscoroutinefunction(fix) else await anyio.to_thread.run_sync(fix, attempts)
     code = await code if inspect.isawaitable(code) else code
@@ -107,7 +106,7 @@ async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:
     raise InvalidRequest(message)
 
 
-def _check(fix: object, max_retries: object, between: object) -> None:
+def _check_arguments(fix: object, max_retries: object, between: object) -> None:
     if fix is not None and not callable(fix):
         message = f"fix={fix!r:.100} must be a function of the attempts so far."
         raise InvalidRequest(message)

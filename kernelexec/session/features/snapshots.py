@@ -1,4 +1,4 @@
-"""Snapshots of a session's variables: the kernel saves them into its workspace and loads them again."""
+"""Snapshots of a session's variables, which the kernel saves into its workspace and loads from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelexec.events import SnapshotTaken
 from kernelexec.launcher import protocol
 from kernelexec.results import LeftOut, Restored, SavedVariable, Snapshot
 from kernelexec.session.context import SessionContext
-from kernelexec.session.lifecycle import in_thread
+from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.text import clean_text
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import copy_between
@@ -40,36 +40,36 @@ class VariableSnapshots:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The variables' names, sorted, as the kernel last reported them; without those that begin with ``_``."""
+        """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
         kernel = self._context.kernels.python.kernel
         return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
 
     async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
-        """Save variables, each into a file of its own in the workspace; the result says why others were not saved.
+        """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons.
 
-        A variable is left out if it cannot be pickled or does not fit into ``Config(capacity={"snapshot_bytes": ...})``.
-        Objects that variables share are saved with each of them: they come back as separate copies. It takes its turn like
-        a cell, but is none: no notebook has it.
+        A variable is skipped if it cannot be pickled or does not fit into ``Config(capacity={"snapshot_bytes": ...})``.
+        Objects that variables share are saved with each of them and restored as separate copies. The snapshot waits for its
+        place in the queue like a cell, but no notebook records it.
 
         Args:
             names: the variables; the first thousand by default.
-            timeout: seconds that it may take; the configuration's for cells by default. Over it, nothing is saved.
+            timeout: seconds for the whole snapshot; the configuration's for cells by default. After that nothing is saved.
 
         Raises:
             InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
-            ExecutionFailed: it was ended before it was done, or could not write; its result has the verdict on the state.
+            ExecutionFailed: the snapshot was interrupted or could not be written; its result has the state of the kernel.
         """
-        wanted = None if names is None else _checked(names)
+        wanted = None if names is None else _check_names(names)
         context, snapshot_id = self._context, uuid.uuid4().hex
-        directory, limit = str(context.workspace / SNAPSHOTS / snapshot_id), context.config.capacity.snapshot_bytes
+        directory, limit = str(context.workspace_path / SNAPSHOTS / snapshot_id), context.config.capacity.snapshot_bytes
         try:
-            call = protocol.save_variables_source(context.inside(directory), wanted, limit)
+            call = protocol.save_variables_source(context.to_kernel_path(directory), wanted, limit)
             answer = await context.call_launcher(call, timeout)
         except Exception:
-            await in_thread(remove_within, context.workspace, SNAPSHOTS / snapshot_id)
+            await run_in_thread(remove_within, context.workspace_path, SNAPSHOTS / snapshot_id)
             raise
-        saved = (_saved(entry) for entry in _entries(answer, "saved"))
-        left_out = (_left_out(entry) for entry in _entries(answer, "left_out"))
+        saved = (_parse_saved_variable(entry) for entry in _list_entries(answer, "saved"))
+        left_out = (_parse_left_out(entry) for entry in _list_entries(answer, "left_out"))
         snapshot = Snapshot(snapshot_id, directory, tuple(filter(None, saved)), tuple(filter(None, left_out)))
         context.dispatch(SnapshotTaken(context.name, snapshot))
         return snapshot
@@ -77,17 +77,17 @@ class VariableSnapshots:
     async def restore(
         self, snapshot: Snapshot, *, names: Iterable[str] | None = None, timeout: float | None = None
     ) -> Restored:
-        """Load the variables of a snapshot into the kernel, over those of the same names. Pickles are read in the kernel only.
+        """Load the variables of a snapshot into the kernel, over variables of the same names.
 
-        Their classes and functions must be there already. A file that is missing or changed, and an object that cannot be made
-        again, leave their variable as it is; the result names them.
+        Pickles are read in the kernel only, and their classes and functions must exist there. A missing or changed file, and
+        an object that cannot be restored, leave their variable unchanged; the result names them.
 
         Raises:
             InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
-            ExecutionFailed: it was ended before it was done.
+            ExecutionFailed: the call was interrupted.
         """
         _check_type(snapshot)
-        wanted = snapshot.names if names is None else _checked(names)
+        wanted = snapshot.names if names is None else _check_names(names)
         for name in wanted:
             if name not in snapshot.names:
                 message = f"{name!r} is not in snapshot {snapshot.snapshot_id}{nearest(name, snapshot.names)}."
@@ -97,33 +97,35 @@ class VariableSnapshots:
             for saved in snapshot.variables
             if saved.name in wanted and _FILE.fullmatch(saved.file)
         ]
-        async with self._directory(snapshot, [file for _, file, _ in files]) as directory:
-            call = protocol.load_variables_source(self._context.inside(directory), files)
+        async with self._kernel_directory(snapshot, [file for _, file, _ in files]) as directory:
+            call = protocol.load_variables_source(self._context.to_kernel_path(directory), files)
             answer = await self._context.call_launcher(call, timeout)
-        back = answer.get("back")
-        restored = {name for name in (back if isinstance(back, list) else []) if isinstance(name, str)}
-        reasons = {left.name: left for entry in _entries(answer, "missing") if (left := _left_out(entry))}
+        loaded = answer.get("back")
+        restored = {name for name in (loaded if isinstance(loaded, list) else []) if isinstance(name, str)}
+        reasons = {
+            left_out.name: left_out for entry in _list_entries(answer, "missing") if (left_out := _parse_left_out(entry))
+        }
         missing = (
-            reasons.get(name, LeftOut(name, "the kernel said nothing of it")) for name in sorted(wanted) if name not in restored
+            reasons.get(name, LeftOut(name, "the kernel did not report it")) for name in sorted(wanted) if name not in restored
         )
         return Restored(tuple(sorted(restored & set(wanted))), tuple(missing))
 
     @asynccontextmanager
-    async def _directory(self, snapshot: Snapshot, files: list[str]) -> AsyncIterator[str]:
-        """Yield the snapshot's directory in this workspace, for another session's a temporary copy: kernels see no other."""
-        workspace = self._context.workspace
+    async def _kernel_directory(self, snapshot: Snapshot, files: list[str]) -> AsyncIterator[str]:
+        """Yield the snapshot's directory; for another session's snapshot a temporary copy in this workspace."""
+        workspace = self._context.workspace_path
         source, relative = Path(snapshot.directory), SNAPSHOTS / Path(snapshot.directory).name
         if source.is_relative_to(workspace) or source.parts[-len(relative.parts) :] != relative.parts:
             yield snapshot.directory
             return
         copy = partial(copy_between, source.parents[len(relative.parts) - 1], workspace, relative, files)
         try:
-            with suppress(OSError):  # the kernel reports then that it is not there
-                await in_thread(copy)
+            with suppress(OSError):  # the kernel then reports missing files
+                await run_in_thread(copy)
             yield str(workspace / relative)
         finally:
             with anyio.CancelScope(shield=True):
-                await in_thread(remove_within, workspace, relative)
+                await run_in_thread(remove_within, workspace, relative)
 
 
 def _check_type(snapshot: object) -> None:
@@ -132,7 +134,7 @@ def _check_type(snapshot: object) -> None:
         raise InvalidRequest(message)
 
 
-def _checked(names: object) -> list[str]:
+def _check_names(names: object) -> list[str]:
     texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [None]
     if not all(isinstance(name, str) for name in texts) or len(texts) > VARIABLES_MAX:
         message = f"names={names!r:.100} must be a list of names of variables, {VARIABLES_MAX} at most."
@@ -140,13 +142,13 @@ def _checked(names: object) -> list[str]:
     return sorted({name for name in texts if isinstance(name, str)})
 
 
-def _entries(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _list_entries(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
     entries = answer.get(key)
     return [entry for entry in (entries if isinstance(entries, list) else [])[:VARIABLES_MAX] if isinstance(entry, dict)]
 
 
-def _saved(entry: dict[str, Any]) -> SavedVariable | None:
-    """Return a variable from the kernel's answer, if that is of the right form."""
+def _parse_saved_variable(entry: dict[str, Any]) -> SavedVariable | None:
+    """Return a variable from the kernel's answer, or None for a malformed entry."""
     texts = [entry.get(key) for key in ("name", "type", "file", "sha256")]
     size, seconds = entry.get("size_bytes"), entry.get("seconds")
     name, kind, file, digest = (text if isinstance(text, str) else "" for text in texts)
@@ -158,7 +160,7 @@ def _saved(entry: dict[str, Any]) -> SavedVariable | None:
     return SavedVariable(clean_text(name)[:_TEXT_CHARS], clean_text(kind)[:_TEXT_CHARS], size, duration, file, digest)
 
 
-def _left_out(entry: dict[str, Any]) -> LeftOut | None:
+def _parse_left_out(entry: dict[str, Any]) -> LeftOut | None:
     name, reason = entry.get("name"), entry.get("why")
     if not isinstance(name, str) or not isinstance(reason, str):
         return None

@@ -1,1 +1,1 @@
-"""The kernels of one session: one supervisor for each language, the escalation of interrupts, and the verdict on state."""
+"""The kernels of one session: a supervisor for each language, escalation of interrupts, and the verdict on state."""

@@ -1,12 +1,12 @@
-"""Escalation: end a running cell by ever stronger steps, only the last of which costs the state.
+"""The escalation that ends a running cell by ever stronger steps. Only the last step loses the state.
 
 interrupt   a request on the control channel; the kernel signals its own process group
-signal      SIGINT from outside, which also reaches a C loop that holds the interpreter's lock
-cancel      a top-level await is cancelled, even if the cell ignores the signal
+signal      SIGINT from the driver, which also reaches a C loop that holds the interpreter's lock
+cancel      cancellation of a top-level await, even if the cell ignores the signal
 command     SIGKILL to every other process that the cell started
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
 
-A kernel of another language has one step before the last: the interrupt of its kernelspec.
+A kernel of another language has only the interrupt of its kernelspec and the last step.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import anyio
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.results import Rung
 
-#: How long the kernel's control thread may take to notice a request: it cannot where a C loop holds the interpreter's lock.
+#: The time limit for the kernel's control thread to confirm a request. A C loop that holds the interpreter's lock blocks it.
 NOTICE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Escalated:
-    """The step that ended the cell, and the stacks if it was the last one."""
+class Escalation:
+    """The step that ended the cell, and the stacks of all threads if it was the last step."""
 
     rung: Rung
     stacks: str = ""
 
 
-async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Escalated:
-    """End the execution, with ``grace`` seconds for each step. It has ended when this returns."""
+async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Escalation:
+    """End the execution, with ``grace`` seconds for each step."""
 
     async def interrupt() -> bool:
         return await kernel.interrupter.request_interrupt(min(grace, NOTICE_SECONDS))
@@ -64,8 +64,8 @@ async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Esc
         with anyio.move_on_after(grace if noticed else 0):
             await execution.ended.wait()
         if execution.ended.is_set():
-            return Escalated(rung)
+            return Escalation(rung)
     stacks = await kernel.interrupter.read_stacks()
     await kernel.kill()
     execution.finish("died")
-    return Escalated("kill", stacks)
+    return Escalation("kill", stacks)

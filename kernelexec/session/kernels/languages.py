@@ -1,4 +1,4 @@
-"""The kernels of one session: Python's, and one for each other language, started by the first cell in that language."""
+"""The kernels of one session: the Python kernel, and one for each other language, started by its first cell."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import InstalledSpec, Place
 from kernelexec.provisioning.runtime.discovery import note_language
-from kernelexec.session.kernels.lost_state import WITH_OWNER
-from kernelexec.session.kernels.supervisor import Keeper
-from kernelexec.session.lifecycle import Life
+from kernelexec.session.kernels.supervisor import KernelSupervisor
+from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
+from kernelexec.session.lifecycle import TaskScope
 
 _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
 
 
-class Kernels:
+class LanguageKernels:
     """The supervisors of a session's kernels, by language."""
 
     def __init__(
@@ -32,153 +32,163 @@ class Kernels:
         config: Config,
         session: str,
         runtime: Path,
-        place: Place,
-        life: Life,
-        tell: Callable[[KernelChanged | MemoryHigh], None],
+        backend: Place,
+        scope: TaskScope,
+        dispatch: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
-        self.order = anyio.Lock(fast_acquire=True)
-        """Held while a language gets its supervisor, and while limits change: a new one has the same limits."""
-        self.installing = anyio.Lock(fast_acquire=True)
-        """Held while packages are installed."""
-        self._place = place
-        self._make = partial(Keeper, config=config, session=session, cwd=place.cwd, life=life, tell=tell, place=place)
-        self.python = self._make(runtime=runtime)
-        self.ended: Mapping[str, int] = {}
-        """The newest epochs of the kernels of other languages that ended with the session's previous owner."""
-        self._of = {"python": self.python}
-        self._names = {"python": "python"}
+        self.languages_lock = anyio.Lock(fast_acquire=True)
+        """The lock for new supervisors and for changes of limits, so that a new kernel gets the current limits."""
+        self.install_lock = anyio.Lock(fast_acquire=True)
+        """The lock for installations of packages."""
+        self._backend = backend
+        self._make_supervisor = partial(
+            KernelSupervisor, config=config, session=session, cwd=backend.cwd, scope=scope, dispatch=dispatch, backend=backend
+        )
+        self.python = self._make_supervisor(runtime=runtime)
+        self.ended_epochs: Mapping[str, int] = {}
+        """The last epoch of each other language's kernel that ended with the session's previous owner."""
+        self._supervisors = {"python": self.python}
+        self._labels = {"python": "python"}
         self._runtime = runtime
         self._limit = config.capacity.code_bytes
 
     @property
-    def place(self) -> Place:
+    def backend(self) -> Place:
         """The backend of the kernels."""
-        return self._place
+        return self._backend
 
-    async def cell(self, code: str, language: object, stdin: str | None) -> Cell:
-        """Return the cell of a text: code of Python or of an installed kernel, a shell command, or a command of node.
+    async def make_cell(self, code: str, language: object, stdin: str | None) -> Cell:
+        """Return the cell for a source text: code for a kernel, a shell command, or a node command.
 
         Raises:
             InvalidCode: see ``cells.check``.
-            InvalidRequest: the language is unknown, or ``stdin`` is given for a cell that is no command.
-            KernelStartFailed: the kernels of the image cannot be listed.
+            InvalidRequest: the language is unknown, or ``stdin`` is set for a cell that is not a command.
+            KernelStartFailed: the kernelspecs of the image cannot be listed.
         """
-        async with self.order:  # a cell that waits for the list of kernels is not overtaken
-            known = await self._label(language)
-        if known is None and _canonical(language) == "bash":
+        async with self.languages_lock:  # a later cell must not overtake a cell that waits for the list of kernelspecs
+            label = await self._resolve_label(language)
+        if label is None and _normalize_language(language) == "bash":
             return cells.command(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
-        if known is None:
+        if label is None:
             return cells.node(code, stdin=stdin, limit_bytes=self._limit)
         if stdin is not None:
             message = (
-                f"stdin is for commands and node: a cell of the {known} kernel has none. Use execute_command, or set a value."
+                f"stdin is for commands and node: a cell of the {label} kernel has none. Use execute_command, or set a value."
             )
             raise InvalidRequest(message)
-        if known == "python":
+        if label == "python":
             return cells.parse(code, limit_bytes=self._limit)
         cells.check(code, limit_bytes=self._limit)
-        return CodeCell(code, known)
+        return CodeCell(code, label)
 
-    def of(self, cell: Cell) -> Keeper:
+    def get_supervisor(self, cell: Cell) -> KernelSupervisor:
         """Return the supervisor of a cell's kernel."""
-        return self._of[cell.kernel]
+        return self._supervisors[cell.kernel]
 
-    def chosen(self, language: object) -> tuple[Keeper, ...]:
+    def select_supervisors(self, language: object) -> tuple[KernelSupervisor, ...]:
         """Return the supervisor of a language's kernel, or all of them for None.
 
         Raises:
             InvalidRequest: the session has no kernel of that language.
         """
         if language is None:
-            return tuple(self._of.values())
-        label = self._names.get(_canonical(language))
+            return tuple(self._supervisors.values())
+        label = self._labels.get(_normalize_language(language))
         if label is None:
-            has = ", ".join(self._of)
-            message = f"This session has no kernel of language={language!r}{nearest(str(language), self._of)}: it has {has}."
+            languages = ", ".join(self._supervisors)
+            near = nearest(str(language), self._supervisors)
+            message = f"This session has no kernel of language={language!r}{near}: it has {languages}."
             raise InvalidRequest(message)
-        return (self._of[label],)
+        return (self._supervisors[label],)
 
-    async def limit(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
-        """Apply the configured limits to all kernels, present and future; return the limits that do not apply, as notes.
+    async def apply_limits(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
+        """Apply the configured limits to all present and future kernels; return notes about limits that do not apply.
 
-        ``order`` is held.
+        The caller must hold ``languages_lock``.
 
         Raises:
             LimitRefused, EngineFailed: one kernel cannot be limited; nothing changed.
         """
-        place, before, changed = self._place.limited(config), self._place, list[Keeper]()
-        if place is None:
+        backend, before, changed = self._backend.limited(config), self._backend, list[KernelSupervisor]()
+        if backend is None:
             wanted = {"memory_bytes": memory_bytes, "cpus": cpus}
-            return tuple(_not_here(name, value) for name, value in wanted.items() if value is not None)
+            return tuple(_explain_missing_limit(name, value) for name, value in wanted.items() if value is not None)
         try:
-            for keeper in self._of.values():
-                await keeper.limit(place, memory_bytes, cpus)
-                changed.append(keeper)
+            for supervisor in self._supervisors.values():
+                await supervisor.apply_limits(backend, memory_bytes, cpus)
+                changed.append(supervisor)
         except (LimitRefused, EngineFailed):
-            for keeper in changed:
-                await keeper.limit(before, before.memory_bytes, before.cpus)
+            for supervisor in changed:
+                await supervisor.apply_limits(before, before.memory_bytes, before.cpus)
             raise
-        self._place, self._make = place, partial(self._make, place=place)
+        self._backend, self._make_supervisor = backend, partial(self._make_supervisor, backend=backend)
         return ()
 
-    def take_late(self) -> list[Execution]:
-        """Return the ended executions that have had output since the last call."""
-        living = [keeper.kernel for keeper in self._of.values() if keeper.kernel is not None]
-        return [execution for kernel in living for execution in kernel.client.take_late()]
+    def take_late_executions(self) -> list[Execution]:
+        """Return the ended executions with output since the last call."""
+        living_kernels = [supervisor.kernel for supervisor in self._supervisors.values() if supervisor.kernel is not None]
+        return [execution for kernel in living_kernels for execution in kernel.client.take_late()]
 
     @property
-    def culled(self) -> bool:
-        """Whether no kernel lives, and idle ones were ended."""
-        return any(keeper.culled for keeper in self._of.values()) and not any(keeper.kernel for keeper in self._of.values())
+    def has_culled_kernels(self) -> bool:
+        """Whether no kernel lives, and at least one ended because it was idle."""
+        return any(supervisor.has_culled_kernel for supervisor in self._supervisors.values()) and not any(
+            keeper.kernel for keeper in self._supervisors.values()
+        )
 
-    async def cull(self, idle: Callable[[], bool]) -> list[int]:
-        """End the living kernels if the session is still ``idle`` once no cell can begin; return their epochs."""
-        return [keeper.epoch for keeper in self._of.values() if await keeper.cull(idle)]
+    async def cull(self, is_idle: Callable[[], bool]) -> list[int]:
+        """End the living kernels if ``is_idle`` returns true under their locks; return their epochs."""
+        return [supervisor.epoch for supervisor in self._supervisors.values() if await supervisor.cull(is_idle)]
 
     async def stop(self, patience: float) -> None:
-        """End all kernels for good, concurrently, with ``patience`` seconds for a polite shutdown."""
+        """End all kernels for good, concurrently, with ``patience`` seconds for a clean shutdown."""
         async with anyio.create_task_group() as group:
-            for keeper in self._of.values():
-                group.start_soon(keeper.stop, patience)
+            for supervisor in self._supervisors.values():
+                group.start_soon(supervisor.stop, patience)
 
-    async def _label(self, language: object) -> str | None:
-        """Return the label of a language's kernel; None for bash and JavaScript without a kernel, which are commands."""
-        wanted = _canonical(language)
-        if wanted in self._names:
-            return self._names[wanted]
-        installed = await self._place.installed()
+    async def _resolve_label(self, language: object) -> str | None:
+        """Return the label of a language's kernel; None for bash and JavaScript commands, which need no kernel."""
+        wanted = _normalize_language(language)
+        if wanted in self._labels:
+            return self._labels[wanted]
+        installed = await self._backend.installed()
         spec = installed.find(wanted)
         if spec is None and wanted in ("bash", "javascript"):
             return None
         if spec is None:
-            here = ("python", "bash", "javascript", *(word.strip("()") for entry in installed.told() for word in entry.split()))
+            known_names = (
+                "python",
+                "bash",
+                "javascript",
+                *(word.strip("()") for entry in installed.told() for word in entry.split()),
+            )
             message = (
-                f"language={language!r} is not known here{nearest(wanted, here)}: there are python, bash and javascript, "
-                f"and the kernelspecs {self._place.specs_where}: {', '.join(installed.told()) or 'none'}. "
+                f"language={language!r} is not known here{nearest(wanted, known_names)}: there are python, bash and "
+                f"javascript, and the kernelspecs {self._backend.specs_where}: {', '.join(installed.told()) or 'none'}. "
                 "`jupyter kernelspec list` there shows where they are."
             )
             raise InvalidRequest(message)
-        if spec.label not in self._of:
-            self._of[spec.label] = self._supervisor(spec)
-        self._names[wanted] = spec.label
+        if spec.label not in self._supervisors:
+            self._supervisors[spec.label] = self._add_supervisor(spec)
+        self._labels[wanted] = spec.label
         return spec.label
 
-    def _supervisor(self, spec: InstalledSpec) -> Keeper:
-        directory = self._runtime / f"k{len(self._of)}"
+    def _add_supervisor(self, spec: InstalledSpec) -> KernelSupervisor:
+        directory = self._runtime / f"k{len(self._supervisors)}"
         directory.mkdir(mode=0o700)
-        with suppress(OSError):  # on a full disk a later owner does not report its loss
+        with suppress(OSError):  # without the file, as on a full disk, a later owner does not report the lost state
             note_language(directory, spec.label)
-        keeper = self._make(runtime=directory, installed=spec)
-        if (epoch := self.ended.get(spec.label)) is not None:
-            keeper.epoch, keeper.loss = epoch, WITH_OWNER
-        return keeper
+        supervisor = self._make_supervisor(runtime=directory, installed=spec)
+        if (epoch := self.ended_epochs.get(spec.label)) is not None:
+            supervisor.epoch, supervisor.lost_state = epoch, LOST_WITH_OWNER
+        return supervisor
 
 
-def _not_here(name: str, value: float) -> str:
-    return f"{name}={value} is not in force: a kernel on this machine has no such limit of its own. Containers have."
+def _explain_missing_limit(name: str, value: float) -> str:
+    return f"{name}={value} does not apply: kernels on this machine have no such limit, only kernels in containers."
 
 
-def _canonical(language: object) -> str:
+def _normalize_language(language: object) -> str:
     if not isinstance(language, str):
         message = f"language={language!r}: must be a name such as 'python', not {type(language).__name__}."
         raise InvalidRequest(message)

@@ -1,4 +1,4 @@
-"""Get a kernel for a session: a warm one, a new one, or a retry after the backend fixed a missing part."""
+"""The start of a kernel: a warm kernel, a new kernel, or a retry after the backend has repaired a missing part."""
 
 from __future__ import annotations
 
@@ -11,66 +11,68 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Place
 
-#: The seconds that a warm kernel may take to answer; after that a new one is started.
+#: The seconds that a warm kernel may take to answer before a new kernel is started.
 _ANSWER_SECONDS = 2.0
 _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A warm kernel for a session, and the changes of its environment since it started; or the reasons why there is none."""
+class WarmKernel:
+    """A warm kernel for a session, and the changes of the environment since its start; or notes about its absence."""
 
     kernel: Kernel | None = None
-    changes: Mapping[str, str | None] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    environment_changes: Mapping[str, str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
-    async def claim(self, cwd: str, place: Place | None) -> Kernel | None:
-        """Move the kernel to a directory, and give it the secrets; end it and return None where it does not answer.
+    async def claim(self, cwd: str, backend: Place | None) -> Kernel | None:
+        """Move the kernel to a directory, and send it the secrets; end it and return None if it does not answer.
 
         Raises:
             InvalidConfig: a secret is not available.
         """
         if self.kernel is None:
             return None
-        entered = False
+        has_moved = False
         try:
-            changes = self.changes
-            if place is not None and place.secrets is not None:
-                changes = {**changes, **await place.secrets.read()}
-                self.kernel.mask(place.secrets)
-            entered = await self.kernel.client.enter(cwd, changes, patience=_ANSWER_SECONDS)
+            changes = self.environment_changes
+            if backend is not None and backend.secrets is not None:
+                changes = {**changes, **await backend.secrets.read()}
+                self.kernel.mask(backend.secrets)
+            has_moved = await self.kernel.client.enter(cwd, changes, patience=_ANSWER_SECONDS)
         finally:
-            if not entered:
+            if not has_moved:
                 await self.kernel.stop(0.0)
-        return self.kernel if entered else None
+        return self.kernel if has_moved else None
 
 
-NOT_READY = Ready()
+NO_WARM_KERNEL = WarmKernel()
 
 
-async def begin(make: Callable[[], Kernel], place: Place | None, tasks: TaskGroup, check_wanted: Callable[[], None]) -> Kernel:
-    """Start a kernel; retry twice where its Python is another one by then, or the failure is transient.
+async def start_with_retry(
+    make_kernel: Callable[[], Kernel], backend: Place | None, tasks: TaskGroup, check_open: Callable[[], None]
+) -> Kernel:
+    """Start a kernel; retry twice if the backend's Python has changed meanwhile, or the failure is transient.
 
     Raises:
         KernelStartFailed, InvalidConfig: see ``Kernel.start``.
         Closed: the session was closed.
     """
-    if place is not None:
-        await place.prepare()
-        check_wanted()
+    if backend is not None:
+        await backend.prepare()
+        check_open()
     tries = 0
     while True:
-        python, kernel = place and place.python, make()
+        python, kernel = backend and backend.python, make_kernel()
         tries += 1
         try:
             await kernel.start(tasks)
         except KernelStartFailed as failure:
-            check_wanted()
-            if place is None or tries == _TRIES:
+            check_open()
+            if backend is None or tries == _TRIES:
                 raise
-            await place.prepare(failure)
-            check_wanted()
-            if place.python == python and not place.passes(str(failure)):
+            await backend.prepare(failure)
+            check_open()
+            if backend.python == python and not backend.passes(str(failure)):
                 raise
         else:
             return kernel

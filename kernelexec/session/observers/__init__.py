@@ -1,1 +1,1 @@
-"""Hooks that every session has: its statistics and the writer of its notebook."""
+"""The hooks of every session: statistics and the notebook writer."""

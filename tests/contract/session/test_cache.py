@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernelexec import ExecutionResult, Executor, InvalidConfig, Session
-from kernelexec.cache import PurityChecker, Store
+from kernelexec.cache import PurityChecker, ResultStore
 from kernelexec.launcher.features import fingerprint
 from tests.support.engine import IMAGE, needs_engine
 
@@ -230,8 +230,8 @@ IMPURE = {
 @pytest.mark.parametrize(("before", "cell", "variables"), PURE.values(), ids=PURE)
 def test_a_pure_cell_is_known_with_the_variables_that_it_reads(before: str, cell: str, variables: set[str]) -> None:
     checker = PurityChecker()
-    checker.follow(before, ok=True)
-    assert checker.variables_of(cell) == frozenset(variables)
+    checker.record_cell(before, ok=True)
+    assert checker.find_variables(cell) == frozenset(variables)
 
 
 @pytest.mark.parametrize("source", [*IMPURE.values(), *NEVER.values()], ids=[*IMPURE, *NEVER])
@@ -239,8 +239,8 @@ def test_a_cell_that_may_do_more_is_not_pure(source: str) -> None:
     checker = PurityChecker()
     before, _, cell = source.rpartition("\n")
     if before:
-        checker.follow(before, ok=not source.endswith("return x"))
-    assert checker.variables_of("f()" if source.endswith("return x") else cell) is None
+        checker.record_cell(before, ok=not source.endswith("return x"))
+    assert checker.find_variables("f()" if source.endswith("return x") else cell) is None
 
 
 def test_only_plain_data_has_a_fingerprint() -> None:
@@ -423,7 +423,7 @@ def test_a_directory_that_cells_may_write_besides_is_refused(tmp_path: Path) -> 
 
 
 def test_the_store_keeps_within_its_size(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10_000)
+    store = ResultStore(tmp_path, 10_000)
     result = ExecutionResult("", "", "ok")
     size = len(result.to_json())
     for number in range(100):

@@ -117,7 +117,7 @@ def test_a_lock_of_another_python_is_told(session: Session, wheels: Path) -> Non
     lock.write_text(text.replace(f'python = "{session.environment().version}"', 'python = "3.7.1"'))
     done = session.rebuild(lock, wheels=wheels)
     assert done.ok, done.output
-    assert any("made with Python 3.7.1, and this is 3." in note for note in done.notes)
+    assert any("made with Python 3.7.1, but this environment has 3." in note for note in done.notes)
 
 
 def test_a_fresh_environment_holds_nothing(session: Session, wheels: Path) -> None:
@@ -171,7 +171,7 @@ def test_another_version_is_told_and_comes_with_a_restart(session: Session, whee
     session.install("lower==1.0", wheels=wheels)
     session.execute("import lower")
     done = session.install("lower==2.0", wheels=wheels)
-    assert done.notes == ("lower was 1.0: cells that have imported it keep that until a restart.",)
+    assert done.notes == ("lower was 1.0: cells that have imported it keep that version until a restart.",)
     assert session.execute("print(lower.version)").stdout == "1.0\n"
     session.restart()
     assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
@@ -227,7 +227,7 @@ def test_names_with_versions_are_taken(session: Session, wheels: Path, requireme
 
 
 def test_without_a_network_there_must_be_wheels(session: Session) -> None:
-    with pytest.raises(InvalidRequest, match=r"has no network to install from: give a directory of wheels"):
+    with pytest.raises(InvalidRequest, match=r"has no network to install from: pass a directory of wheels"):
         session.install("numpy")
     with pytest.raises(InvalidRequest, match="network='tor'"):
         session.install("numpy", network="tor")  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ def test_a_link_in_the_place_of_the_environment_is_not_followed(session: Session
 def test_a_link_in_the_place_of_a_wheel_or_a_lock_is_not_followed(session: Session, wheels: Path, tmp_path: Path) -> None:
     (tmp_path / "private").write_text("not for cells")
     (session.workspace / "stolen.whl").symlink_to(tmp_path / "private")
-    with pytest.raises(InvalidRequest, match=r"stolen.whl cannot be had"):
+    with pytest.raises(InvalidRequest, match=r"stolen.whl cannot be copied"):
         session.install("stolen.whl")
     (tmp_path / "kept").mkdir()
     (session.workspace / ".kernelexec").symlink_to(tmp_path / "kept")
@@ -289,7 +289,7 @@ def test_a_lock_that_is_none_is_refused(session: Session, wheels: Path) -> None:
     head = 'lock-version = "1.0"\ncreated-by = "x"\n'
     for text in ("{", "[" * 100_000, "x = " + "[" * 100_000, "5", "", head, *(head + tables for tables in BAD_TABLES)):
         lock.write_text(text)
-        with pytest.raises(InvalidRequest, match="is no lock of packages"):
+        with pytest.raises(InvalidRequest, match="must be a lock of packages"):
             session.rebuild(lock, wheels=wheels)
 
 
@@ -323,7 +323,7 @@ def test_an_installation_that_takes_too_long_is_ended(session: Session, wheels: 
     program.chmod(0o755)
     done = session.install("lower==2.0", wheels=wheels, timeout=3)
     assert (done.exit_code, done.ok) == (124, False)
-    assert done.output.endswith("The time was over.\n")
+    assert done.output.endswith("The time limit was reached.\n")
     assert session.execute("1 + 1").text == "2\n"
 
 
@@ -338,7 +338,7 @@ def test_an_environment_of_the_users_own_is_filled(session: Session, wheels: Pat
 def test_what_is_said_of_a_named_environment_that_is_elsewhere(tmp_path: Path, wheels: Path) -> None:
     venv = made_venv(tmp_path / "named")
     with Executor("local", workspace=tmp_path / "work", config={"programs": {"venv": venv}}) as executor:
-        with pytest.raises(InvalidRequest, match="is not the session's own"):
+        with pytest.raises(InvalidRequest, match="is not in the session's workspace"):
             executor.session().install("lower", wheels=wheels)
         assert list(packages_of(venv).iterdir()) == []
 

@@ -68,7 +68,7 @@ def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, iso
         slots = await filled(executor, 2)
         for name, slot in zip("ab", slots, strict=True):
             session = await executor.session(name)
-            assert session._keeper.kernel is slot.kernel
+            assert session._supervisor.kernel is slot.kernel
             assert await value(session, "Out, [name for name in globals() if name in ('x', 'os')]") == "({}, [])"
             place = str(session.workspace) if isolation == "local" else "/workspace"
             second = await session.execute("open('made', 'w').close(); import os; os.getcwd()")
@@ -99,7 +99,7 @@ def test_the_environment_is_that_of_the_moment_in_which_the_session_is_made(
         monkeypatch.delenv("EARLIER")
         monkeypatch.setenv("LATER", "2")
         session = await executor.session()
-        assert session._keeper.kernel is slot.kernel
+        assert session._supervisor.kernel is slot.kernel
         assert await value(session, "import os; os.getenv('EARLIER'), os.getenv('LATER')") == "(None, '2')"
         assert (await session.execute_command("echo $EARLIER-$LATER")).stdout == "-2\n"
 
@@ -158,7 +158,7 @@ def test_without_an_idle_one_the_policy_decides(tmp_path: Path) -> None:
     async def temporary(executor: AsyncExecutor) -> None:
         [slot] = await filled(executor, 1)
         sessions = await at_once(executor, 3)
-        kernels = [session._keeper.kernel for session in sessions if isinstance(session, AsyncSession)]
+        kernels = [session._supervisor.kernel for session in sessions if isinstance(session, AsyncSession)]
         assert len(kernels) == 3
         assert slot.kernel in kernels
 
@@ -199,7 +199,7 @@ def test_an_executor_that_is_entered_again_fills_its_pool_again(tmp_path: Path) 
     async def main(turn: int) -> None:
         async with executor:
             [slot] = await filled(executor, 1)
-            assert (await executor.session(f"a{turn}"))._keeper.kernel is slot.kernel
+            assert (await executor.session(f"a{turn}"))._supervisor.kernel is slot.kernel
             assert (await executor.session(f"b{turn}")).kernel_epoch == 1
 
     for in_another_loop in range(2):
@@ -228,7 +228,7 @@ def test_a_container_has_the_name_of_its_session_and_a_workspace_that_was_there_
     async def main(executor: AsyncExecutor) -> None:
         slots = await filled(executor, 2)
         session = await executor.session("new")
-        assert session._keeper.kernel is slots[0].kernel
+        assert session._supervisor.kernel is slots[0].kernel
         container = slots[0].kernel.container
         assert container is not None
         assert container.name.startswith("kernelexec-new-")

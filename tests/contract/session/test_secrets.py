@@ -284,9 +284,9 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
     made: list[Callable[..., Collector]] = []
 
     def note(session: AsyncSession) -> None:
-        made.append(session._queue._runner._collector())
+        made.append(session._queue._runner._make_collector_factory())
         assert session._context.masking.secrets is None
-        kernel = session._keeper.kernel
+        kernel = session._supervisor.kernel
         assert kernel is not None
         assert kernel._process.secrets is None
         assert type(kernel.client.session) is MessageSession

@@ -103,7 +103,7 @@ def test_an_interrupt_ends_the_waiting(session: Session) -> None:
         (None, "there is no answer"),
         (EOFError("closed for today"), "closed for today"),
         (ValueError("no"), "ValueError: no"),
-        (5, "the answer was 5, which is no text"),
+        (5, "the answer must be text, not 5"),
     ],
 )
 def test_what_is_no_answer_is_an_end_of_the_file(answer: Any, why: str, local: Session) -> None:
@@ -129,7 +129,7 @@ def test_silence_has_a_bound_and_nobody_is_asked_again(tmp_path: Path) -> None:
             asked.append(request)
             time.sleep(2)
 
-        assert end_of_file(session.execute("input()", on_input=silent)) == "nobody answered within 0.5 s"
+        assert end_of_file(session.execute("input()", on_input=silent)) == "there was no answer within 0.5 s"
         stubborn = "while True:\n    try:\n        input()\n    except EOFError:\n        pass"
         result = session.execute(stubborn, on_input=silent)
         assert (result.interrupted, result.state) == ("timeout", "kept")
@@ -159,7 +159,7 @@ for thread in threads: thread.join()
 
     assert local.execute(threads, on_input=late).status == "ok"
     assert local.execute("len(found), set(refused), all(one[0] == 'Q' for one in found)").text == (
-        "(10, {'too many questions wait'}, True)\n"
+        "(10, {'too many input requests wait'}, True)\n"
     )
     forked = "import os\nif not os.fork():\n    try: input()\n    except EOFError: os._exit(7)\nos.wait()[1] >> 8"
     assert local.execute(forked, on_input=Answers("never")).text == "7\n"

@@ -36,7 +36,7 @@ async def starting(session: AsyncSession, code: str) -> asyncio.Task[ExecutionRe
     """A cell that waits for the kernel that has to be started for it."""
     assert (await session.execute("import os; os._exit(3)")).cause == "exited"
     waiting = asyncio.create_task(session.execute(code))
-    await until(lambda: session._keeper._starting)
+    await until(lambda: session._supervisor._starting_kernel)
     return waiting
 
 
@@ -109,7 +109,7 @@ def test_a_kernel_that_died_before_the_close_is_not_the_closings(tmp_path: Path)
         pid = int((await session.execute("import os; os.getpid()")).text)
         running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
         await until(lambda: session._queue.first is not None and session._queue.first.execution is not None)
-        kernel = session._keeper.kernel
+        kernel = session._supervisor.kernel
         assert kernel is not None
         os.kill(pid, signal.SIGKILL)
         await kernel._process.died.wait()
@@ -133,7 +133,7 @@ def test_a_cell_that_waits_for_a_kernel_when_its_session_closes_is_told_so(tmp_p
 def test_a_kernel_lives_only_while_a_cell_can_be_sent_to_it(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
         pid = int((await session.execute("import os; os.getpid()")).text)
-        kernel = session._keeper.kernel
+        kernel = session._supervisor.kernel
         assert kernel is not None
         os.kill(pid, signal.SIGKILL)
         while kernel.alive:

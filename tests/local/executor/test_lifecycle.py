@@ -213,7 +213,7 @@ def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
     with caplog.at_level(logging.ERROR, logger="kernelexec"):
         run(main)
     [record] = caplog.records
-    assert record.message == "kernelexec.life_failed"
+    assert record.message == "kernelexec.tasks_failed"
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ZeroDivisionError)
 

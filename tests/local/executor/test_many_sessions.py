@@ -21,7 +21,7 @@ from kernelexec import (
     Output,
     QueueFull,
 )
-from kernelexec.session.cells.cell_run import Turn
+from kernelexec.session.cells.cell_run import CellRun
 from tests.support.remains import descriptors, marked_processes, processes_of, runtime_directories
 
 SESSIONS, CELLS = 20, 10
@@ -184,10 +184,10 @@ def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path) -> None:
                 await session.execute(code, on_output=heard.append)
             gc.disable()
             try:
-                turns = sum(isinstance(found, Turn) for found in gc.get_objects())
+                turns = sum(isinstance(found, CellRun) for found in gc.get_objects())
                 for code in codes * 2:
                     await session.execute(code, on_output=heard.append)
-                return sum(isinstance(found, Turn) for found in gc.get_objects()) - turns
+                return sum(isinstance(found, CellRun) for found in gc.get_objects()) - turns
             finally:
                 gc.enable()
 

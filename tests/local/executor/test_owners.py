@@ -30,7 +30,7 @@ def test_a_loop_that_ends_before_the_block_is_left_ends_all(executor: AsyncExecu
         assert not task.done()
 
     run(main)
-    assert "kernelexec.cut_off" in [record.message for record in caplog.records]
+    assert "kernelexec.tasks_cancelled" in [record.message for record in caplog.records]
     run(lambda: entered(executor))
 
 

@@ -58,7 +58,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
             assert await executor.session("a") is session
             assert (await session.execute("6 * 7")).text == "42\n"
             await executor.__aexit__(None, None, None)
-            assert session.life.ended.is_set()
+            assert session.scope.stopped.is_set()
 
     with caplog.at_level(logging.ERROR, "kernelexec"):
         asyncio.run(main())

@@ -112,10 +112,10 @@ def test_a_disk_that_hangs_holds_no_result_back_for_ever_and_no_close(
         disk.free.set()
         await until(lambda: bool(cells_of(notebook_of(one))))
 
-    monkeypatch.setattr(notebook_writer, "PATIENCE", 0.2)
+    monkeypatch.setattr(notebook_writer, "FLUSH_SECONDS", 0.2)
     monkeypatch.setattr(recorder, "_PATIENCE", 0.1)
     run(tmp_path, main)
-    assert "kernelexec.notebook_late" in [record.message for record in caplog.records]
+    assert "kernelexec.notebook_write_timeout" in [record.message for record in caplog.records]
 
 
 def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_close(
@@ -136,7 +136,7 @@ def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_c
 
     with caplog.at_level(logging.ERROR, logger="kernelexec"):
         run(tmp_path, main)
-    assert [record.message for record in caplog.records] == ["kernelexec.notebook_not_written"] * 2
+    assert [record.message for record in caplog.records] == ["kernelexec.notebook_write_failed"] * 2
 
 
 def text_of(session: AsyncSession) -> str:
@@ -161,7 +161,7 @@ def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Dis
         await one.execute("import time\nfor n in range(200):\n    handle.update(n)\n    time.sleep(0.002)\n")
         await one.save_notebook()
         assert text_of(one) == "199"
-        assert disk.writes - before <= 2 + (time.monotonic() - begun) / notebook_writer.SOONEST
+        assert disk.writes - before <= 2 + (time.monotonic() - begun) / notebook_writer.DISPLAY_DELAY
 
     run(tmp_path, main)
 
@@ -187,7 +187,7 @@ def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pyte
         await one.close()
         assert text_of(one) == "'new'"
 
-    monkeypatch.setattr(notebook_writer, "SOONEST", 600.0)
-    monkeypatch.setattr(notebook_writer, "LATEST", 600.0)
+    monkeypatch.setattr(notebook_writer, "DISPLAY_DELAY", 600.0)
+    monkeypatch.setattr(notebook_writer, "DELAY_MAX", 600.0)
     run(tmp_path, main)
     assert cells_of(tmp_path / "two" / "two.ipynb")[0].outputs[0].data["text/plain"] == "'new'"

@@ -156,7 +156,7 @@ def test_an_approver_that_cancels_its_own_task_has_said_no(tmp_path: Path) -> No
 @pytest.mark.parametrize("said", [True, "yes", 1, object()])
 def test_what_is_no_decision_is_a_denial(said: Any, tmp_path: Path) -> None:
     with opened(tmp_path, validators=[lambda _: said]) as executor:
-        assert "no decision" in refused(executor.session().execute("1"))
+        assert "must return Allow, Ask, Deny, Rewrite or None" in refused(executor.session().execute("1"))
 
 
 def test_a_rewritten_cell_is_judged_by_the_rules(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_cell_that_waits_for_an_answer_can_be_cancelled(asking: tuple[Session,
     assert was_asked.wait(5)
     ended = session.interrupt(running.execution_id)
     assert ended is not None
-    assert (ended.status, ended.notes) == ("aborted", ("Cancelled while others decided whether it may run.",))
+    assert (ended.status, ended.notes) == ("aborted", ("Cancelled during its approval.",))
 
 
 def test_a_validator_that_is_waited_for_can_be_cancelled(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_validator_that_is_waited_for_can_be_cancelled(tmp_path: Path) -> None
         assert was_asked.wait(5)
         ended = session.interrupt(running.execution_id)
         assert ended is not None
-        assert ended.notes == ("Cancelled while others decided whether it may run.",)
+        assert ended.notes == ("Cancelled during its approval.",)
         session.execute("1", wait=0.01)
 
 

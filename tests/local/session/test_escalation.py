@@ -86,7 +86,7 @@ def test_an_interrupt_of_a_waiting_cell_lets_it_never_run(patient: Executor) -> 
     assert session.wait_for(waiting.execution_id, wait=0.1).place == 1
     aborted = session.interrupt(waiting.execution_id)
     assert aborted is not None
-    assert (aborted.status, aborted.exit_code, aborted.notes) == ("aborted", -1, ("Cancelled while it waited for its turn.",))
+    assert (aborted.status, aborted.exit_code, aborted.notes) == ("aborted", -1, ("Cancelled while it waited in the queue.",))
     assert session.wait_for(running.execution_id, wait=0.1).status == "running"
     session.interrupt(running.execution_id)
     assert session.execute("x").text == "1\n"

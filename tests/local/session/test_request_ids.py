@@ -325,7 +325,7 @@ def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restar
         written.set()
         await restart
         result = await cell
-        assert (result.status, result.notes) == ("aborted", ("Its kernel was restarted before it was sent.",))
+        assert (result.status, result.notes) == ("aborted", ("The kernel was restarted before the cell was sent.",))
         assert count(tmp_path) == 0
         assert session.kernel_epoch == 2
         again = await session.execute(f"{COUNT}\n'x' in globals()", request_id="other")

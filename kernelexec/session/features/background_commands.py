@@ -1,4 +1,4 @@
-"""Commands that run beside a session's cells, under the same rules and in the same environment; they end with their kernel."""
+"""Background commands of a session, under the same rules and in the same environment as cells; they end with their kernel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswerin
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
-from kernelexec.session.cells.cell_run import Turn
+from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.context import SessionContext
 from kernelexec.text import clean_text
 
-#: The seconds that the kernel's control thread may take to answer, whatever a cell does meanwhile.
+#: The seconds that the kernel's control thread may take to answer, also while a cell runs.
 _ANSWER_SECONDS = 4.0
-#: The seconds that a killed command may take to be gone, and the seconds between two looks at it.
+#: The seconds that a killed command may take to end, and the seconds between two checks.
 _ENDING_SECONDS, _PAUSE = 5.0, 0.05
 #: The number of ended commands that are remembered.
 _REMEMBERED = 100
@@ -36,30 +36,30 @@ class BackgroundCommands:
     async def start_background(
         self, command: str, *, work_dir: str | None = None, approver: Approver | None = None
     ) -> BackgroundCommand:
-        """Start a command that runs beside the cells: a server, a watcher, a long job. It has no timeout and no stdin.
+        """Start a background command, such as a server, a watcher or a long job, without timeout and stdin.
 
-        It begins in the session's current directory with the session's exported variables, and changes neither. The rules, the
-        validators and the approver decide about it as about a cell. It ends with its kernel, and is ``lost`` then.
+        The command begins in the session's current directory with the session's exported variables, and changes neither. The
+        rules, the validators and the approver decide about it as about a cell. It ends with its kernel, with status ``lost``.
 
         Raises:
             InvalidCode, InvalidWorkDir, Closed: nothing ran.
-            SecurityError: it was refused; nothing ran.
-            CapacityReached: ``capacity.background`` of them run already.
-            KernelStartFailed, KernelNotAnswering: there is no kernel that answers.
+            SecurityError: the command was refused; nothing ran.
+            CapacityReached: ``capacity.background`` commands run already.
+            KernelStartFailed, KernelNotAnswering: no kernel answers.
         """
         context, supervisor = self._context, self._context.kernels.python
         context.scope.check_open()
-        directory = context.command_directory(work_dir)
-        turn = await self._approve(command, directory, approver)
-        running = [known for known in await self.background_commands() if known.status == "running"]
+        directory = context.resolve_work_dir(work_dir)
+        run = await self._approve(command, directory, approver)
+        running = [command for command in await self.background_commands() if command.status == "running"]
         if len(running) >= context.config.capacity.background:
             message = f"{len(running)} background commands run in session {context.name!r}, its limit: end one first."
             raise CapacityReached(message)
-        async with context.scope.held():
+        async with context.scope.hold_open():
             await supervisor.acquire()
-        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.said(turn.shown), "running")
+        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.said(run.masked_cell), "running")
         started = replace(started, kernel_epoch=supervisor.epoch)
-        arguments = {"command": cells.said(turn.cell), "work_dir": directory}
+        arguments = {"command": cells.said(run.cell), "work_dir": directory}
         answer = await self._request("start", started.command_id, **arguments)
         if answer.get("status") != "ok":
             message = f"The command did not start: {clean_text(str(answer.get('evalue')))[:300]}"
@@ -72,29 +72,29 @@ class BackgroundCommands:
         """Apply the rules, the validators and the approver to a command that an agent runs elsewhere.
 
         Raises:
-            InvalidCode, Closed: nothing was decided.
-            SecurityError: it was refused.
+            InvalidCode, Closed: no decision was made.
+            SecurityError: the command was refused.
         """
         self._context.scope.check_open()
         await self._approve(command, None, approver)
 
     async def background_commands(self) -> tuple[BackgroundCommand, ...]:
-        """Return all remembered background commands as they are now, the oldest first.
+        """Return all remembered background commands with their present status, the oldest first.
 
         Raises:
             Closed, KernelNotAnswering: see ``background_output``.
         """
         self._context.scope.check_open()
-        if any(self._may_run(command) for command in self._commands.values()):
+        if any(self._can_run(command) for command in self._commands.values()):
             jobs = (await self._request("list", None)).get("jobs")
             by_name = {job.get("name"): job for job in (jobs if isinstance(jobs, list) else []) if isinstance(job, dict)}
             for command_id, command in self._commands.items():
-                if self._may_run(command):
+                if self._can_run(command):
                     self._commands[command_id] = command.now(by_name.get(command_id))
-        return tuple(map(self._refreshed, self._commands.values()))
+        return tuple(map(self._refresh_status, self._commands.values()))
 
     async def background(self, command_id: str) -> BackgroundCommand:
-        """Return a background command as it is now.
+        """Return a background command with its present status.
 
         Raises:
             UnknownExecution, Closed, KernelNotAnswering: see ``background_output``.
@@ -102,82 +102,84 @@ class BackgroundCommands:
         return (await self.background_output(command_id, lines=0)).command
 
     async def background_output(self, command_id: str, *, lines: int = 1000) -> BackgroundOutput:
-        """Return the newest ``lines`` of each of its streams, 10,000 at most; of a lost command no output is left.
+        """Return the newest ``lines`` of stdout and of stderr, 10,000 at most; the output of a lost command is gone.
 
         Raises:
-            UnknownExecution: this session has no background command of that id.
-            InvalidRequest: ``lines`` is no such number.
-            Closed: the session is.
+            UnknownExecution: this session has no background command with that id.
+            InvalidRequest: ``lines`` is not a number from 0 to 10,000.
+            Closed: the session is closed.
             KernelNotAnswering: the kernel does not answer in time.
         """
         if isinstance(lines, bool) or not isinstance(lines, int) or not 0 <= lines <= LINES_MAX:
             message = f"lines={lines!r} must be a number of lines, from 0 to {LINES_MAX}."
             raise InvalidRequest(message)
         command = self._find(command_id)
-        if not self._may_run(command):
-            return BackgroundOutput(self._refreshed(command), "", "")
+        if not self._can_run(command):
+            return BackgroundOutput(self._refresh_status(command), "", "")
         while "job" not in (answer := await self._request("output", command_id, lines=lines)) and lines:
-            lines //= 2  # so many were too large a reply to be read
+            lines //= 2  # the reply was too large to be read
         job = answer.get("job")
         command = self._commands[command_id] = command.now(job)
         fields = job if isinstance(job, dict) else {}
-        mask = self._context.masking.text
+        mask = self._context.masking.mask_text
         stdout, stderr = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
         dropped = [fields.get(f"{name}_dropped") for name in ("stdout", "stderr")]
         return BackgroundOutput(command, stdout, stderr, *(count if isinstance(count, int) else 0 for count in dropped))
 
     async def kill_background(self, command_id: str) -> BackgroundCommand:
-        """End a background command with all of its processes: SIGTERM, and SIGKILL half a second later.
+        """End a background command with all its processes: SIGTERM, and SIGKILL half a second later.
 
-        A command that has ended stays as it is.
+        A command that has ended does not change.
 
         Raises:
             UnknownExecution, Closed, KernelNotAnswering: see ``background_output``.
         """
         command = self._find(command_id)
-        if self._may_run(command):
+        if self._can_run(command):
             await self._request("kill", command_id)
             with anyio.move_on_after(_ENDING_SECONDS):
-                while (command := await self.background(command_id)).status == "running":  # noqa: ASYNC110 - no event says it
+                while (command := await self.background(command_id)).status == "running":  # noqa: ASYNC110 - no event reports it
                     await anyio.sleep(_PAUSE)
-        return self._refreshed(command)
+        return self._refresh_status(command)
 
     async def has_running(self) -> bool:
-        """Return whether a command runs beside the cells; True where a living kernel does not answer."""
+        """Return whether a background command runs; True if a living kernel does not answer."""
         try:
             return any(command.status == "running" for command in await self.background_commands())
         except KernelNotAnswering:
             kernel = self._context.kernels.python.kernel
             return kernel is not None and kernel.alive
 
-    async def _approve(self, command: str, directory: str | None, approver: Approver | None) -> Turn:
+    async def _approve(self, command: str, directory: str | None, approver: Approver | None) -> CellRun:
         context = self._context
         config, approval = context.config, context.approval
         cell = cells.command(command, work_dir=directory, stdin=None, limit_bytes=config.capacity.code_bytes)
-        turn = Turn(cell, timeout=config.budgets.timeout, isolation=context.isolation, approver=approver)
-        turn.shown = context.masking.cell(cell)
-        if (reason := await approval.check(turn)) is not None:
-            raise context.masking.security_error(turn, context.kernels.python.epoch, reason)
-        return turn
+        run = CellRun(cell, timeout=config.budgets.timeout, isolation=context.isolation, approver=approver)
+        run.masked_cell = context.masking.mask_cell(cell)
+        if (reason := await approval.check(run)) is not None:
+            raise context.masking.make_security_error(run, context.kernels.python.epoch, reason)
+        return run
 
     def _find(self, command_id: str) -> BackgroundCommand:
         self._context.scope.check_open()
         if command_id not in self._commands:
-            known = ", ".join(self._commands) or "none"
+            known_ids = ", ".join(self._commands) or "none"
             near = nearest(str(command_id), self._commands)
-            message = f"Session {self._context.name!r} has no background command {command_id!r:.100}{near}: there are {known}."
+            message = (
+                f"Session {self._context.name!r} has no background command {command_id!r:.100}{near}: there are {known_ids}."
+            )
             raise UnknownExecution(message)
         return self._commands[command_id]
 
-    def _may_run(self, command: BackgroundCommand) -> bool:
-        return self._context.kernels.python.lives(command.kernel_epoch)
+    def _can_run(self, command: BackgroundCommand) -> bool:
+        return self._context.kernels.python.is_alive(command.kernel_epoch)
 
-    def _refreshed(self, command: BackgroundCommand) -> BackgroundCommand:
-        is_lost = command.status == "running" and not self._may_run(command)
+    def _refresh_status(self, command: BackgroundCommand) -> BackgroundCommand:
+        is_lost = command.status == "running" and not self._can_run(command)
         return replace(command, status="lost", exit_code=None) if is_lost else command
 
     def _forget_old(self) -> None:
-        ended = [name for name, command in self._commands.items() if self._refreshed(command).status != "running"]
+        ended = [name for name, command in self._commands.items() if self._refresh_status(command).status != "running"]
         for command_id in ended[: max(0, len(ended) - _REMEMBERED + 1)]:
             del self._commands[command_id]
 
@@ -188,7 +190,7 @@ class BackgroundCommands:
         )
         if answer is None:
             message = (
-                f"The kernel of session {self._context.name!r} said nothing of its background commands within "
+                f"The kernel of session {self._context.name!r} did not report its background commands within "
                 f"{_ANSWER_SECONDS:g} s."
             )
             raise KernelNotAnswering(message)

@@ -1,4 +1,4 @@
-"""Prompts for a session's model: where its code runs, and how to mend a cell that failed."""
+"""Prompts for a session's model: the environment of its code, and the debugging of a failed cell."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ class SessionPrompts:
     async def guidance(self, *, requirements: bool = False) -> str:
         """Return text for a system prompt: the session's directories, packages, network, limits, prefix and rules.
 
-        With ``requirements`` it asks the model for a list of packages beside the files. Without a living kernel, what only a
-        kernel knows is left out.
+        With ``requirements`` the text asks the model for a list of packages next to the files. Without a living kernel the
+        text omits the facts that only a kernel knows.
 
         Raises:
-            Closed: the session is.
+            Closed: the session is closed.
         """
         context = self._context
         context.scope.check_open()
         environment: PythonEnvironment | None = None
         with suppress(KernelNotAnswering):
             environment = await self._inspection.environment()
-        config, backend = context.config, context.kernels.place
+        config, backend = context.config, context.kernels.backend
         surroundings = Surroundings(
             config,
             backend.cwd,
             environment,
-            tuple(context.inside(path.path) for path in config.context_paths),
+            tuple(context.to_kernel_path(path.path) for path in config.context_paths),
             backend.memory_bytes,
             backend.cpus,
         )
-        return context.masking.text(guidance(surroundings, requirements=requirements))
+        return context.masking.mask_text(guidance(surroundings, requirements=requirements))
 
     async def debugging(self, execution_id: str | None = None) -> str:
-        """Return a prompt in five steps for mending a failed cell: its code, its output, the known facts about the cause.
+        """Return a prompt in five steps for fixing a failed cell: its code, its output, the known facts about the cause.
 
         Args:
-            execution_id: the cell; by default the newest that failed.
+            execution_id: the failed cell; the newest by default.
 
         Raises:
-            UnknownExecution: no execution of that id is remembered.
-            InvalidRequest: none has failed, or the one named has not.
+            UnknownExecution: no execution with that id is remembered.
+            InvalidRequest: the named cell has not failed, or no cell has failed.
         """
-        self._context.scope.check_here()
+        self._context.scope.check_caller()
         queue = self._context.queue
-        ids = reversed(queue.ids()) if execution_id is None else (execution_id,)
-        for turn in map(self._executions.find, ids):
-            result = queue.result(turn)
+        ids = reversed(queue.list_ids()) if execution_id is None else (execution_id,)
+        for run in map(self._executions.find, ids):
+            result = queue.get_result(run)
             if result is not None and result.status in ("error", "aborted"):
-                return debugging(turn.shown.source, result)
+                return debugging(run.masked_cell.source, result)
         message = (
             "No cell of this session has failed." if execution_id is None else f"execution_id={execution_id!r} has not failed."
         )

@@ -1,4 +1,4 @@
-"""The time and memory that a session's cells take, counted as they end."""
+"""Statistics of the time and memory that a session's cells use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from kernelexec.events import CellExecuted, CellStarted, Event
 from kernelexec.results import CallStatistics, ExecutionResult, Statistics, Tally
 from kernelexec.session.context import SessionSettings
 
-#: The number of calls that are remembered one by one.
+#: The number of cells that are remembered one by one.
 CALLS_MAX = 1000
 
 
 class StatisticsHook:
-    """A hook that counts the cells of one session, apart from those that never ran."""
+    """A hook that counts the cells of one session that ran."""
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
@@ -24,14 +24,14 @@ class StatisticsHook:
             case CellStarted():
                 self._timeouts[event.execution_id] = event.timeout
             case CellExecuted():
-                self._tally.add(self._call(event.result, self._timeouts.pop(event.result.execution_id, None)))
+                self._tally.add(self._make_statistics(event.result, self._timeouts.pop(event.result.execution_id, None)))
 
     @property
     def statistics(self) -> Statistics:
-        """All of them."""
+        """The statistics of all counted cells."""
         return self._tally.statistics
 
-    def _call(self, result: ExecutionResult, timeout: float | None) -> CallStatistics:
+    def _make_statistics(self, result: ExecutionResult, timeout: float | None) -> CallStatistics:
         config, timing = self._settings.config, result.timing
         limits = config.container if result.isolation == "container" else None
         return CallStatistics(

@@ -1,0 +1,273 @@
+"""The installation of packages into a session's virtual environment, with an exact lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from packaging.utils import canonicalize_name
+
+from kernelexec.config import seconds
+from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
+from kernelexec.launcher import protocol
+from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, Network, copy_wheel, new_directory
+from kernelexec.results import ExecutionFailed, Installation
+from kernelexec.session.context import SessionContext
+from kernelexec.session.features.inspection import Inspection
+from kernelexec.session.features.install_plan import INSTALL_SECONDS, InstallPlan, InstallRequest
+from kernelexec.session.features.requirements import LockedPackage, PackageLock, check_requirements, is_wheel
+from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import read_regular, replace_beneath
+
+#: The lock of a workspace's virtual environment.
+LOCK = Path(".kernelexec", "pylock.toml")
+_LOCK_BYTES = 2 * 1024 * 1024
+
+
+class PackageInstaller:
+    """The packages of one session."""
+
+    def __init__(self, context: SessionContext, inspection: Inspection) -> None:
+        self._context = context
+        self._inspection = inspection
+        self._plan = InstallPlan(context)
+
+    async def install(
+        self,
+        packages: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """Install packages into the session's virtual environment, and make them available to cells at once.
+
+        The virtual environment is ``programs.venv``, if it is in the workspace, or else ``.venv`` there; a missing one is
+        created. pip runs in a process of its own, in an environment like the kernel's, also while a cell runs. Making the
+        packages available to Python cells waits for its place in the queue like a cell. A failure of pip is a result, and the
+        state is kept. Afterwards ``.kernelexec/pylock.toml`` of the workspace names all installed packages.
+
+        Args:
+            packages: one or several requirements such as ``numpy>=2,<3``, or paths of wheels.
+            wheels: a directory of wheels on this machine, which pip uses instead of an index unless ``network`` is set too.
+            network: True, or ``bridge`` or ``host`` in containers, for this installation only. A network that cells do not
+                have is used only to download wheels, without access to the workspace. The kernels' own by default.
+            timeout: the seconds that the installation may take, 600 by default.
+
+        Raises:
+            InvalidRequest, InvalidTimeout, Closed: before anything ran.
+            KernelError: the installation could not be started.
+        """
+        self._context.scope.check_open()
+        requirements = check_requirements(packages)
+        directory, install_network = self._plan.check_sources(requirements, wheels, network)
+        return await self._install(
+            InstallRequest(requirements, wheels=directory, network=install_network, seconds=_resolve_timeout(timeout))
+        )
+
+    async def rebuild(
+        self,
+        lock: str | os.PathLike[str] | None = None,
+        *,
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """Replace the virtual environment by one with exactly the packages of a lock, by default its own. See ``install``.
+
+        Hashes are checked if the lock contains all of them. A ``pylock.toml`` of another tool must describe one environment.
+        Cells keep imported modules until a restart.
+
+        Raises:
+            InvalidRequest: the lock is missing or invalid; and the errors of ``install``.
+            InvalidTimeout, Closed, KernelError: see ``install``.
+        """
+        self._context.scope.check_open()
+        path = self._context.workspace_path / LOCK if lock is None else self._plan.resolve_path(lock)
+        try:
+            package_lock = await anyio.to_thread.run_sync(_read_lock_file, path)
+        except OSError as exc:
+            message = f"{path} cannot be read ({exc.strerror or exc}): name a lock that `install` has written."
+            raise InvalidRequest(message) from exc
+        requirements = tuple(package_lock.pip_lines)
+        directory, install_network = self._plan.check_sources(requirements, wheels, network)
+        request = InstallRequest(
+            requirements, exact=True, fresh=True, wheels=directory, network=install_network, seconds=_resolve_timeout(timeout)
+        )
+        return await self._install(request, package_lock)
+
+    async def replace_venv(self) -> None:
+        """Replace the virtual environment by an empty one with access to the packages of the cells' interpreter.
+
+        Raises:
+            KernelError: the environment could not be created.
+        """
+        installation = await self._install(InstallRequest(fresh=True), activate=False)
+        if not installation.ok:
+            raise KernelError(f"The virtual environment {installation.venv} cannot be replaced: {installation.output}")
+
+    async def _install(
+        self, request: InstallRequest, lock: PackageLock | None = None, *, activate: bool = True
+    ) -> Installation:
+        context, venv, began = self._context, self._plan.venv, anyio.current_time()
+        async with context.kernels.install_lock:
+            pip_run = await self._run_pip(request, venv)
+            before = await anyio.to_thread.run_sync(self._read_lock)
+            installed = _read_installed_packages(pip_run)
+            result = _build_installation(pip_run, installed)
+            output = context.masking.mask_text(result.output)
+            result = replace(result, output=output, venv=context.to_kernel_path(context.workspace_path.joinpath(*venv)))
+            notes = _check_python_version(lock, pip_run)
+            if result.ok:
+                result = replace(
+                    result, lock=await anyio.to_thread.run_sync(self._write_lock, pip_run, {**before, **installed})
+                )
+                notes += await self._activate(result, before) if activate else []
+            return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
+
+    async def _run_pip(self, request: InstallRequest, venv: tuple[str, ...]) -> Done:
+        """Run pip, after a separate process has downloaded the wheels if only that process may have the network."""
+        context, backend = self._context, self._context.kernels.backend
+        deadline = anyio.current_time() + request.seconds
+        fetches_separately = request.network is not False and request.network is not backend.network
+        online = bool(request.network) and not fetches_separately
+        task_fields = {"requirements": _list_pip_requirements(request), "exact": request.exact, "online": online, "find": []}
+        wheels, inside = request.wheels, self._plan.map_into_workspace(request.wheels)
+        try:
+            async with self._one_shot_directory(request) as fetch_dir, self._one_shot_directory(request) as install_dir:
+                if fetches_separately:
+                    errand = Errand(fetch_dir, {**task_fields, "fills": False}, request.network, wheels, request.seconds)
+                    done = await backend.run(errand, context.runtime_dir)
+                    if done.exit_code or done.answer.get("exit_code") != 0 or not _is_directory(fetch_dir / "fetched"):
+                        return done
+                    wheels, inside = fetch_dir / "fetched", None
+                task_fields |= {"fills": True, "venv": venv, "fresh": request.fresh, "find": [inside] if inside else []}
+                remaining_seconds = max(1.0, deadline - anyio.current_time())
+                network = False if fetches_separately else request.network
+                return await backend.run(
+                    Errand(install_dir, task_fields, network, None if inside else wheels, remaining_seconds),
+                    context.runtime_dir,
+                )
+        except OSError as exc:
+            raise KernelError(f"Nothing was installed: {exc}.") from exc
+
+    @asynccontextmanager
+    async def _one_shot_directory(self, request: InstallRequest) -> AsyncIterator[Path]:
+        """Yield a private directory with copies of the wheels that the requirements name by path."""
+        context = self._context
+        path = await anyio.to_thread.run_sync(new_directory, context.runtime_dir, context.kernels.backend.user)
+        try:
+            for wheel in filter(is_wheel, request.requirements):
+                try:
+                    await anyio.to_thread.run_sync(copy_wheel, self._plan.resolve_path(wheel), path)
+                except OSError as exc:
+                    raise InvalidRequest(f"The wheel {wheel} cannot be copied: {exc}.") from exc
+            yield path
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_tree, path)
+
+    def _read_lock(self) -> dict[str, LockedPackage]:
+        """Return the packages of the environment's lock by name; none if it cannot be read."""
+        with suppress(OSError, InvalidRequest):
+            return {package.key: package for package in _read_lock_file(self._context.workspace_path / LOCK).packages}
+        return {}
+
+    def _write_lock(self, done: Done, known_packages: dict[str, LockedPackage]) -> str | None:
+        """Write the environment's lock; return its path as kernels see it, or None if it cannot be written."""
+        locked = []
+        for name, version in _list_versions(done.answer.get("holds")):
+            with suppress(ValueError):
+                package = LockedPackage(name, version)
+                earlier = known_packages.get(package.key)
+                locked.append(earlier if earlier is not None and earlier.has_version(version) else package)
+        with suppress(OSError):
+            lock = PackageLock(str(done.answer.get("python"))[:20], tuple(locked))
+            replace_beneath(self._context.workspace_path, LOCK, lock.to_toml())
+            return self._context.to_kernel_path(self._context.workspace_path / LOCK)
+        return None
+
+    async def _activate(self, result: Installation, before: dict[str, LockedPackage]) -> list[str]:
+        """Make the installed packages available to cells; return notes about packages that cells do not get."""
+        notes = []
+        try:
+            await self._context.call_launcher(protocol.SERVE_PACKAGES_SOURCE, None)
+            environment = await self._inspection.environment()
+        except (KernelNotAnswering, ExecutionFailed, KernelexecError) as exc:
+            return [f"Python cells may not find the packages before a restart of the session: {exc}"]
+        for package in result.packages:
+            key = canonicalize_name(package.name)
+            imported, earlier = environment.packages.get(key), before.get(key)
+            if environment.served == "packages" and imported not in (None, package.version):
+                notes.append(
+                    f"Only commands have {package}: the interpreter of Python cells has {imported}, which takes precedence."
+                )
+            elif earlier is not None and not earlier.has_version(package.version):
+                notes.append(
+                    f"{package.name} was {earlier.version}: cells that have imported it keep that version until a restart."
+                )
+        if environment.served == "commands":
+            version = environment.version
+            notes.append(f"Only commands find the packages: {result.venv} has none for Python {version}, which runs cells.")
+        if environment.command_prefix:
+            notes.append("Commands run behind programs.prefix, which may not use this virtual environment.")
+        return notes
+
+
+def _list_pip_requirements(request: InstallRequest) -> list[str]:
+    """Return the requirements for pip, with the paths of copied wheels."""
+    return [f"../wheels/{Path(text).name}" if is_wheel(text) else text for text in request.requirements]
+
+
+def _resolve_timeout(timeout: object) -> float:
+    return INSTALL_SECONDS if timeout is None else seconds(timeout, "timeout")
+
+
+def _read_lock_file(path: Path) -> PackageLock:
+    return PackageLock.parse(read_regular(path, _LOCK_BYTES), str(path))
+
+
+def _build_installation(done: Done, installed: dict[str, LockedPackage]) -> Installation:
+    """Return the installation that pip reported, without its lock."""
+    failure, code = done.answer.get("failure"), done.answer.get("exit_code")
+    output = done.said if not isinstance(failure, str) else f"{done.said}{failure}\n"
+    if done.exit_code == TIMED_OUT:
+        return Installation((), "", TIMED_OUT, f"{output}The time limit was reached.\n", 0.0)
+    if done.exit_code or not isinstance(code, int) or isinstance(code, bool):
+        return Installation((), "", done.exit_code or 1, output, 0.0)
+    return Installation(tuple(package.package for package in installed.values()), "", code, output, 0.0)
+
+
+def _read_installed_packages(done: Done) -> dict[str, LockedPackage]:
+    """Return the packages that pip reported, by name. Cells may have changed the report: malformed entries are skipped."""
+    entries = done.answer.get("installed")
+    packages = {}
+    for entry in entries if isinstance(entries, list) else []:
+        match entry:
+            case [str() as name, str() as version, None | str() as digest, str() as archive]:
+                with suppress(ValueError):
+                    package = LockedPackage(name, version, archive, (digest,) if digest else ())
+                    packages[package.key] = package
+    return packages
+
+
+def _list_versions(versions: object) -> list[tuple[str, str]]:
+    return [(str(name), str(version)) for name, version in versions.items()] if isinstance(versions, dict) else []
+
+
+def _check_python_version(lock: PackageLock | None, done: Done) -> list[str]:
+    """Return a note if a lock was made with another version of Python."""
+    version = done.answer.get("python")
+    if lock is None or not lock.python or not isinstance(version, str) or version == lock.python:
+        return []
+    return [f"The lock was made with Python {lock.python}, but this environment has {version[:20]}."]
+
+
+def _is_directory(path: Path) -> bool:
+    """Return whether a path is a directory and not a link, which a build may have created."""
+    return path.is_dir() and not path.is_symlink()

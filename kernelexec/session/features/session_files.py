@@ -1,0 +1,156 @@
+"""File operations of a session without a cell: list, read, write and delete paths of the workspace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Literal, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from kernelexec.errors import InvalidRequest, Refused
+from kernelexec.events import FilesTouched
+from kernelexec.provisioning import file_roots
+from kernelexec.results import FileBytes, FileList, FilesDeleted, FileText, FileWritten
+from kernelexec.session.context import SessionContext
+from kernelexec.text import clean_text
+from kernelexec.workspace import FileOperations
+from kernelexec.workspace.agent_files.access import Access
+
+_T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesDeleted)
+_PATH_CHARS = 200
+
+
+class AsyncFiles:
+    """The files of one session. Paths are relative to its workspace, or absolute, as kernels or this process see them.
+
+    Every path is opened when it is used, and no link is followed in any part of it; only plain files are read and written.
+    Operations run one after the other, also while a cell runs. Results contain unmasked paths; in events and error messages
+    the names of secrets replace their values.
+
+    Raises:
+        InvalidConfig: a context path no longer exists.
+    """
+
+    def __init__(self, context: SessionContext) -> None:
+        access = Access(file_roots(context.config, context.workspace_path, context.to_kernel_path))
+        self._context = context
+        self._operations = FileOperations(access, context.config.files)
+        self.tracker = self._operations.tracker
+        self.bounds = self._operations.bounds
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def list(
+        self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None
+    ) -> FileList:
+        """Return the entries of a directory, with ``recursive`` of all directories below it too; or the entry of a file.
+
+        Directories that tools fill, such as ``.git`` and ``node_modules``, are listed without their content.
+
+        Args:
+            path: the directory.
+            recursive: whether the entries of its directories are listed too.
+            pattern: only matching entries: ``*.py`` at any depth, ``data/**/*.csv`` by the whole path from the directory on.
+
+        Raises:
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: the path or the pattern is invalid, or the path is missing.
+            FileRefused: the path contains a link, or cannot be read.
+        """
+        return await self._call(partial(self._operations.list, path, recursive=recursive, pattern=pattern))
+
+    async def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
+        """Return a part of a file as text: whole characters, from the byte ``offset`` on, ``limit`` bytes at most.
+
+        ``next_offset`` of the result is the offset of the next part. The file counts as read; see ``tracker``.
+
+        Raises:
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument is invalid, or the file is missing.
+            FileRefused: the path is a link, not a plain file, a file with a second name, or cannot be read.
+        """
+        call = partial(self._operations.read, path, offset=offset, limit=limit)
+        return await self._perform("read", path, call, lambda read: ((read.path,), ()))
+
+    async def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
+        """Return a part of a file as bytes: ``limit`` bytes at most, from the byte ``offset`` on.
+
+        ``next_offset`` of the result is the offset of the next part. The file counts as read; see ``tracker``.
+
+        Raises:
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument is invalid, or the file is missing.
+            FileRefused: the path is a link, not a plain file, a file with a second name, or cannot be read.
+        """
+        call = partial(self._operations.read_bytes, path, offset=offset, limit=limit)
+        return await self._perform("read", path, call, lambda read: ((read.path,), ()))
+
+    async def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
+        """Write a file atomically: a reader sees the old or the new content. With ``append`` extend the old content.
+
+        Missing directories are created.
+
+        Raises:
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument is invalid; nothing was written.
+            FileRefused: the path is read-only, a link, not a plain file, a file with a second name, or cannot be written.
+        """
+        call = partial(self._operations.write, path, content, append=append)
+        return await self._perform("write", path, call, lambda written: ((written.path,), ()))
+
+    async def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
+        """Delete a file, a link, an empty directory, or with ``recursive`` a directory with all its entries.
+
+        Files that these operations neither read nor created are refused, except files that tools create again, and except
+        with ``Config(files={"read_before_delete": False})``. The workspace itself, ``.git``, ``.env`` and similar entries are
+        always refused.
+
+        Raises:
+            InvalidPath, InvalidWorkDir, Closed: the path is missing or outside of the permitted directories.
+            FileRefused: the deletion is refused; the message contains the reason.
+        """
+        call = partial(self._operations.delete, path, recursive=recursive)
+        return await self._perform("delete", path, call, _list_deleted_paths)
+
+    async def delete_many(self, include: str | Iterable[str], exclude: str | Iterable[str] = ()) -> FilesDeleted:
+        """Delete the files that match patterns such as ``["*.tmp", "cache"]``, each by the rules of ``delete``.
+
+        A pattern that matches a directory matches all its entries. The result lists deleted files, and refused files with
+        their reasons.
+
+        Raises:
+            InvalidRequest, InvalidWorkDir, Closed: a pattern is invalid; nothing was deleted.
+        """
+        call = partial(self._operations.delete_many, include, exclude)
+        return await self._perform("delete", include, call, _list_deleted_paths)
+
+    async def _perform(
+        self,
+        operation: Literal["read", "write", "delete"],
+        target: object,
+        call: Callable[[], _T],
+        list_paths: Callable[[_T], tuple[Iterable[str], Iterable[str]]],
+    ) -> _T:
+        """Perform an operation, and report paths and refusals to the hooks."""
+        context = self._context
+        mask = context.masking.mask_text
+        try:
+            result = await self._call(call)
+        except (InvalidRequest, Refused) as exc:
+            refusal = f"{clean_text(mask(str(target))[:_PATH_CHARS])}: {exc}"
+            context.dispatch(FilesTouched(context.name, operation, (), (refusal,)))
+            raise
+        paths, refused = (tuple(map(mask, texts)) for texts in list_paths(result))
+        context.dispatch(FilesTouched(context.name, operation, paths, refused))
+        return result
+
+    async def _call(self, call: Callable[[], _T]) -> _T:
+        """Return the result of a call in a thread, one call at a time; mask the errors that it raises."""
+        self._context.scope.check_open()
+        try:
+            return await anyio.to_thread.run_sync(call, limiter=self._limiter)
+        except (InvalidRequest, Refused) as exc:
+            exc.args = tuple(self._context.masking.mask_text(str(arg)) for arg in exc.args)
+            raise
+
+
+def _list_deleted_paths(result: FilesDeleted) -> tuple[Iterable[str], Iterable[str]]:
+    return result.deleted, (refusal.why for refusal in result.refused)

@@ -1,0 +1,81 @@
+"""The verdict on the end of a cell: the state of its kernel, the lost state, and the notes about memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernelexec.kernel.usage import Usage
+from kernelexec.results import Cause, Interrupted, Rung, State
+from kernelexec.results.usage import size_text
+
+_LISTED = 20
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The judgement on the end of a cell, before it becomes a result."""
+
+    state: State = "unknown"
+    cause: Cause | None = None
+    exit_code: int | None = None
+    interrupted: Interrupted | None = None
+    rung: Rung | None = None
+    lost_names: tuple[str, ...] = ()
+    confinement: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    stacks: str = ""
+    memory_limit: str = ""
+    """The memory limit, as text, where reaching it ended the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostState:
+    """The lost state of a kernel. ``is_reported`` is true if the result of the kernel's last cell has reported it."""
+
+    cause: Cause
+    exit_code: int
+    names: tuple[str, ...]
+    name_count: int
+    is_reported: bool
+
+    def __str__(self) -> str:
+        """Return the first names, and the number of further names."""
+        listed = self.names[:_LISTED]
+        more = self.name_count - len(listed)
+        return ", ".join(listed) + f" and {more} more" * (more > 0)
+
+
+#: The lost state of a kernel that was killed with its owner; its names are unknown.
+LOST_WITH_OWNER = LostState("killed", 137, (), 0, is_reported=False)
+
+
+def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int) -> None:
+    """Report the end of the previous kernel in the first result of the new one."""
+    if lost_state is None:
+        return
+    names = f" Lost: {lost_state}." if lost_state.names else ""
+    verdict.notes.insert(0, f"Ran in a new kernel (epoch {epoch}): the one before ended ({lost_state.cause}).{names}")
+    if not lost_state.is_reported and verdict.state == "kept":
+        verdict.state, verdict.cause, verdict.lost_names = "lost", lost_state.cause, lost_state.names
+
+
+def memory_limit_text(usage: Usage, isolation: str) -> str:
+    """Return the memory limit of a kernel as text; empty if none is known."""
+    limit = usage.limit_bytes
+    owner = "the container's" if isolation == "container" else "its control group's"
+    return f"{owner} memory limit of {size_text(limit)}" if limit else ""
+
+
+def add_memory_notes(verdict: Verdict, usage: Usage, limit: str) -> None:
+    """Add notes about the kernel's memory to a verdict."""
+    if verdict.cause == "oom":
+        verdict.memory_limit = limit
+        before = f" The biggest variables before: {usage.memory.names}." if usage.memory and usage.memory.names else ""
+        verdict.notes.append(f"The kernel was killed for want of memory: {limit or 'a limit'} was reached.{before}")
+        return
+    if usage.killed > 0:
+        subject = "One process was" if usage.killed == 1 else f"{usage.killed} processes were"
+        verdict.notes.append(f"{subject} killed for want of memory: {limit or 'a limit'} was reached.")
+    if usage.watermark is not None:
+        over = usage.memory is not None and not usage.memory.high
+        verdict.notes.append(f"While the cell ran, {usage.watermark}" if over else str(usage.watermark))
