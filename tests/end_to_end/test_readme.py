@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its code, its commands, its options, its figures."""
+"""The code, commands, options and figures of the README and the guide are true."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from kernelexec import Config
 from kernelexec.cli.app import app
 from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment
 from tests.fuzz.test_mcp_calls import TOOLS
+from tests.support import session_picture
 from tests.support.engine import needs_engine
 from tests.support.kernelspecs import write_all
 from tests.support.paths import ROOT
@@ -40,12 +41,12 @@ def blocks(language: str) -> list[str]:
 
 
 PYTHON = blocks("python")
-#: The words of every command, one list each, without what only makes the virtual environment.
+#: The words of every command, one list each.
 COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
 OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
 #: Commands that have commands of their own.
 _TYPERS = [group.typer_instance for group in app.registered_groups if group.typer_instance]
-GROUPS = {part.info.name for part in _TYPERS if isinstance(part.info.name, str)}  # the commands of others stand beside ours
+GROUPS = {part.info.name for part in _TYPERS if isinstance(part.info.name, str)}
 HELP: dict[tuple[str, ...], str] = {}
 
 
@@ -54,8 +55,8 @@ def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProces
     return subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=BOUND)
 
 
-def printed(code: str, directory: Path) -> list[str]:
-    """The lines that a block prints as a program of its own, without empty ones; with deno's kernel installed."""
+def run_block(code: str, directory: Path) -> list[str]:
+    """Run a block as a program of its own, with deno's kernel installed, and return its lines of output without empty ones."""
     write_all(directory / "jupyter")
     done = run(directory, sys.executable, "-W", "error", "-c", code, JUPYTER_PATH=str(directory / "jupyter"))
     assert done.returncode == 0, done.stderr
@@ -63,8 +64,8 @@ def printed(code: str, directory: Path) -> list[str]:
 
 
 def claims(code: str) -> list[str]:
-    """What the comments beside prints say, up to a semicolon."""
-    return [found.split(";")[0].strip() for found in re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)]
+    """Return the comments of calls of print, up to a semicolon."""
+    return [comment.split(";")[0].strip() for comment in re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)]
 
 
 def help_of(*command: str) -> str:
@@ -74,37 +75,37 @@ def help_of(*command: str) -> str:
 
 
 def test_the_first_example_prints_the_output_below_it(tmp_path: Path) -> None:
-    assert printed(PYTHON[0], tmp_path) == [line for line in blocks("text")[0].splitlines() if line]
+    assert run_block(PYTHON[0], tmp_path) == [line for line in blocks("text")[0].splitlines() if line]
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, marks=needs_engine if "container" in code else ()) for code in PYTHON[1:]])
-def test_a_block_prints_what_its_comments_say(code: str, tmp_path: Path) -> None:
+def test_a_block_prints_the_values_in_its_comments(code: str, tmp_path: Path) -> None:
     assert claims(code) != []
-    assert printed(code, tmp_path) == claims(code)
+    assert run_block(code, tmp_path) == claims(code)
 
 
-def test_cd_and_export_last_as_the_comment_says(tmp_path: Path) -> None:
+def test_cd_and_export_last(tmp_path: Path) -> None:
     [code] = [block for block in PYTHON if "cd and export last" in block]
-    directory, mode, _ = printed(code.replace(".exit_code)", ".stdout)"), tmp_path)
+    directory, mode = run_block(code.replace(".exit_code)", ".stdout)"), tmp_path)
     assert directory == str(tmp_path / "workspaces" / "build" / "sub")
     assert mode == "fast"
 
 
 def test_the_docstring_of_the_package_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = doctest.testmod(kernelexec)
-    assert found.attempted >= 2
-    assert found.failed == 0
+    results = doctest.testmod(kernelexec)
+    assert results.attempted >= 2
+    assert results.failed == 0
 
 
-def test_the_analysis_runs_from_a_fresh_checkout_as_the_first_command_says(tmp_path: Path) -> None:
+def test_the_first_command_runs_the_analysis_from_a_fresh_checkout(tmp_path: Path) -> None:
     *_, (program, *words) = [shlex.split(part) for part in blocks("console")[0].split("&&")]
     assert program == ".venv/bin/kernelexec"
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns("*.executed.ipynb"))
     done = run(tmp_path, COMMAND, *words)
     assert done.returncode == 0, done.stderr
-    [place] = re.findall(r"The executed notebook,[^`]* is `([^`]+)`", README)
-    text = (tmp_path / place).read_text(encoding="utf-8")
+    [path] = re.findall(r"The executed notebook,[^`]* is `([^`]+)`", README)
+    text = (tmp_path / path).read_text(encoding="utf-8")
     nbformat.validate(json.loads(text))
     cells: list[Any] = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
@@ -155,14 +156,14 @@ def test_every_tool_of_the_server_is_shown() -> None:
     assert named == list(TOOLS)
 
 
-def test_the_commands_of_the_command_line_do_what_is_said_beside_them(tmp_path: Path) -> None:
+def test_the_command_exec_prints_a_result_as_json(tmp_path: Path) -> None:
     words = next(words for words in OURS if words[0] == "exec" and "local" in words)
     done = run(tmp_path, COMMAND, *words)
     assert kernelexec.ExecutionResult.from_json(done.stdout).text == "2\n"
 
 
 def test_every_extra_that_is_installed_exists() -> None:
-    named = {extra for found in re.findall(r"'\.\[([\w,]+)\]'", README) for extra in found.split(",")}
+    named = {extra for extras in re.findall(r"'\.\[([\w,]+)\]'", README) for extra in extras.split(",")}
     assert {"notebooks"} <= named <= set(PROJECT["optional-dependencies"])
 
 
@@ -201,6 +202,10 @@ def test_the_figures_are_the_defaults() -> None:
     assert kept is not None
     output = Config().output
     assert [int(size) * 2**20 for size in kept.groups()] == [output.stream_bytes, output.spill_bytes]
+
+
+def test_the_picture_of_a_session_shows_a_real_one(tmp_path: Path) -> None:
+    assert session_picture.texts(session_picture.PICTURE.read_text(encoding="utf-8")) == session_picture.record(tmp_path)
 
 
 def test_every_name_that_is_configured_is_an_option() -> None:
