@@ -195,7 +195,7 @@ class KernelStarter:
             patience=patience,
             tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
             confinement=process.backend.confinement(process.runtime),
-            judged=self._judges_programs,
+            audits_programs=self._judges_programs,
             programs=config.programs.told,
             secrets=secrets,
             **later,

@@ -28,13 +28,13 @@ programs = {
     protocol.CONFINED_FLAG: "exec_confined",
     protocol.FORKSERVER_FLAG: "forkserver",
     protocol.CONTAINER_INIT_FLAG: "container_init",
-    protocol.ONE_SHOT_FLAG: "one_shot",
+    protocol.ONE_SHOT_FLAG: "one_shot_task",
 }
 flag, *arguments = sys.argv[1:] or [""]
-name = programs.get(flag, "app")
+name = programs.get(flag, "kernel_app")
 program = import_module(f"{here.name}.launch.{name}")
 
 if name == "guard":
     program.main(arguments, alone=flag == protocol.GUARD_ALONE_FLAG)
 else:
-    program.main(sys.argv[1:] if name == "app" else arguments)
+    program.main(sys.argv[1:] if name == "kernel_app" else arguments)

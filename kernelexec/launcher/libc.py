@@ -12,30 +12,30 @@ def syscall(number: int, *arguments: Any) -> int:
     """Make a system call by its number.
 
     Raises:
-        OSError: it failed.
+        OSError: the call failed.
     """
-    return _checked(_libc().syscall(ctypes.c_long(number), *arguments))
+    return _check(_libc().syscall(ctypes.c_long(number), *arguments))
 
 
 def prctl(option: int, *arguments: Any) -> None:
     """Change this process or thread: ``prctl(2)``.
 
     Raises:
-        OSError: the system does not know it, or refuses.
+        OSError: the system does not know the option, or refuses it.
     """
-    _checked(_libc().prctl(option, *arguments, *[0] * (4 - len(arguments))))
+    _check(_libc().prctl(option, *arguments, *[0] * (4 - len(arguments))))
 
 
 def capset(header: bytes, sets: bytes) -> None:
     """Change this thread's capabilities: ``capset(2)``.
 
     Raises:
-        OSError: it has none of them.
+        OSError: the thread has no such capability.
     """
-    _checked(_libc().capset(header, sets))
+    _check(_libc().capset(header, sets))
 
 
-def _checked(result: int) -> int:
+def _check(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -21,8 +21,8 @@ from .protocol import LaunchOptions, ReadyMessage
 _LOOK_SECONDS = 0.5
 _PIECE_BYTES = 64 * 1024
 #: Set unless this kernel goes on without an owner.
-owned = threading.Event()
-owned.set()
+has_owner = threading.Event()
+has_owner.set()
 
 
 def take_secrets(options: LaunchOptions) -> dict[str, str]:
@@ -62,11 +62,11 @@ def write_stacks_to(path: str | None) -> None:
     """
     file = os.fdopen(os.dup(2), "w") if path is None else Path(path).open("a")  # noqa: SIM115 - for the process's life
     faulthandler.enable(file=file)
-    if platform.PLATFORM.stacks is not None:
-        faulthandler.register(platform.PLATFORM.stacks, file=file, all_threads=True, chain=False)
+    if platform.PLATFORM.stacks_signal is not None:
+        faulthandler.register(platform.PLATFORM.stacks_signal, file=file, all_threads=True, chain=False)
 
 
-def notify_ready(options: LaunchOptions, confined: dict[str, list[str]]) -> None:
+def notify_ready(options: LaunchOptions, confinement: dict[str, list[str]]) -> None:
     """Write the ``ReadyMessage`` into the owner's FIFO."""
     if options.ready is None:
         return
@@ -75,7 +75,7 @@ def notify_ready(options: LaunchOptions, confined: dict[str, list[str]]) -> None
         "token": options.token,
         "python": sys.version.split()[0],
         "executable": sys.executable,
-        "confinement": confined,
+        "confinement": confinement,
     }
     with suppress(OSError):
         fd = os.open(options.ready, os.O_WRONLY | os.O_NONBLOCK)
@@ -85,10 +85,10 @@ def notify_ready(options: LaunchOptions, confined: dict[str, list[str]]) -> None
             os.close(fd)
 
 
-def exit_with_owner(path: str, before: Callable[[], None], *, patience: float = 0.0) -> None:
-    """End this process and its group when the owner's FIFO has no writer left; ``before`` runs first.
+def exit_with_owner(path: str, cleanup: Callable[[], None], *, grace_seconds: float = 0.0) -> None:
+    """End this process and its group when the owner's FIFO has no writer left; ``cleanup`` runs first.
 
-    A thread blocks in ``read``, so no timer is needed, and the parent's id does not matter. For ``patience`` seconds after its
+    A thread blocks in ``read``, so no timer is needed, and the parent's id does not matter. For ``grace_seconds`` after its
     owner's end the process goes on: a process that opens the FIFO meanwhile is its new owner.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -96,26 +96,26 @@ def exit_with_owner(path: str, before: Callable[[], None], *, patience: float = 
 
     def watch() -> None:
         with suppress(OSError):
-            while os.read(fd, 1) or _owned_again(fd, patience):
-                owned.set()
-        _end(before)
+            while os.read(fd, 1) or _wait_for_owner(fd, grace_seconds):
+                has_owner.set()
+        _end(cleanup)
 
     threading.Thread(target=watch, name="owner", daemon=True).start()
 
 
-def _owned_again(fd: int, patience: float) -> bool:
-    """Return whether a FIFO without a writer gets one within ``patience`` seconds.
+def _wait_for_owner(fd: int, grace_seconds: float) -> bool:
+    """Return whether a FIFO without a writer gets one within ``grace_seconds``.
 
     It is read, not polled: poll reports no hangup of a FIFO that had no writer since it was opened here.
     """
-    deadline = time.monotonic() + patience
-    owned.clear()
+    deadline = time.monotonic() + grace_seconds
+    has_owner.clear()
     os.set_blocking(fd, False)
     try:
         while (left := deadline - time.monotonic()) > 0:
             if os.read(fd, 1):
                 return True
-            time.sleep(min(_LOOK_SECONDS, left))  # nothing tells when somebody opens a pipe; only without an owner
+            time.sleep(min(_LOOK_SECONDS, left))  # the system reports no opening of a pipe; polled only without an owner
     except BlockingIOError:
         return True
     finally:
@@ -130,10 +130,10 @@ class OwnerLease:
     stopped, the machine slept or C code held the interpreter's lock.
     """
 
-    def __init__(self, seconds: float, before: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, cleanup: Callable[[], None]) -> None:
         self._left = seconds
         self._step = min(1.0, seconds / 20)
-        self._before = before
+        self._cleanup = cleanup
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
 
     def renew(self, seconds: float) -> None:
@@ -143,14 +143,14 @@ class OwnerLease:
 
     def _watch(self) -> None:
         while self._left > 0:
-            time.sleep(self._step)  # the step that is counted: see the class
+            time.sleep(self._step)  # a counted step: see the class
             self._left -= self._step
-        _end(self._before)
+        _end(self._cleanup)
 
 
-def _end(before: Callable[[], None]) -> None:
+def _end(cleanup: Callable[[], None]) -> None:
     with suppress(Exception):
-        before()
+        cleanup()
     if platform.leads_group():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

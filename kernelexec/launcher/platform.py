@@ -1,4 +1,4 @@
-"""Differences between operating systems in the kernel's process. No other module of the launcher asks for the system.
+"""Differences between operating systems in the kernel's process. No other module of the launcher checks the system.
 
 Only Linux has all features. The driver has a module of its own, since the launcher imports nothing that is not mounted.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 _NEW_PROCESS_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which subprocess knows on Windows only
 _BREAK = 1  # CTRL_BREAK_EVENT, which signal knows there only
-#: The names that an owner gives to limits, and what the system calls them.
+#: Limits by the owner's names, and their names in ``resource``.
 _LIMITS = {
     "nofile": "RLIMIT_NOFILE",
     "core": "RLIMIT_CORE",
@@ -28,16 +28,16 @@ _LIMITS = {
 }
 
 
-def _there(name: str) -> Any:
-    """Import a module; return None where this system has none of that name."""
+def _import_optional(name: str) -> Any:
+    """Import a module; return None if this system lacks it."""
     try:
         return import_module(name)
     except ImportError:
         return None
 
 
-#: None on Windows, all of them.
-fcntl, resource, termios = _there("fcntl"), _there("resource"), _there("termios")
+#: None on Windows.
+fcntl, resource, termios = _import_optional("fcntl"), _import_optional("resource"), _import_optional("termios")
 
 
 @dataclass(frozen=True)
@@ -46,50 +46,50 @@ class LauncherPlatform:
 
     name: str
     shells: tuple[tuple[str, ...], ...]
-    """What runs commands, with the option that a command comes behind: the first one that is there, or else the last."""
-    lasting: bool
-    """Whether these can save what a command changed by ``cd`` and ``export``: nothing does on Windows."""
-    apart: Mapping[str, Any]
-    """How a program is started that leads a process group of its own, as arguments of ``subprocess.Popen``."""
-    signals: bool
-    """Whether such a group can be signalled; else it gets CTRL_BREAK_EVENT, and its leader is ended alone."""
-    stacks: int | None
-    """The signal on which every thread's stack is written: one that no program uses, which only Linux has to spare."""
-    adopts: bool
-    """Whether this process can become the parent of orphans, and a child can be ended with its parent."""
-    process_handles: bool
-    """Whether processes have descriptors, which tell of their end."""
-    confinement: tuple[str, ...]
-    """The layers that there can be of what confines this process."""
+    """Shells with the option before a command: the first installed one runs commands, or else the last."""
+    keeps_shell_state: bool
+    """Whether the shells can save changes by ``cd`` and ``export``: those of Windows cannot."""
+    new_group_options: Mapping[str, Any]
+    """Arguments of ``subprocess.Popen`` for a program that leads a process group of its own."""
+    has_group_signals: bool
+    """Whether a group can be signalled; otherwise it gets CTRL_BREAK_EVENT, and only its leader is ended."""
+    stacks_signal: int | None
+    """The signal on which all threads' stacks are written. No program uses it; only Linux has a spare one."""
+    adopts_orphans: bool
+    """Whether this process can adopt orphans, and a child can be ended with its parent."""
+    has_pidfd: bool
+    """Whether processes have descriptors, which report their end."""
+    confinement_layers: tuple[str, ...]
+    """The layers of confinement that this system can have."""
     peak_unit_bytes: int
-    """What the system counts a process's peak of memory in."""
-    programs: str
-    """Which directory of a virtual environment holds its programs."""
+    """The unit of a process's peak memory."""
+    programs_directory: str
+    """The directory of programs in a virtual environment."""
 
     @classmethod
-    def of(cls, platform: str) -> LauncherPlatform:
-        """Return the features of a system by Python's name of it; an unknown one is treated as macOS, the poorer Unix."""
+    def for_system(cls, platform: str) -> LauncherPlatform:
+        """Return the features of a system by Python's name of it; an unknown one counts as macOS, the poorer Unix."""
         linux, windows = platform == "linux", platform == "win32"
         unix = (("bash", "-c"), ("sh", "-c"))
         return cls(
             name=platform,
             shells=(("powershell", "-NoProfile", "-Command"), ("cmd", "/c")) if windows else unix,
-            lasting=not windows,
-            apart={"creationflags": _NEW_PROCESS_GROUP} if windows else {"start_new_session": True},
-            signals=not windows,
-            stacks=int(signal.SIGRTMIN) + 3 if linux else None,
-            adopts=linux,
-            process_handles=linux and hasattr(os, "pidfd_open"),
-            confinement=("no-new-privileges", "landlock", "capabilities", "no-network") if linux else (),
+            keeps_shell_state=not windows,
+            new_group_options={"creationflags": _NEW_PROCESS_GROUP} if windows else {"start_new_session": True},
+            has_group_signals=not windows,
+            stacks_signal=int(signal.SIGRTMIN) + 3 if linux else None,
+            adopts_orphans=linux,
+            has_pidfd=linux and hasattr(os, "pidfd_open"),
+            confinement_layers=("no-new-privileges", "landlock", "capabilities", "no-network") if linux else (),
             peak_unit_bytes=1024 if linux else 1,
-            programs="Scripts" if windows else "bin",
+            programs_directory="Scripts" if windows else "bin",
         )
 
 
-#: This machine's.
-PLATFORM = LauncherPlatform.of(sys.platform)
-#: What ends a program, gentlest first. Windows has no SIGKILL: there SIGTERM is as hard.
-ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
+#: The features of this machine.
+PLATFORM = LauncherPlatform.for_system(sys.platform)
+#: Signals that end a program, the gentlest first. Windows has no SIGKILL, but its SIGTERM is as hard.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def default_shell() -> list[str]:
@@ -98,12 +98,12 @@ def default_shell() -> list[str]:
 
 
 def signal_group(leader: int, signum: int) -> None:
-    """Signal the process group of a program that was started with ``apart``.
+    """Signal the process group of a program that was started with ``new_group_options``.
 
     Raises:
         OSError: there is no such group, or it is another user's.
     """
-    if PLATFORM.signals:
+    if PLATFORM.has_group_signals:
         os.killpg(leader, signum)
     else:
         os.kill(leader, _BREAK if signum == signal.SIGINT else signal.SIGTERM)
@@ -111,11 +111,11 @@ def signal_group(leader: int, signum: int) -> None:
 
 def leads_group() -> bool:
     """Return whether this process leads a process group that can be signalled."""
-    return PLATFORM.signals and os.getpgrp() == os.getpid()
+    return PLATFORM.has_group_signals and os.getpgrp() == os.getpid()
 
 
 def lower_limit(name: str, value: int) -> None:
-    """Lower a limit of this process and its children, where the system has it, to ``value``, or to what it may be at most."""
+    """Lower a limit of this process and its children, where the system has it, to ``value`` or to the hard limit."""
     kind = getattr(resource, _LIMITS.get(name, ""), None)
     if kind is None:
         return
@@ -131,8 +131,8 @@ def cpu_seconds() -> float:
     """Return the processor time of this process and, where the system counts it, of its children that have ended."""
     if resource is None:
         return time.process_time()
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return float(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime)
+    usage, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return float(usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime)
 
 
 def peak_memory_bytes() -> int | None:
@@ -141,7 +141,7 @@ def peak_memory_bytes() -> int | None:
 
 
 def unread_bytes(fd: int) -> int:
-    """Return how many bytes wait in a pipe; 0 where the system does not say."""
+    """Return the number of unread bytes in a pipe; 0 if the system does not report it."""
     if termios is None:
         return 0
     try:

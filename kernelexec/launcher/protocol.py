@@ -1,7 +1,7 @@
-"""The protocol between the driver and the launcher: all that either of them writes and the other reads.
+"""The protocol between the driver and the launcher: names, fields and formats that one writes and the other reads.
 
-This module uses the standard library only and is imported by both sides. It is the one module of the launcher that the
-driver imports. Three processes of the launcher have a channel of their own beside Jupyter's sockets:
+This module uses the standard library only and is imported by both sides. Beside Jupyter's sockets there
+are these channels:
 
 | from | to | how | what |
 | --- | --- | --- | --- |
@@ -10,7 +10,7 @@ driver imports. Three processes of the launcher have a channel of their own besi
 | driver | kernel | control channel | ``*_REQUEST``; a request with a reply is answered by ``reply_type`` |
 | kernel | driver | iopub | ``MEMORY``, ``PROGRAM``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
 | kernel | driver | metadata of ``execute_reply`` | ``ReplyMetadata`` under ``METADATA_KEY`` |
-| kernel | driver | mapped file ``LaunchOptions.words`` | the newest text of the running cell: ``CRASH_RECORD`` |
+| kernel | driver | mapped file ``LaunchOptions.crash_buffer`` | the newest text of the running cell: ``CRASH_RECORD`` |
 | driver | kernel | code of ``execute_request`` | the calls that ``*_source`` builds |
 | driver | fork server, container init | datagrams of JSON | ``Fork``, ``ForkServerReport``; ``InitRequest``, ``InitReport`` |
 | driver | one-shot process | files of its directory | ``ONE_SHOT_ORDER``, ``ONE_SHOT_ANSWER`` |
@@ -49,7 +49,7 @@ SUDO_VARIABLE = "KERNELEXEC_SUDO"
 DELIMITER = b"<IDS|MSG>"
 #: The user's name in the headers of the owner's requests; other clients of the kernel have another one.
 OWNER_USERNAME = "kernelexec"
-#: The key of our entry in the metadata of replies and in the content of ``RESUME_REQUEST``'s reply.
+#: The key of the launcher's entry in the metadata of replies and in the content of ``RESUME_REQUEST``'s reply.
 METADATA_KEY = "kernelexec"
 
 # Requests on the control channel.
@@ -73,7 +73,7 @@ PROGRAM = "kernelexec_program"
 #: A cell asks for input: ``name``, ``prompt``, ``password``, ``token``; answered by ``INPUT_REQUEST``.
 INPUT = "kernelexec_input"
 #: The kept messages of the newest cell follow: ``reply`` and ``metadata`` of the cell, or None while it runs.
-REPLAY_BEGIN = "kernelexec_tape"
+REPLAY_BEGIN = "kernelexec_replay"
 #: Messages were dropped here: ``messages``, ``text_bytes``, ``other_bytes``.
 REPLAY_GAP = "kernelexec_gap"
 
@@ -107,7 +107,7 @@ class LaunchOptions:
     """Path of the FIFO that the owner holds open for writing while it lives."""
     stacks: str | None = None
     """File for the stacks of all threads; stderr by default."""
-    words: str | None = None
+    crash_buffer: str | None = None
     """File of the crash buffer."""
     scratch: str | None = None
     """Directory for temporary files of commands."""
@@ -117,15 +117,15 @@ class LaunchOptions:
     """Seconds until the first ``LEASE_REQUEST`` must have arrived."""
     token: str = ""
     """Secret that proves messages of this launcher; empty for other programs' kernels."""
-    bridge: dict[str, Any] = field(default_factory=dict)
-    """``address`` and ``sockets`` (path to port) of a kernel that can have no unix sockets."""
+    unix_proxy: dict[str, Any] = field(default_factory=dict)
+    """``address`` and ``sockets`` (path to port) of a kernel that cannot use unix sockets."""
     limits: dict[str, int] = field(default_factory=dict)
     confinement: dict[str, Any] | None = None
     """Fields of ``sandbox.confinement.ConfinementOptions``."""
     confined: dict[str, list[str]] | None = None
     """Layers that confine this process already, and missing ones."""
-    judged: bool = False
-    """Whether the owner judges each program before user code starts it."""
+    audits_programs: bool = False
+    """Whether the owner is asked about each program before user code starts it."""
     programs: dict[str, Any] = field(default_factory=dict)
     """``prefix`` of commands and ``venv``, both optional; empty if no virtual environment is looked for."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -134,9 +134,9 @@ class LaunchOptions:
     """Working directory from then on."""
     secrets: str | None = None
     """Path of a pipe with variables of the kernel, for its guard."""
-    patience: float = 0.0
+    grace_seconds: float = 0.0
     """Seconds that the kernel goes on without an owner, for a new one that takes it over."""
-    tape_bytes: int = 0
+    replay_bytes: int = 0
     """Limit for the kept text of the newest cell, for a new owner; other messages have four times as much. 0 keeps nothing."""
 
     @classmethod
@@ -181,7 +181,7 @@ class MemoryReport(TypedDict):
 
 
 class ReplyMetadata(TypedDict):
-    """The launcher's report of one cell, beside the reply."""
+    """The launcher's report of one cell, in the metadata of its reply."""
 
     token: str
     pid: int
@@ -240,7 +240,7 @@ class InitReport(TypedDict, total=False):
 _SHELL = "get_ipython()"
 _RUN_COMMAND = f"{_SHELL}.run_command("
 SERVE_PACKAGES_SOURCE = f"{_SHELL}.serve_packages()"
-#: A look that loads IPython's display formatters.
+#: Code that loads IPython's display formatters.
 WARM_UP_SOURCE = f"{_SHELL}.display_formatter.format(0) and None"
 
 

@@ -1,4 +1,4 @@
-"""What a test case says of the code under test: it holds, it does not, or it could not be told."""
+"""Verdicts of test cases on the code under test: PASS, FAIL, or ERROR where a case cannot be checked."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any, NoReturn
 from ..output.truncate import truncate
 from .pristine_modules import PristineModules
 
-#: What tutorials have their cases append to.
+#: The list to which cases append their results, as in tutorials.
 RESULTS = "test_results"
 CODE = "<code under test>"
-#: A call of what is called so asserts by itself: that it gives None says nothing.
+#: Functions whose names begin so assert by themselves: their value None is no failure.
 _ASSERTING = ("assert", "check", "expect", "test", "verify")
-#: What %%time calls its body, whose lines it counts anew.
-_TIMED = ("<timed exec>", "<timed eval>")
-_VALUE_CHARS, _TOLD_CHARS = 300, 2000
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+#: File names of the body of %%time, whose lines IPython counts from one.
+_TIMED_FILES = ("<timed exec>", "<timed eval>")
+_VALUE_CHARS, _MESSAGE_CHARS = 300, 2000
+_OPERATORS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -41,7 +41,7 @@ _EVALUATE, _COROUTINE = eval, inspect.CO_COROUTINE
 
 @dataclass
 class CaseVerdict:
-    """``verdict`` is PASS, FAIL or ERROR; ``line`` is one of the case, or of the code under test."""
+    """A verdict of PASS, FAIL or ERROR. ``line`` is in the case, or in the code under test if ``in_code``."""
 
     verdict: str
     message: str = ""
@@ -50,12 +50,12 @@ class CaseVerdict:
     in_code: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """It, in JSON types, with no text longer than a reader can use."""
-        return {name: _cut(value, _TOLD_CHARS) if isinstance(value, str) else value for name, value in vars(self).items()}
+        """Return the verdict in JSON types, with texts cut to 2,000 characters."""
+        return {name: _cut(value, _MESSAGE_CHARS) if isinstance(value, str) else value for name, value in vars(self).items()}
 
 
-class _Judged(Exception):
-    """The case has ended, with a verdict."""
+class _CaseFailed(Exception):
+    """The end of a case that does not pass, with its verdict."""
 
     def __init__(self, verdict: str, message: str, line: int | None = None) -> None:
         self.verdict, self.line = verdict, line
@@ -63,74 +63,76 @@ class _Judged(Exception):
 
 
 class CaseRunner:
-    """Runs texts in the namespace of the shell, and says how they end; what they do to it stays there."""
+    """A runner of code and cases in the namespace of the shell, which keeps their changes."""
 
     def __init__(self, shell: Any, modules: PristineModules) -> None:
         self._shell, self._namespace, self._modules = shell, shell.user_ns, modules
         self._lines: dict[str, list[str]] = {}
-        shell.ask_exit = self._exit  # IPython's exit() and quit() only leave a note
+        shell.ask_exit = self._exit  # IPython's exit() and quit() only set a flag
 
-    def of_code(self, source: str) -> CaseVerdict:
-        """Run the code under test: PASS, or the ERROR that it ends with."""
+    def run_code(self, source: str) -> CaseVerdict:
+        """Run the code under test; return PASS, or the ERROR that ended it."""
         try:
             if source.strip():
-                self._perform(self._prepared(source, CODE), CODE)
+                self._execute(self._parse(source, CODE), CODE)
         except BaseException as exc:
-            return self._failure(exc, CODE)
+            return self._describe_failure(exc, CODE)
         return CaseVerdict("PASS")
 
-    def of_case(self, source: str, name: str) -> CaseVerdict:
-        """Run a case, in whose tracebacks ``name`` stands for its file."""
+    def run_case(self, source: str, name: str) -> CaseVerdict:
+        """Run a case, with ``name`` as its file name in tracebacks."""
         self._namespace[RESULTS] = []
         try:
-            self._hold(self._prepared(source, name), name)
+            self._check_case(self._parse(source, name), name)
         except BaseException as exc:
-            return self._failure(exc, name)
+            return self._describe_failure(exc, name)
         return CaseVerdict("PASS")
 
-    def _prepared(self, source: str, name: str) -> ast.Module:
-        """The syntax tree of a text.
+    def _parse(self, source: str, name: str) -> ast.Module:
+        """Parse a text as IPython does; return its syntax tree.
 
         Raises:
-            SyntaxError: it is not Python.
+            SyntaxError: the text is not Python.
         """
-        self._shell.failed_within = None
+        self._shell.inner_error = None
         lines = self._lines[name] = source.splitlines(keepends=True)
         linecache.cache[name] = (len(source), None, lines, name)
-        blank = sum(1 for _ in itertools.takewhile(str.isspace, lines))  # which IPython takes away
+        blank = sum(1 for _ in itertools.takewhile(str.isspace, lines))  # IPython removes these lines
         text: str = self._shell.transform_cell("".join(lines[blank:]))
         return ast.parse("\n" * blank + text, name)
 
-    def _perform(self, tree: ast.Module, name: str) -> None:
-        """Run a text, top-level ``await`` included."""
-        self._run(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    def _execute(self, tree: ast.Module, name: str) -> None:
+        """Execute a syntax tree, which may ``await`` at the top level."""
+        self._execute_code_object(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
 
-    def _hold(self, tree: ast.Module, name: str) -> None:
-        """Run a case.
+    def _check_case(self, tree: ast.Module, name: str) -> None:
+        """Run a case, and check its last value and its appended results.
 
         Raises:
-            _Judged: it does not hold: a value that it ends with, or one of those that it appended, is not true.
+            _CaseFailed: one of these values is not true, or a command failed.
         """
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         alone = not tree.body
-        self._perform(tree, name)
-        value = self._value(last.value, name, explain=alone) if isinstance(last, ast.Expr) else None
+        self._execute(tree, name)
+        value = self._evaluate_or_explain(last.value, name, explain=alone) if isinstance(last, ast.Expr) else None
         appended = self._count_results()
         if not isinstance(last, ast.Expr):
             return
-        own = _method_of_shell(last.value)
-        if own == "system" and (code := self._namespace.get("_exit_code")):
-            raise _Judged("ERROR", f"{self._last_line(name)} ended with exit code {code}.", last.lineno)
-        if value is None and (appended or own or _called(last.value).startswith(_ASSERTING)):
+        shell_method = _find_shell_method(last.value)
+        if shell_method == "system" and (code := self._namespace.get("_exit_code")):
+            raise _CaseFailed("ERROR", f"{self._last_line(name)} ended with exit code {code}.", last.lineno)
+        if value is None and (appended or shell_method or _find_called_name(last.value).startswith(_ASSERTING)):
             return
         if not self._modules.call(operator.truth, value) if alone else _is_false(value):
-            raise _Judged("FAIL", f"{self._last_line(name) if own else ast.unparse(last.value)} is {_shown(value)}")
+            raise _CaseFailed(
+                "FAIL", f"{self._last_line(name) if shell_method else ast.unparse(last.value)} is {_short_repr(value)}"
+            )
 
     def _count_results(self) -> int:
-        """How many results there are, whatever a case has put in the place of the list.
+        """Return the number of results; a case may have replaced the list by any value.
 
         Raises:
-            _Judged: one of them is not true.
+            _CaseFailed: a result is not true.
         """
         content = self._namespace.get(RESULTS, [])
         if isinstance(content, dict):
@@ -140,68 +142,68 @@ class CaseRunner:
         truths = [self._modules.call(operator.truth, result) for result in results]
         false = [str(position) for position, truth in enumerate(truths, 1) if not truth]
         if false:
-            raise _Judged("FAIL", f"Of {len(results)} results not true: {', '.join(false)}.")
+            raise _CaseFailed("FAIL", f"Of {len(results)} results not true: {', '.join(false)}.")
         return len(results)
 
-    def _value(self, node: ast.expr, name: str, *, explain: bool) -> Any:
-        """What an expression gives.
+    def _evaluate_or_explain(self, node: ast.expr, name: str, *, explain: bool) -> Any:
+        """Evaluate an expression; ``explain`` checks a comparison, whose failure names both values.
 
         Raises:
-            _Judged: it compares two values, which are told, and it does not hold.
+            _CaseFailed: the comparison does not hold.
         """
         match node:
             case ast.Compare(left=left, ops=[compared], comparators=[right]) if explain:
-                values = self._evaluated(left, name), self._evaluated(right, name)
-                value = self._modules.call(_COMPARED[type(compared)], *values)
+                values = self._evaluate(left, name), self._evaluate(right, name)
+                value = self._modules.call(_OPERATORS[type(compared)], *values)
                 if not self._modules.call(operator.truth, value):
                     operands = [
-                        f"{ast.unparse(side)} is {_shown(of_side)}"
+                        f"{ast.unparse(side)} is {_short_repr(of_side)}"
                         for side, of_side in zip((left, right), values, strict=True)
                         if not isinstance(side, ast.Constant)
                     ]
-                    raise _Judged("FAIL", "; ".join([f"{ast.unparse(node)} does not hold", *operands]))
+                    raise _CaseFailed("FAIL", "; ".join([f"{ast.unparse(node)} does not hold", *operands]))
                 return value
             case _:
-                return self._evaluated(node, name)
+                return self._evaluate(node, name)
 
-    def _evaluated(self, node: ast.expr, name: str) -> Any:
-        return self._run(compile(ast.Expression(node), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    def _evaluate(self, node: ast.expr, name: str) -> Any:
+        return self._execute_code_object(compile(ast.Expression(node), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
 
-    def _run(self, code: CodeType) -> Any:
-        value = self._modules.call(_run, code, self._namespace)
-        if within := self._shell.failed_within:  # which IPython only shows, as %%capture does
+    def _execute_code_object(self, code: CodeType) -> Any:
+        value = self._modules.call(_evaluate_code, code, self._namespace)
+        if within := self._shell.inner_error:  # IPython only shows this error, as for %%capture
             name, message = within["ename"], within["evalue"]
             if name == "AssertionError":
-                raise _Judged("FAIL", message or "an assertion does not hold")
-            raise _Judged("ERROR", f"{name}: {message}".removesuffix(": "))
+                raise _CaseFailed("FAIL", message or "an assertion does not hold")
+            raise _CaseFailed("ERROR", f"{name}: {message}".removesuffix(": "))
         return value
 
     def _exit(self) -> NoReturn:
-        raise SystemExit(self._shell.keepkernel_on_exit or None)  # as of ipykernel 7.4: what exit() was given
+        raise SystemExit(self._shell.keepkernel_on_exit or None)  # the argument of exit(), as of ipykernel 7.4
 
     def _last_line(self, name: str) -> str:
-        """What the user wrote where IPython has put something else."""
+        """Return the last line of a text as the user wrote it, before IPython transformed it."""
         return next((line.strip() for line in reversed(self._lines[name]) if not line.isspace()), "")
 
-    def _failure(self, exc: BaseException, name: str) -> CaseVerdict:
-        """What is said of a text that an exception came out of."""
-        if isinstance(exc, _Judged):
-            return self._at(CaseVerdict(exc.verdict, str(exc)), name, exc.line)
+    def _describe_failure(self, exc: BaseException, name: str) -> CaseVerdict:
+        """Return the verdict on a text that raised an exception."""
+        if isinstance(exc, _CaseFailed):
+            return self._set_line(CaseVerdict(exc.verdict, str(exc)), name, exc.line)
         if isinstance(exc, AssertionError) and name != CODE:
-            outcome = self._placed(CaseVerdict("FAIL", truncate(exc)), exc, name)
+            outcome = self._locate(CaseVerdict("FAIL", truncate(exc)), exc, name)
             source = None if (outcome.line_text or "%%").startswith("%%") else outcome.line_text
             outcome.message = outcome.message or f"{source or 'an assertion'} does not hold"
             return outcome
         if isinstance(exc, SystemExit):
-            how = "" if exc.code is None else f", with {_shown(exc.code)}"
-            return self._placed(CaseVerdict("ERROR", f"It exits{how}."), exc, name)
+            how = "" if exc.code is None else f", with {_short_repr(exc.code)}"
+            return self._locate(CaseVerdict("ERROR", f"It exits{how}."), exc, name)
         outcome = CaseVerdict("ERROR", f"{type(exc).__name__}: {truncate(exc)}".removesuffix(": "))
         if isinstance(exc, SyntaxError) and exc.filename in (name, CODE):
-            return self._at(outcome, exc.filename, exc.lineno)
-        return self._placed(outcome, exc, name)
+            return self._set_line(outcome, exc.filename, exc.lineno)
+        return self._locate(outcome, exc, name)
 
-    def _placed(self, outcome: CaseVerdict, exc: BaseException, name: str) -> CaseVerdict:
-        """With the innermost line of the case's, or else of the code's, that the exception came by."""
+    def _locate(self, outcome: CaseVerdict, exc: BaseException, name: str) -> CaseVerdict:
+        """Add the innermost line of the traceback that is in the case or in the code under test."""
         file, line, body, trace = name, 0, 0, exc.__traceback__
         while trace is not None:
             at, number = trace.tb_frame.f_code.co_filename, trace.tb_lineno or 0
@@ -209,12 +211,12 @@ class CaseRunner:
                 file, line = at, number
                 blank = sum(1 for _ in itertools.takewhile(str.isspace, self._lines[at][line:]))
                 body = line + blank if self._line(at, line).startswith("%%") else 0
-            elif at in _TIMED and body:
+            elif at in _TIMED_FILES and body:
                 line = body + number
             trace = trace.tb_next
-        return self._at(outcome, file, line)
+        return self._set_line(outcome, file, line)
 
-    def _at(self, outcome: CaseVerdict, file: str, line: int | None) -> CaseVerdict:
+    def _set_line(self, outcome: CaseVerdict, file: str, line: int | None) -> CaseVerdict:
         if line:
             outcome.line, outcome.line_text, outcome.in_code = line, self._line(file, line) or None, file == CODE
         return outcome
@@ -223,21 +225,21 @@ class CaseRunner:
         return "".join(self._lines.get(file, [])[line - 1 : line]).strip() if line > 0 else ""
 
 
-def _run(code: CodeType, namespace: dict[str, Any]) -> Any:
+def _evaluate_code(code: CodeType, namespace: dict[str, Any]) -> Any:
     value = _EVALUATE(code, namespace)
     return run_coroutine(value) if code.co_flags & _COROUTINE else value
 
 
-def _method_of_shell(node: ast.expr) -> str:
-    """Which method of IPython's shell an expression calls, as ``!`` and ``%`` do; nothing where it does not."""
+def _find_shell_method(node: ast.expr) -> str:
+    """Return the method of IPython's shell that an expression calls, as ``!`` and ``%`` do; an empty text for others."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=name)):
             return name
     return ""
 
 
-def _called(node: ast.expr) -> str:
-    """The last part of the name of what an expression calls, without underscores before it."""
+def _find_called_name(node: ast.expr) -> str:
+    """Return the last part of the called function's name, without leading underscores; an empty text without a call."""
     match node:
         case ast.Await(value=ast.Call(func=called)) | ast.Call(func=called):
             name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
@@ -246,11 +248,11 @@ def _called(node: ast.expr) -> str:
 
 
 def _is_false(value: Any) -> bool:
-    """Whether it is False, numpy's included."""
+    """Return whether a value is False, or numpy's False."""
     return value is False or (type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and not value)
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     try:
         text = repr(value)
     except Exception as exc:

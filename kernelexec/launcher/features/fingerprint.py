@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import BuiltinFunctionType, EllipsisType, FunctionType, NoneType
 from typing import Any
 
-#: How much pickled data one digest covers at most, in bytes.
+#: Limit of the pickled data of one digest, in bytes.
 BYTES_MAX = 64 * 1024 * 1024
 _BUILTIN = frozenset(
     {NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice}
@@ -47,7 +47,7 @@ class _Digest:
         """Add data, up to the bound.
 
         Raises:
-            OverflowError: there is too much.
+            OverflowError: the data exceed the bound.
         """
         self._size += memoryview(data).nbytes
         if self._size > BYTES_MAX:
@@ -67,7 +67,7 @@ class _PlainPickler(pickle.Pickler):
         """Check an object before it is pickled.
 
         Raises:
-            TypeError: it is not plain data.
+            TypeError: the object is not plain data.
         """
         kind = type(obj)
         if kind in _BUILTIN or (kind is type and obj in _BUILTIN):

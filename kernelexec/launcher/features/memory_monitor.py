@@ -12,17 +12,17 @@ from ..protocol import MemoryReport
 
 _BASES = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 _GROUPS = Path("/proc/self/cgroup")
-#: Files of version 1 and 2: usage, limit, the count of kills and its word, and the word for what can be taken back at once.
+#: Files of version 1 and 2: usage, limit and count of kills; and the name of the memory that is reclaimable at once.
 _FILES = (
     ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.oom_control", "total_inactive_file"),
     ("memory.current", "memory.max", "memory.events", "inactive_file"),
 )
-#: Above this there is no limit worth the name: version 1 says "none" by a number near 2**63.
+#: Higher limits count as none: version 1 writes a number near 2**63 for no limit.
 _NO_LIMIT = 2**60
 _HIGH = 0.8
 #: The biggest variables are looked for again when usage has grown by this share of the limit.
 _STEP = 1 / 16
-#: How often memory is looked at while a cell runs, in seconds.
+#: Interval of measurements while a cell runs, in seconds.
 TICK_SECONDS = 0.5
 
 
@@ -35,34 +35,34 @@ class CGroup:
             str(directory / name) for name in (usage, limit, events, "memory.stat")
         )
 
-    def limit(self) -> int | None:
+    def read_limit(self) -> int | None:
         """Return the limit in bytes; None without one."""
         content = _read(self._limit)
         return int(content) if content.isdigit() and int(content) < _NO_LIMIT else None
 
-    def used(self, limit: int) -> int:
+    def read_usage(self, limit: int) -> int:
         """Return used bytes; above the mark without reclaimable ones, which cost another read."""
         content = _read(self._usage)
         used = int(content) if content.isdigit() else 0
-        return used if used < limit * _HIGH else max(0, used - _word(_read(self._stat), self._idle))
+        return used if used < limit * _HIGH else max(0, used - _find_number(_read(self._stat), self._idle))
 
-    def kills(self) -> int:
+    def read_kills(self) -> int:
         """Return the number of processes that were killed for want of memory."""
-        return _word(_read(self._events), "oom_kill")
+        return _find_number(_read(self._events), "oom_kill")
 
 
 def find_limited_cgroup() -> CGroup | None:
     """Return the innermost group of this process that has a limit; None without one."""
     for base, files in zip(_BASES, _FILES, strict=True):
         if (base / "memory.stat").exists() or (base / "cgroup.procs").exists():
-            for directory in _places(base):
+            for directory in _find_group_directories(base):
                 group = CGroup(directory, files)
-                if group.limit() is not None:
+                if group.read_limit() is not None:
                     return group
     return None
 
 
-def _places(base: Path) -> list[Path]:
+def _find_group_directories(base: Path) -> list[Path]:
     """Return the visible directories of this process's group and the groups around it."""
     name = ""
     for line in _read(str(_GROUPS)).splitlines():
@@ -76,75 +76,75 @@ def _places(base: Path) -> list[Path]:
 class MemoryMonitor:
     """A monitor that reads the group after each cell and, by a thread that sleeps between cells, during one.
 
-    ``biggest`` lists the biggest variables, ``say`` reports to the owner while a cell runs.
+    ``biggest`` lists the biggest variables, ``report`` sends a report to the owner while a cell runs.
     """
 
     def __init__(
-        self, group: CGroup | None, biggest: Callable[[], list[tuple[str, int]]], say: Callable[[MemoryReport], None]
+        self, group: CGroup | None, biggest: Callable[[], list[tuple[str, int]]], report: Callable[[MemoryReport], None]
     ) -> None:
         self._group = group
         self._biggest = biggest
-        self._say = say
-        self._listed = 0
-        self._list: list[tuple[str, int]] = []
+        self._report = report
+        self._listed_at_bytes = 0
+        self._biggest_variables: list[tuple[str, int]] = []
         self._was_high = False
         self._kills = self._kills_before = 0
-        self._running = False
-        self._sleeps = True
+        self._is_running = False
+        self._is_sleeping = True
         self._wake = threading.Semaphore(0)
         if group is not None:
-            self._kills_before = group.kills()
+            self._kills_before = group.read_kills()
             threading.Thread(target=self._watch, name="memory", daemon=True).start()
 
     def begin_cell(self) -> None:
-        """Start looking at the memory; the thread is still awake if the last cell has just ended."""
-        self._running = True
-        if self._sleeps:
-            self._sleeps = False
+        """Start measuring. The thread is still awake if the last cell has just ended."""
+        self._is_running = True
+        if self._is_sleeping:
+            self._is_sleeping = False
             self._wake.release()
 
     def end_cell(self) -> MemoryReport | None:
         """Return the report of this cell; None without a limit."""
-        self._running = False
-        with suppress(Exception):  # what a group says is anybody's guess, and must cost no reply
-            return self._look()
+        self._is_running = False
+        with suppress(Exception):  # a group's files may contain anything, and must cost no reply
+            return self._measure()
         return None
 
     def _watch(self) -> None:
         while True:
             self._wake.acquire()
             ran = True
-            while ran:  # one look more than there are cells: between quick ones nobody is woken
-                time.sleep(TICK_SECONDS)  # a file of the system tells nobody when it changes; only while cells run
-                ran = self._running
+            while ran:  # one measurement after the last cell: quick cells need no wake-up each
+                time.sleep(TICK_SECONDS)  # these files report no changes; polled only while cells run
+                ran = self._is_running
                 with suppress(Exception):
                     if ran:
-                        self._look_within()
-            self._sleeps = True
-            if self._running and self._sleeps:  # a cell began meanwhile, and saw nobody asleep
-                self._sleeps = False
+                        self._report_changes()
+            self._is_sleeping = True
+            if self._is_running and self._is_sleeping:  # a cell began meanwhile, and saw the thread awake
+                self._is_sleeping = False
                 self._wake.release()
 
-    def _look_within(self) -> None:
-        high, kills, listed = self._was_high, self._kills, self._listed
-        report = self._look()
+    def _report_changes(self) -> None:
+        high, kills, listed = self._was_high, self._kills, self._listed_at_bytes
+        report = self._measure()
         if (
             report is not None
-            and self._running
-            and (listed != self._listed or high != report["high"] or kills != report["kills"])
+            and self._is_running
+            and (listed != self._listed_at_bytes or high != report["high"] or kills != report["kills"])
         ):
-            self._say(report)
+            self._report(report)
 
-    def _look(self) -> MemoryReport | None:
-        limit = self._group.limit() if self._group is not None else None
+    def _measure(self) -> MemoryReport | None:
+        limit = self._group.read_limit() if self._group is not None else None
         if self._group is None or limit is None:
             return None
-        used = self._group.used(limit)
+        used = self._group.read_usage(limit)
         high = used >= limit * _HIGH
-        if abs(used - self._listed) >= limit * _STEP or high > self._was_high:
-            self._listed, self._list = used, self._biggest()
-        self._was_high, self._kills = high, self._group.kills() - self._kills_before
-        return {"used": used, "limit": limit, "high": high, "kills": self._kills, "biggest": self._list}
+        if abs(used - self._listed_at_bytes) >= limit * _STEP or high > self._was_high:
+            self._listed_at_bytes, self._biggest_variables = used, self._biggest()
+        self._was_high, self._kills = high, self._group.read_kills() - self._kills_before
+        return {"used": used, "limit": limit, "high": high, "kills": self._kills, "biggest": self._biggest_variables}
 
 
 def _read(path: str) -> str:
@@ -155,7 +155,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _word(text: str, name: str) -> int:
+def _find_number(text: str, name: str) -> int:
     """Return the number behind a word at the beginning of a line; 0 without one."""
     for line in text.splitlines():
         word, _, number = line.partition(" ")

@@ -1,7 +1,7 @@
-"""Modules of the standard library as the kernel found them, for code of ours that runs beside user code in one process.
+"""Modules of the standard library as the kernel found them, for the launcher's code that runs beside user code in one process.
 
 Changes that a test's code makes to modules (a clock that stands still, a ``len`` of its own) count for that code and its cases
-only, not for the code that judges them.
+only, not for the code that checks them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Callable
 from os import _exit, getpid
 from typing import Any
 
-#: Original names of modules that our code uses and user code may change.
+#: Original names of modules that the launcher uses and user code may change.
 _SHARED = [(vars(module), vars(module).copy()) for module in (builtins, io, json, os, select, signal, time)]
 
 ModuleNames = list[dict[str, Any]]
 
 
 def restore_originals() -> ModuleNames:
-    """Restore the original names for our own code; return the user's."""
-    theirs = []
+    """Restore the original names for the launcher's code; return the user's."""
+    user_names = []
     for names, ours in _SHARED:
-        theirs.append(names.copy())
+        user_names.append(names.copy())
         names.update(ours)
-    return theirs
+    return user_names
 
 
-def reinstate_changes(theirs: ModuleNames) -> None:
+def reinstate_changes(user_names: ModuleNames) -> None:
     """Put the user's names back, which ``restore_originals`` returned."""
-    for (names, _), wanted in list(zip(_SHARED, theirs, strict=True)):  # a list first: these are names too
+    for (names, _), wanted in list(zip(_SHARED, user_names, strict=True)):  # a list first: these are names too
         names.update(wanted)
         for name in [name for name in names if name not in wanted]:
             del names[name]
@@ -43,24 +43,24 @@ def reinstate_changes(theirs: ModuleNames) -> None:
 class PristineModules:
     """Calls of user code with the user's names; a child that user code forks ends there."""
 
-    def __init__(self, theirs: ModuleNames) -> None:
-        self.theirs, self._pid = theirs, getpid()
+    def __init__(self, user_names: ModuleNames) -> None:
+        self.user_names, self._pid = user_names, getpid()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the user's and return its value."""
-        reinstate_changes(self.theirs)
+        """Call a function of user code and return its value."""
+        reinstate_changes(self.user_names)
         try:
             value = function(*arguments)
         except BaseException as exc:
-            self.theirs = restore_originals()
+            self.user_names = restore_originals()
             self.exit_if_forked(exc)
             raise
-        self.theirs = restore_originals()
+        self.user_names = restore_originals()
         self.exit_if_forked()
         return value
 
     def adopt_process(self) -> None:
-        """Adopt this process, which our code has forked."""
+        """Adopt this process, which the launcher forked."""
         self._pid = getpid()
 
     def exit_if_forked(self, exc: BaseException | None = None) -> None:

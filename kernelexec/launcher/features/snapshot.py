@@ -1,4 +1,4 @@
-"""Variables to files and back, in the kernel only: each pickled into a file of its own, so that one failing costs no other."""
+"""Saving and loading of variables, in the kernel only. Each is pickled into a file of its own, so a failure costs no other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-_WHY_CHARS = 200
+_REASON_CHARS = 200
 _VARIABLES = 1000
 _CHUNK_BYTES = 1024 * 1024
-_DEFINED = (
+_CODE_TYPES = (
     types.ModuleType,
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -24,12 +24,12 @@ _DEFINED = (
 )
 
 
-class _NoRoom(Exception):
-    """The file would be larger than what is left of the quota."""
+class _QuotaExceeded(Exception):
+    """The file exceeds the rest of the quota."""
 
 
-class _File:
-    """A new file, counted and hashed as it is written."""
+class _HashedFile:
+    """A new file whose content is counted and hashed while it is written."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self.size = 0
@@ -44,10 +44,10 @@ class _File:
         self._file.close()
 
     def write(self, content: Any) -> int:
-        """Called by pickle with bytes, or with a view of a large object's own."""
+        """Write bytes, or a view of a large object's own; pickle calls this."""
         size = memoryview(content).nbytes
         if size > self._left:
-            raise _NoRoom
+            raise _QuotaExceeded
         self._file.write(content)
         self._hash.update(content)
         self._left -= size
@@ -61,10 +61,10 @@ class _File:
 def save(
     variables: Mapping[str, Any], hidden: Container[str], directory: str, names: list[str] | None, limit_bytes: int
 ) -> dict[str, Any]:
-    """Save variables, as many as the limit and earlier snapshots leave room for; say of each what became of it.
+    """Save variables within the limit, which earlier snapshots use up too; return saved and left out ones.
 
-    Without names these are the user's first thousand, those that begin with ``_`` apart.
-    A variable's file has its name only once it is whole. Where the saving is interrupted, nothing stays.
+    Without names the user's first thousand are saved, except those that begin with ``_``.
+    A variable's file gets its name once it is complete. An interrupted call leaves nothing.
     """
     if names is None:
         users = (name for name in list(variables) if isinstance(name, str) and not name.startswith("_") and name not in hidden)
@@ -88,7 +88,7 @@ def save(
 
 
 def _used_bytes(target: Path) -> int:
-    """What the snapshots of a workspace hold together; links are not followed."""
+    """Return the size of all snapshots of a workspace; links are not followed."""
     total = 0
     with suppress(OSError):
         for directory in os.scandir(target):
@@ -99,18 +99,18 @@ def _used_bytes(target: Path) -> int:
 
 
 def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]:
-    if isinstance(value, _DEFINED):
-        return {"name": name, "why": f"a {type(value).__name__}: it is made by running its code again", "defined": True}
+    if isinstance(value, _CODE_TYPES):
+        return {"name": name, "why": f"a {type(value).__name__}: run its code again to define it", "defined": True}
     begun, temporary = time.monotonic(), path.with_suffix(".part")
     try:
-        with _File(temporary, limit_bytes) as file:
+        with _HashedFile(temporary, limit_bytes) as file:
             pickle.Pickler(file, protocol=5).dump(value)
         temporary.replace(path)
-    except _NoRoom:
-        reason = f"there is no room: {limit_bytes} bytes are left of what snapshots may hold; delete older ones"
-        return _dropped(temporary, name, reason)
-    except Exception as exc:  # what a stranger's __reduce__ raises may be anything
-        return _dropped(temporary, name, f"it cannot be pickled: {_said(exc)}")
+    except _QuotaExceeded:
+        reason = f"snapshots have {limit_bytes} bytes left and cannot hold it; delete older snapshots"
+        return _discard(temporary, name, reason)
+    except Exception as exc:  # a user's __reduce__ may raise anything
+        return _discard(temporary, name, f"it cannot be pickled: {_describe_error(exc)}")
     return {
         "name": name,
         "type": _type_name(value),
@@ -121,7 +121,7 @@ def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]
     }
 
 
-def _dropped(temporary: Path, name: str, reason: str) -> dict[str, Any]:
+def _discard(temporary: Path, name: str, reason: str) -> dict[str, Any]:
     temporary.unlink(missing_ok=True)
     return {"name": name, "why": reason, "defined": False}
 
@@ -134,8 +134,8 @@ def load(variables: dict[str, Any], directory: str, files: list[tuple[str, str, 
             variables[name] = _load(Path(directory) / file, digest)
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:  # what a stranger's __setstate__ raises may be anything
-            missing.append({"name": name, "why": _said(exc)})
+        except BaseException as exc:  # a user's __setstate__ may raise anything
+            missing.append({"name": name, "why": _describe_error(exc)})
         else:
             back.append(name)
     return {"back": back, "missing": missing}
@@ -147,19 +147,19 @@ def _load(path: Path, digest: str) -> Any:
         while chunk := file.read(_CHUNK_BYTES):
             digester.update(chunk)
         if digester.hexdigest() != digest:
-            raise ValueError("its file is not what was saved")
+            raise ValueError("its file has changed since it was saved")
         file.seek(0)
         return pickle.load(file)  # noqa: S301 - in the kernel, where the user's code runs anyway
 
 
 def _type_name(value: Any) -> str:
     kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"[:_WHY_CHARS] if kind.__module__ != "builtins" else kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"[:_REASON_CHARS] if kind.__module__ != "builtins" else kind.__qualname__
 
 
-def _said(exc: BaseException) -> str:
+def _describe_error(exc: BaseException) -> str:
     try:
         text = str(exc)
-    except BaseException:  # a stranger's __str__ may raise anything
+    except BaseException:  # a user's __str__ may raise anything
         text = ""
-    return f"{type(exc).__name__}: {text}"[:_WHY_CHARS]
+    return f"{type(exc).__name__}: {text}"[:_REASON_CHARS]

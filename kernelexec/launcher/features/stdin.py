@@ -11,26 +11,26 @@ from ..processes import fork_flag
 
 
 class InputRequests:
-    """Questions to the owner: ``ask`` sends one by ``tell`` and waits for ``answer`` or an interrupt."""
+    """Questions to the owner: ``ask`` sends one and waits for ``answer`` or an interrupt."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], Any]) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[dict[str, Any]], Any]) -> None:
+        self._send = send
         self._waiting: dict[str, _Answer] = {}
 
     def ask(self, prompt: str, *, password: bool) -> str:
-        """Return the answer.
+        """Ask the owner and return the answer.
 
         Raises:
             EOFError: there is no answer; the message has the reason.
         """
         __tracebackhide__ = True
-        if fork_flag.forked:
+        if fork_flag.is_forked_child:
             message = "a forked process cannot ask"
             raise EOFError(message)
         name, answer = secrets.token_hex(8), _Answer()
         self._waiting[name] = answer
         try:
-            self._tell({"name": name, "prompt": prompt, "password": password})
+            self._send({"name": name, "prompt": prompt, "password": password})
             answer.answered.wait()
         finally:
             del self._waiting[name]

@@ -13,33 +13,33 @@ _INPUT = re.compile(r"_i\d+")
 
 
 class UserNames:
-    """Finds the user's names after each cell. IPython adds two numbered names a cell, thousands in the long run.
+    """A finder of the user's names after each cell. IPython adds two numbered names a cell, thousands in the long run.
 
-    A dictionary keeps the order in which its keys came. So, beside the names that are known and still there, only those are
-    looked at that came after IPython's name for the newest input, if there are as many keys up to that one as there were. Only
-    who adds a name and then takes that very key out and puts it back can hide it. Where there is a key that is no plain text,
-    which may be asked whether it is a name, all are looked at each time. Any thread may ask.
+    A dictionary keeps its keys in the order of their insertion. So only keys after IPython's name of the newest input are
+    checked, as long as the number of keys up to it has not changed. Only code that adds a name, and then removes and adds that
+    very key of IPython's, can hide it. If any key is not a plain ``str``, all keys are checked each time, without a call of its
+    methods. Any thread may call this.
     """
 
     def __init__(self) -> None:
         self._known: tuple[Any, int, frozenset[str]] = (None, 0, frozenset())
-        """The name of the newest input, the number of keys up to it, and all names of the user's."""
+        """IPython's name of the newest input, the number of keys up to it, and all names of the user."""
 
     def __call__(self, namespace: dict[Any, Any], hidden: Mapping[str, Any]) -> set[str]:
-        """Return the user's names of at most 100 characters that begin without an underscore."""
+        """Return the user's names that have at most 100 characters and no leading underscore."""
         newest, count, names = self._known
-        came = list(islice(reversed(namespace), _NEWEST))
-        since = next((index for index, key in enumerate(came) if key is newest), None)
-        keys = came[:since][::-1]
+        newest_keys = list(islice(reversed(namespace), _NEWEST))
+        since = next((index for index, key in enumerate(newest_keys) if key is newest), None)
+        keys = newest_keys[:since][::-1]
         as_before = newest is not None and since is not None and len(namespace) == count + since
-        if not (as_before and _plain(keys) and names <= namespace.keys()):
+        if not (as_before and _are_plain(keys) and names <= namespace.keys()):
             keys, newest, count, names = list(namespace), None, 0, frozenset()
         inputs = [index for index, key in enumerate(keys) if type(key) is str and _INPUT.fullmatch(key) and key in hidden]
-        if inputs and _plain(keys):
+        if inputs and _are_plain(keys):
             newest, count = keys[inputs[-1]], count + inputs[-1] + 1
-        names |= _fit(keys)
+        names |= _select_names(keys)
         self._known = newest, count, names
-        return set(names.difference(hidden))  # which looks at the names only
+        return set(names.difference(hidden))  # ``difference`` reads the user's names only
 
 
 class NameChanges:
@@ -51,11 +51,11 @@ class NameChanges:
         self._reported = self.current()
 
     def current(self) -> set[str]:
-        """Return the names that there are now."""
+        """Return the present names."""
         return self._find(self._shell.user_ns, self._shell.user_ns_hidden)
 
     def report(self) -> set[str]:
-        """Return the names that there are now; later changes are counted from here."""
+        """Return the present names; later changes are counted from here."""
         self._reported = self.current()
         return self._reported
 
@@ -67,10 +67,10 @@ class NameChanges:
         return sorted(names - before), sorted(before - names), len(names)
 
 
-def _plain(keys: Iterable[Any]) -> bool:
+def _are_plain(keys: Iterable[Any]) -> bool:
     return all(type(key) is str for key in keys)
 
 
-def _fit(keys: Iterable[Any]) -> frozenset[str]:
+def _select_names(keys: Iterable[Any]) -> frozenset[str]:
     """Return the keys that are names of a user's variables; no method of another key is called."""
     return frozenset(key for key in keys if type(key) is str and key[:1] != "_" and len(key) <= _CHARS)

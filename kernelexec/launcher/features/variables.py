@@ -1,6 +1,6 @@
-"""Descriptions of the user's variables, without running user code: the thread that serves interrupts makes them.
+"""Descriptions of the user's variables, without running user code: they are made in the thread that serves interrupts.
 
-Only values whose exact type is built in are looked into: a class of the user's may hang in its ``__repr__``, ``__len__`` or
+Only the content of values with an exact built-in type is read: a user's class may hang in its ``__repr__``, ``__len__`` or
 ``__class__``, its metaclass in ``__hash__`` or ``__name__``. Of other values only the type is described.
 """
 
@@ -23,8 +23,8 @@ _COLUMNS, _COLUMNS_LOOKED_AT = 8, 1000
 #: Seconds for the values of one request; of later values only the types are described.
 _LOOK_SECONDS = 0.25
 _BIG_BITS = 1024
-_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no class that was made in Python has it
-# What a class says of itself without its metaclass being asked.
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: classes that are defined in Python lack it
+# Attributes of a class, read without its metaclass.
 _flags, _qualname, _module, _mro = (type.__dict__[f"__{name}__"].__get__ for name in ("flags", "qualname", "module", "mro"))
 _NUMPY_SCALARS = frozenset(
     {"bool", "bool_", "str_", "bytes_", "complex64", "complex128"}
@@ -38,7 +38,7 @@ _NUMPY_KINDS = {
 
 
 @dataclass
-class _Seen:
+class _Description:
     """Description of one value."""
 
     type: str
@@ -47,63 +47,65 @@ class _Seen:
     text: str = ""
 
 
-def listing(names: Iterable[str], namespace: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """The variables of these names, ``limit`` of them in the order of their names, and how many there are in all."""
-    every = sorted(names)
-    matches = _found(every[:limit], namespace)
+def describe_variables(names: Iterable[str], namespace: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """Describe the first ``limit`` variables of these names in alphabetical order, and return the number of all."""
+    ordered = sorted(names)
+    matches = _select(ordered[:limit], namespace)
     until = time.monotonic() + _LOOK_SECONDS
-    described = []
-    for name in every[:limit]:
+    descriptions = []
+    for name in ordered[:limit]:
         with suppress(KeyError):  # deleted meanwhile
-            seen = _see(matches[name], look=time.monotonic() < until)
-            shape = None if seen.shape is None else list(seen.shape)
-            text = _cut(seen.text, _TEXT_CHARS)
-            described.append({"name": name, "type": seen.type, "shape": shape, "size_bytes": seen.size_bytes, "text": text})
-    return {"status": "ok", "variables": described, "total": len(every)}
+            description = _describe(matches[name], with_details=time.monotonic() < until)
+            shape = None if description.shape is None else list(description.shape)
+            text = _cut(description.text, _TEXT_CHARS)
+            descriptions.append(
+                {"name": name, "type": description.type, "shape": shape, "size_bytes": description.size_bytes, "text": text}
+            )
+    return {"status": "ok", "variables": descriptions, "total": len(ordered)}
 
 
-def _found(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where these names can be looked up. A key of the user's own class would be asked whether it equals one of them."""
+def _select(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a mapping to look up these names in. In it, no key of a user's class can run its ``__eq__``."""
     if all(type(key) is str for key in list(namespace)):
         return namespace
     wanted = set(names)
     return {name: value for name, value in list(namespace.items()) if type(name) is str and name in wanted}
 
 
-def _see(value: Any, *, look: bool) -> _Seen:
+def _describe(value: Any, *, with_details: bool) -> _Description:
     kind = type(value)
-    seen = _Seen(_type_name(kind))
-    if look:
+    description = _Description(_type_name(kind))
+    if with_details:
         try:
-            _look_at(value, kind, seen)
+            _describe_value(value, kind, description)
         except Exception:  # another thread changes it at this moment
-            seen.text = seen.text or _stranger(kind)
-    return seen
+            description.text = description.text or _format_type_only(kind)
+    return description
 
 
-def _look_at(value: Any, kind: type, seen: _Seen) -> None:
+def _describe_value(value: Any, kind: type, description: _Description) -> None:
     if issubclass(kind, ModuleType):
-        seen.type, seen.text = "module", _module_name(value, kind)
+        description.type, description.text = "module", _module_name(value, kind)
     elif issubclass(kind, type):
-        seen.type, seen.text = "class", _type_name(value)
+        description.type, description.text = "class", _type_name(value)
     elif kind is FunctionType or kind is BuiltinFunctionType or kind is MethodType:
-        seen.type, seen.text = "function", _signature(value, kind)
+        description.type, description.text = "function", _signature(value, kind)
     elif _is_numpy(kind, "ndarray"):
-        _see_array(value, seen)
+        _describe_array(value, description)
     elif table := _pandas_name(kind):
-        seen.type = f"pandas.{table}"
-        _see_table(value, table, seen)
+        description.type = f"pandas.{table}"
+        _describe_table(value, table, description)
     else:
         if id(kind) in _SIZED:
-            seen.shape = (len(value),)
+            description.shape = (len(value),)
         if id(kind) in _VIEWS:
-            seen.size_bytes = sys.getsizeof(value)
-        seen.text = _view(value, 0)
+            description.size_bytes = sys.getsizeof(value)
+        description.text = _format(value, 0)
 
 
 def _type_name(kind: type) -> str:
-    """The name of a class with its module's; bare where it is built in."""
-    name, module = _exact(_qualname(kind)), None
+    """Return the name of a class with its module, which a built-in class lacks."""
+    name, module = _as_plain_text(_qualname(kind)), None
     with suppress(AttributeError):
         module = _module(kind)
     if type(module) is not str or module == "builtins":
@@ -111,12 +113,12 @@ def _type_name(kind: type) -> str:
     return _cut(f"{module}.{name}", _NAME_CHARS)
 
 
-def _exact(text: str) -> str:
-    """A text without the methods of a class of the user's that it may be of."""
+def _as_plain_text(text: str) -> str:
+    """Return a text as a plain ``str``, whatever subclass it is of."""
     return str.__str__(text)
 
 
-def _stranger(kind: type) -> str:
+def _format_type_only(kind: type) -> str:
     return f"<{_type_name(kind)} object>"
 
 
@@ -129,44 +131,44 @@ def _signature(value: Any, kind: type) -> str:
     if kind is not FunctionType:
         return ""
     code = value.__code__
-    return f"{_exact(value.__qualname__)}({', '.join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])})"
+    return f"{_as_plain_text(value.__qualname__)}({', '.join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])})"
 
 
-def _view(value: Any, depth: int) -> str:
-    """A value in short, like its repr; of a stranger's only the type."""
+def _format(value: Any, depth: int) -> str:
+    """Return a short form of a value, like its repr; for a value of another class only the type."""
     kind = type(value)
     if (view := _VIEWS.get(id(kind))) is not None:
         text = view(value, depth)
     elif _is_numpy(kind) and _qualname(kind) in _NUMPY_SCALARS:
-        text = f"{_qualname(kind)}({_view(value.item(), depth)})"
+        text = f"{_qualname(kind)}({_format(value.item(), depth)})"
     else:
-        text = _stranger(kind)
+        text = _format_type_only(kind)
     return _cut(text, _INNER_CHARS) if depth == _DEPTH else text
 
 
-def _number(value: Any, _depth: int) -> str:
+def _view_number(value: Any, _depth: int) -> str:
     if type(value) is int and value.bit_length() > _BIG_BITS:
         return f"<int of {value.bit_length()} bits>"
     return repr(value)
 
 
-def _string(value: Any, depth: int) -> str:
+def _view_string(value: Any, depth: int) -> str:
     room = _INNER_CHARS if depth else _TEXT_CHARS
     return repr(value) if len(value) <= room else f"{value[:room]!r}..."
 
 
-def _moment(value: Any, _depth: int) -> str:
-    own = type(value) is datetime and value.tzinfo is not None and type(value.tzinfo) is not timezone
-    return _stranger(datetime) if own else str(value)  # a time zone may be a class of the user's
+def _view_time(value: Any, _depth: int) -> str:
+    has_foreign_timezone = type(value) is datetime and value.tzinfo is not None and type(value.tzinfo) is not timezone
+    return _format_type_only(datetime) if has_foreign_timezone else str(value)  # a time zone may be of a user's class
 
 
-def _several(opening: str, closing: str) -> Callable[[Any, int], str]:
+def _view_collection(opening: str, closing: str) -> Callable[[Any, int], str]:
     def view(value: Any, depth: int) -> str:
         if type(value) is set and not value:
             return "set()"
         if depth >= _DEPTH:
             return f"{opening}...{closing}"
-        shown = [_view(item, depth + 1) for item in _first(value)]
+        shown = [_format(item, depth + 1) for item in _take_first(value)]
         more = ["..."] * (len(value) > len(shown))
         comma = "," * (type(value) is tuple and len(value) == 1)
         return f"{opening}{', '.join(shown + more)}{comma}{closing}"
@@ -174,40 +176,40 @@ def _several(opening: str, closing: str) -> Callable[[Any, int], str]:
     return view
 
 
-def _pairs(opening: str, closing: str) -> Callable[[Any, int], str]:
+def _view_mapping(opening: str, closing: str) -> Callable[[Any, int], str]:
     def view(value: Any, depth: int) -> str:
         if depth >= _DEPTH:
             return f"{opening}...{closing}"
-        # Not an OrderedDict's own items: for these it looks up each key, which asks the key for its hash.
-        shown = [f"{_view(key, depth + 1)}: {_view(item, depth + 1)}" for key, item in _first(dict.items(value))]
+        # Not the items of OrderedDict itself, which looks up each key and so calls the key's ``__hash__``.
+        shown = [f"{_format(key, depth + 1)}: {_format(item, depth + 1)}" for key, item in _take_first(dict.items(value))]
         more = ["..."] * (len(value) > len(shown))
         return f"{opening}{', '.join(shown + more)}{closing}"
 
     return view
 
 
-def _first(items: Any) -> list[Any]:
-    """The first items; none where another thread changes them all the time."""
+def _take_first(items: Any) -> list[Any]:
+    """Return the first items; none if another thread changes them all the time."""
     for _ in range(_TRIES):
         with suppress(RuntimeError):
             return list(islice(items, _ITEMS))
     return []
 
 
-# By the classes' identity: a dictionary of classes would ask an unknown one for its hash.
+# By the identity of classes: a dictionary of classes would call the hash of an unknown one.
 _VIEWS: dict[int, Callable[[Any, int], str]] = {
-    **{id(kind): _number for kind in (int, float, complex, bool, type(None), type(...), type(NotImplemented), range)},
-    **{id(kind): _string for kind in (str, bytes, bytearray)},
-    **{id(kind): _moment for kind in (date, datetime, timedelta)},
-    id(list): _several("[", "]"),
-    id(tuple): _several("(", ")"),
-    id(set): _several("{", "}"),
-    id(frozenset): _several("frozenset({", "})"),
-    id(deque): _several("deque([", "])"),
-    id(dict): _pairs("{", "}"),
-    id(OrderedDict): _pairs("OrderedDict({", "})"),
-    id(defaultdict): _pairs("defaultdict({", "})"),
-    id(Counter): _pairs("Counter({", "})"),
+    **{id(kind): _view_number for kind in (int, float, complex, bool, type(None), type(...), type(NotImplemented), range)},
+    **{id(kind): _view_string for kind in (str, bytes, bytearray)},
+    **{id(kind): _view_time for kind in (date, datetime, timedelta)},
+    id(list): _view_collection("[", "]"),
+    id(tuple): _view_collection("(", ")"),
+    id(set): _view_collection("{", "}"),
+    id(frozenset): _view_collection("frozenset({", "})"),
+    id(deque): _view_collection("deque([", "])"),
+    id(dict): _view_mapping("{", "}"),
+    id(OrderedDict): _view_mapping("OrderedDict({", "})"),
+    id(defaultdict): _view_mapping("defaultdict({", "})"),
+    id(Counter): _view_mapping("Counter({", "})"),
 }
 _SIZED = frozenset(
     id(kind)
@@ -216,7 +218,7 @@ _SIZED = frozenset(
 
 
 def _is_numpy(kind: type, name: str | None = None) -> bool:
-    """Whether a class is numpy's own, from C: its attributes run no code of anybody else's."""
+    """Return whether a class is numpy's own, from C, so that its attributes run no user code."""
     if not _flags(kind) & _IMMUTABLE or (name is not None and _qualname(kind) != name):
         return False
     module = _module(kind)
@@ -224,7 +226,7 @@ def _is_numpy(kind: type, name: str | None = None) -> bool:
 
 
 def _dtype_name(dtype: Any) -> str:
-    """The name of a numpy dtype as C has it, or of a dtype of pandas'; of a stranger's the class."""
+    """Return the C name of a numpy dtype, or the name of a pandas dtype; for others the name of the class."""
     kind = getattr(dtype, "kind", None) if _comes_from(dtype, "numpy") else None
     if type(kind) is not str:
         return str(dtype) if _comes_from(dtype, "pandas") else _type_name(type(dtype))
@@ -232,24 +234,24 @@ def _dtype_name(dtype: Any) -> str:
     return f"{name}{dtype.itemsize * 8}" if kind in "iufc" else name
 
 
-def _see_array(array: Any, seen: _Seen) -> None:
-    seen.shape, seen.size_bytes = tuple(array.shape), array.nbytes
+def _describe_array(array: Any, description: _Description) -> None:
+    description.shape, description.size_bytes = tuple(array.shape), array.nbytes
     text = _dtype_name(array.dtype)
     if array.size and array.dtype.kind in "biufcSU":
-        shown = [_view(item, 1) for item in array.flat[:_ITEMS].tolist()]
+        shown = [_format(item, 1) for item in array.flat[:_ITEMS].tolist()]
         text += f" [{', '.join(shown + ['...'] * (array.size > _ITEMS))}]"
-    seen.text = text
+    description.text = text
 
 
 def _pandas_name(kind: type) -> str | None:
-    """DataFrame or Series, where a class is that one of pandas'."""
+    """Return DataFrame or Series for these classes of pandas, and None for others."""
     module = sys.modules.get("pandas")
-    if type(module) is not ModuleType or not _module_of(kind).startswith("pandas"):
+    if type(module) is not ModuleType or not _find_module(kind).startswith("pandas"):
         return None
     return next((name for name in ("DataFrame", "Series") if vars(module).get(name) is kind), None)
 
 
-def _module_of(kind: type) -> str:
+def _find_module(kind: type) -> str:
     with suppress(AttributeError):
         module = _module(kind)
         return module if type(module) is str else ""
@@ -257,35 +259,35 @@ def _module_of(kind: type) -> str:
 
 
 def _comes_from(value: Any, package: str) -> bool:
-    """Whether a value's class, and what it derives from, are of a package or built in."""
-    modules = {_module_of(kind).split(".")[0] for kind in _mro(type(value))}
+    """Return whether a value's class and all its bases are of a package, of numpy or built in."""
+    modules = {_find_module(kind).split(".")[0] for kind in _mro(type(value))}
     return package in modules and modules <= {package, "numpy", "builtins", "abc"}
 
 
-def _see_table(table: Any, name: str, seen: _Seen) -> None:
-    """The shape, the columns and the size of a table, as far as all of it is numpy's and pandas' own."""
+def _describe_table(table: Any, name: str, description: _Description) -> None:
+    """Describe the shape, columns and size of a table, as far as its parts are numpy's and pandas' own."""
     if not all(_comes_from(axis, "pandas") for axis in table.axes):
-        seen.text = _stranger(type(table))
+        description.text = _format_type_only(type(table))
         return
     columns = len(table.columns) if name == "DataFrame" else 1
     if columns > _COLUMNS_LOOKED_AT:
-        seen.text = f"{columns} columns"
+        description.text = f"{columns} columns"
         return
     dtypes = list(table.dtypes) if name == "DataFrame" else [table.dtype]
-    seen.shape = (len(table.index), columns)[: 1 + (name == "DataFrame")]
+    description.shape = (len(table.index), columns)[: 1 + (name == "DataFrame")]
     if name == "DataFrame":
         labels = list(table.columns[:_COLUMNS])
         shown = [f"{_label(label)}: {_dtype_name(dtype)}" for label, dtype in zip(labels, dtypes, strict=False)]
-        seen.text = ", ".join(shown + ["..."] * (columns > len(shown)))
+        description.text = ", ".join(shown + ["..."] * (columns > len(shown)))
     else:
-        seen.text = f"{_label(table.name)}: {_dtype_name(dtypes[0])}"
+        description.text = f"{_label(table.name)}: {_dtype_name(dtypes[0])}"
     if all(_comes_from(dtype, "pandas") or _comes_from(dtype, "numpy") for dtype in dtypes):
         usage = table.memory_usage(index=True, deep=False)
-        seen.size_bytes = int(usage.sum()) if name == "DataFrame" else int(usage)
+        description.size_bytes = int(usage.sum()) if name == "DataFrame" else int(usage)
 
 
 def _label(label: Any) -> str:
-    return label[:_INNER_CHARS] if type(label) is str else _view(label, 1)
+    return label[:_INNER_CHARS] if type(label) is str else _format(label, 1)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -18,7 +18,7 @@ from ..output.crash_buffer import CrashBuffer
 from ..output.iopub import Publisher
 from ..owner import OwnerLease
 from ..processes import tree
-from ..processes.background import Jobs
+from ..processes.background_commands import Jobs
 from ..processes.exec_audit import ExecAudit
 from ..protocol import LaunchOptions
 
@@ -58,7 +58,7 @@ class KernelContext:
     crash_buffer: CrashBuffer
     cell: RunningCell = field(default_factory=RunningCell)
 
-    def tell_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
+    def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
         """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""
         parent = {"header": header or self.crash_buffer.header}
         self.session.send(self.iopub_socket, msg_type, {**content, "token": self.options.token}, parent)
@@ -69,7 +69,7 @@ class ControlRequests:
 
     def __init__(self, context: KernelContext) -> None:
         self.audit = ExecAudit(self._ask_about_program)
-        self.input_requests = InputRequests(partial(context.tell_owner, protocol.INPUT))
+        self.input_requests = InputRequests(partial(context.send_to_owner, protocol.INPUT))
         self._context = context
         self._jobs = Jobs()
         self.handlers: dict[str, Handler] = {
@@ -119,12 +119,12 @@ class ControlRequests:
         return reply
 
     def _list_variables(self, content: dict[str, Any]) -> dict[str, Any]:
-        wanted, limit = content.get("names"), content.get("limit")
+        requested, limit = content.get("names"), content.get("limit")
         names = self._context.names.current()
-        if isinstance(wanted, list):
-            names &= {name for name in wanted if isinstance(name, str)}
+        if isinstance(requested, list):
+            names &= {name for name in requested if isinstance(name, str)}
         limit = min(limit, VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else VARIABLES_MAX
-        return variables.listing(names, self._context.shell.user_ns, limit)
+        return variables.describe_variables(names, self._context.shell.user_ns, limit)
 
     def _fingerprint(self, content: dict[str, Any]) -> dict[str, Any]:
         """Return a digest of the values of the named variables."""
@@ -133,11 +133,11 @@ class ControlRequests:
 
     def _describe_environment(self, _content: dict[str, Any]) -> dict[str, Any]:
         """Describe the interpreter, the programs and packages that commands and cells find."""
-        description: dict[str, Any] = self._context.shell.programs.listing()
+        description: dict[str, Any] = self._context.shell.programs.describe()
         return description
 
     def _ask_about_program(self, question: dict[str, Any]) -> None:
-        self._context.tell_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))
+        self._context.send_to_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))
 
     def _take_verdict(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
         self.audit.answer(parent["content"].get("name"), parent["content"].get("refused"))
@@ -152,7 +152,7 @@ class ControlRequests:
         Replies of later cells name the changes since that list.
         """
         msg_id = parent["content"].get("msg_id")
-        published = self._context.publisher.messages_of(msg_id)
+        published = self._context.publisher.find_messages(msg_id)
         entry: dict[str, Any] = {"token": self._context.options.token}
         if msg_id is None:
             names = self._context.names.report()

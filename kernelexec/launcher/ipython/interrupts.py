@@ -12,7 +12,7 @@ from typing import Any
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
-#: What ``signal.signal`` calls, without making names of numbers before and after: that is 3 µs of every cell.
+#: The functions below ``signal.signal``, which spends 3 µs of every cell on the conversion of numbers to enums.
 _set: Any = _signal.signal
 _get: Any = _signal.getsignal
 _SIGINT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
@@ -33,7 +33,7 @@ def cancel_on_interrupt(cell: asyncio.Task[Any], entry: CodeType, spared: Collec
     """Have SIGINT end an async cell, for which the caller waits within the block; ``spared`` tasks are not disturbed.
 
     It raises only where a task's own code runs: asyncio's, which runs between, would lose the task or the loop. Nothing may
-    raise KeyboardInterrupt out of the cell's task: ``entry``, its outermost code, sees to that, and is not interrupted itself.
+    raise KeyboardInterrupt out of the cell's task: ``entry``, its outermost code, prevents that, and is not interrupted itself.
     """
     loop, waiter = asyncio.get_running_loop(), asyncio.current_task()
 
@@ -75,17 +75,17 @@ class _InterruptHandler:
             raise
 
 
-def call_with_time_limit(look: Callable[[], Any], nothing: dict[str, Any]) -> Any:
-    """Return the value of a look at user objects, or ``nothing`` if it fails or exceeds its time limit."""
-    end = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    end.daemon = True
+def call_with_time_limit(look: Callable[[], Any], fallback: dict[str, Any]) -> Any:
+    """Call ``look``, which reads user objects; return ``fallback`` if it fails or exceeds its time limit."""
+    timer = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    timer.daemon = True
     try:
         with allow_interrupts():
-            end.start()
+            timer.start()
             try:
                 return look()
             finally:
-                end.cancel()
-    except BaseException:  # what the user's classes raise is anything
+                timer.cancel()
+    except BaseException:  # user classes may raise anything
         ignore_interrupts()
-        return nothing
+        return fallback

@@ -1,4 +1,4 @@
-"""ipykernel's kernel with interrupts that reach every cell, a reply to every cell, and a report of the state beside it."""
+"""ipykernel's kernel with interrupts that reach every cell, a reply to every cell, and a report of the state with it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ..processes import fork_flag, tree
 from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
-from .session import pack
+from .message_json import pack
 from .shell import LauncherShell
 from .shell_channel import ShellChannel
 
 #: Number and least size of the variables that are named when memory gets short.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024
-#: How many names of each kind a reply holds.
+#: Limit of the added and of the removed names in a reply.
 _CHANGED_NAMES_MAX = 1000
 
 
@@ -42,7 +42,7 @@ class LauncherKernel(IPythonKernel):
     shell_stream: Any = Instance(object)
     options = LaunchOptions()
     lease: OwnerLease | None = None
-    confined: dict[str, list[str]] = {}  # noqa: RUF012 - of the process
+    confinement: dict[str, list[str]] = {}  # noqa: RUF012 - of the process
     """See ``confinement.confine``."""
     _execute_sleep = 0
     _supports_kernel_subshells = False
@@ -52,7 +52,7 @@ class LauncherKernel(IPythonKernel):
             kwargs["shell_stream"] = ShellChannel(kwargs["shell_stream"].socket)
         super().__init__(**kwargs)
         self._publisher: Publisher = self.iopub_thread
-        self._publisher.words = CrashBuffer(self.options.words)
+        self._publisher.crash_buffer = CrashBuffer(self.options.crash_buffer)
         self._context = KernelContext(
             options=self.options,
             lease=self.lease,
@@ -62,7 +62,7 @@ class LauncherKernel(IPythonKernel):
             iopub_socket=self.iopub_socket,
             get_parent=self.get_parent,
             names=NameChanges(self.shell),
-            crash_buffer=self._publisher.words,
+            crash_buffer=self._publisher.crash_buffer,
         )
         self._control = ControlRequests(self._context)
         self.control_handlers |= self._control.handlers
@@ -74,12 +74,12 @@ class LauncherKernel(IPythonKernel):
         """Serve, and report readiness once the loop runs."""
         super().start()
         if self.options.token:
-            self.shell_stream.io_loop = self.io_loop  # who shuts the kernel down looks for it
+            self.shell_stream.io_loop = self.io_loop  # the shutdown handler of ipykernel needs it
             self.shell_stream.on_recv(partial(self.shell_main, None))
-        self._gauge = MemoryMonitor(find_limited_cgroup(), self._biggest, self._say_memory)
-        if self.options.judged:
-            self._control.audit.begin()
-        self.io_loop.add_callback(notify_ready, self.options, self.confined)
+        self._memory_monitor = MemoryMonitor(find_limited_cgroup(), self._find_biggest_variables, self._report_memory)
+        if self.options.audits_programs:
+            self._control.audit.install()
+        self.io_loop.add_callback(notify_ready, self.options, self.confinement)
 
     def pre_handler_hook(self) -> None:
         """Do nothing: interrupts are ignored outside of cells, since a late one must not cost a reply."""
@@ -91,35 +91,35 @@ class LauncherKernel(IPythonKernel):
         """Publish a status; a cell's ``busy`` is sent together with its ``execute_input``, so the reader wakes up once."""
         parent, publisher = parent or self.get_parent(channel), self.iopub_thread
         if status == "busy" and parent.get("msg_type") == "execute_request" and not parent.get("content", {}).get("silent"):
-            publisher.holds_next = True
+            publisher.holds_next_message = True
         super()._publish_status(status, channel, parent)
-        publisher.holds_next = False  # where it was queued, no other message waits in its place
+        publisher.holds_next_message = False  # if it was queued, no other message must wait in its place
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
         """Run a cell, and always return a reply."""
-        self._prepare()
+        self._prepare_cell()
         try:
             with allow_interrupts():
-                if self.shell.programs.pending:
-                    self._new_venv = self.shell.programs.serve()
+                if self.shell.programs.is_pending:
+                    self._new_venv = self.shell.programs.activate()
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             ignore_interrupts()
-            content = self._failure(exc)
+            content = self._build_failure_reply(exc)
         self._context.cell.task = None
         self._publisher.between_cells = True
-        if fork_flag.forked:  # a child of the cell came back: the kernel is its parent's
+        if fork_flag.is_forked_child:  # a child of the cell came back: the kernel is its parent's
             os._exit(content.get("status") == "error")
         self._restore_streams()
-        self._part_from_children()
-        if content.get("status") == "ok" and self.shell.failed_within:
-            content |= {"status": "error", **self.shell.failed_within}
+        self._separate_children()
+        if content.get("status") == "ok" and self.shell.inner_error:
+            content |= {"status": "error", **self.shell.inner_error}
         if content.get("status") == "error":
             content["evalue"] = truncate(content.get("evalue", ""))
             content["traceback"] = truncate_traceback(content.get("traceback") or [])
         return content
 
-    def _prepare(self) -> None:
+    def _prepare_cell(self) -> None:
         """Restore the streams, whatever an earlier cell did to them, and start counting for this cell.
 
         From now on signal handlers may raise, so messages are sent as a whole or by the publisher's own thread.
@@ -131,13 +131,13 @@ class LauncherKernel(IPythonKernel):
                 stream.begin_cell()
         header = self.get_parent("shell").get("header", {})
         self._context.crash_buffer.begin(header)
-        if self.options.tape_bytes and header.get("username") == OWNER_USERNAME:
-            self._publisher.tape = PublishedMessages(str(header.get("msg_id")), self.options.tape_bytes)
+        if self.options.replay_bytes and header.get("username") == OWNER_USERNAME:
+            self._publisher.published = PublishedMessages(str(header.get("msg_id")), self.options.replay_bytes)
         self._cpu_before = platform.cpu_seconds()
-        self._gauge.begin_cell()
+        self._memory_monitor.begin_cell()
         self.shell.prepare_cell()
 
-    def _part_from_children(self) -> None:
+    def _separate_children(self) -> None:
         """Read the output of programs so far; later output of programs that go on belongs to this cell too."""
         lingering = tree.has_children()
         streams = [stream for stream in self._own_streams[:2] if isinstance(stream, OutputStream)]
@@ -145,13 +145,13 @@ class LauncherKernel(IPythonKernel):
             stream.drain()
         if lingering:
             for stream in streams:
-                stream.part_from_programs()
+                stream.separate_programs()
             tree.reap_adopted()
 
     def _restore_streams(self) -> None:
         sys.stdout, sys.stderr, sys.displayhook = self._own_streams
 
-    def _failure(self, exc: BaseException) -> dict[str, Any]:
+    def _build_failure_reply(self, exc: BaseException) -> dict[str, Any]:
         error = {"status": "error", "ename": type(exc).__name__, "evalue": truncate(exc), "traceback": []}
         count = max(0, (self.shell.execution_count or 1) - 1)
         return {**error, "execution_count": count, "user_expressions": {}, "payload": []}
@@ -174,26 +174,26 @@ class LauncherKernel(IPythonKernel):
             "exit_code": self.shell.last_exit_code,
             "work_dir": self.shell.last_work_dir,
             "answer": self.shell.last_answer,
-            "memory": self._gauge.end_cell(),
+            "memory": self._memory_monitor.end_cell(),
         }
         if self._new_venv is not None:
             entry["venv"], self._new_venv = self._new_venv, None
         metadata[METADATA_KEY] = entry
-        tape = self._publisher.messages_of(parent["header"].get("msg_id"))
-        if tape is not None:
-            tape.answered(reply_content, metadata, len(pack(reply_content)))
+        published = self._publisher.find_messages(parent["header"].get("msg_id"))
+        if published is not None:
+            published.set_reply(reply_content, metadata, len(pack(reply_content)))
         return metadata
 
-    def _biggest(self) -> list[tuple[str, int]]:
-        listed = variables.listing(self._context.names.current(), self.shell.user_ns, VARIABLES_MAX)["variables"]
+    def _find_biggest_variables(self) -> list[tuple[str, int]]:
+        listed = variables.describe_variables(self._context.names.current(), self.shell.user_ns, VARIABLES_MAX)["variables"]
         sized = sorted(((variable["size_bytes"] or 0, variable["name"]) for variable in listed), reverse=True)
         return [(name, size) for size, name in sized[:_BIGGEST] if size >= _BIG_BYTES]
 
-    def _say_memory(self, listed: MemoryReport) -> None:
+    def _report_memory(self, report: MemoryReport) -> None:
         """Report memory to the owner while its cell runs: afterwards this process may be killed."""
         header = self._context.crash_buffer.header
         if header and header.get("username") == OWNER_USERNAME:
-            self._context.tell_owner(MEMORY, listed)
+            self._context.send_to_owner(MEMORY, report)
 
     def _input_request(self, prompt: str, ident: Any, parent: Any, password: bool = False) -> str:  # noqa: FBT001, FBT002 - ipykernel's
         """Ask the owner and write prompt and answer to stdout; ask another client as Jupyter does."""
@@ -203,25 +203,25 @@ class LauncherKernel(IPythonKernel):
         stdout = self._own_streams[0]
         stdout.write(prompt)
         stdout.flush()
-        answered = self._control.input_requests.ask(prompt, password=password)
-        stdout.write("\n" if password else f"{answered}\n")
-        return answered
+        answer = self._control.input_requests.ask(prompt, password=password)
+        stdout.write("\n" if password else f"{answer}\n")
+        return answer
 
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
         """Complete a name; code of the user's classes is ended after a time limit, or by an interrupt."""
         position = len(code) if cursor_pos is None else cursor_pos
-        nothing = {"status": "ok", "matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
-        return call_with_time_limit(lambda: super(LauncherKernel, self).do_complete(code, cursor_pos), nothing)
+        fallback = {"status": "ok", "matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
+        return call_with_time_limit(lambda: super(LauncherKernel, self).do_complete(code, cursor_pos), fallback)
 
     def do_inspect(self, *args: Any, **kwargs: Any) -> Any:
         """Inspect a name, with the time limit of ``do_complete``."""
-        nothing = {"status": "ok", "data": {}, "metadata": {}, "found": False}
-        return call_with_time_limit(lambda: super(LauncherKernel, self).do_inspect(*args, **kwargs), nothing)
+        fallback = {"status": "ok", "data": {}, "metadata": {}, "found": False}
+        return call_with_time_limit(lambda: super(LauncherKernel, self).do_inspect(*args, **kwargs), fallback)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Keep waiting cells after a failed one: they may be another client's.
 
-        Without our driver the kernel aborts them, as Jupyter's clients expect.
+        Without the driver the kernel aborts them, as Jupyter's clients expect.
         """
         if not self.options.token:
             super()._abort_queues(subshell_id)

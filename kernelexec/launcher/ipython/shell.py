@@ -43,7 +43,7 @@ class LauncherShell(ZMQInteractiveShell):
     last_work_dir: str | None = None
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
-    failed_within: dict[str, Any] | None = None
+    inner_error: dict[str, Any] | None = None
     in_task = False
     """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
 
@@ -66,7 +66,7 @@ class LauncherShell(ZMQInteractiveShell):
     def init_history(self) -> None:
         """Keep no output, which IPython keeps for ``%notebook``: a session writes a notebook of its own."""
         super().init_history()
-        self.history_manager.outputs = _Forgotten()
+        self.history_manager.outputs = _EmptyOutputs()
 
     def _tee(self, channel: str) -> Any:  # noqa: ARG002 - IPython's signature
         """Keep no output; see ``init_history``."""
@@ -81,7 +81,7 @@ class LauncherShell(ZMQInteractiveShell):
 
     def prepare_cell(self) -> None:
         """Forget the cell before; an interrupt may have left IPython's traps nested."""
-        self.last_exit_code = self.last_work_dir = self.last_answer = self.failed_within = None
+        self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = None
         self.in_task = False
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
 
@@ -106,7 +106,7 @@ class LauncherShell(ZMQInteractiveShell):
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:  # noqa: FBT001, FBT002 - IPython's signature
         """Run ``x = !cmd`` or ``%sx``; return the output, stderr included, as a list of lines or a string."""
-        captured = _Captured()
+        captured = _CapturedOutput()
         command = self.var_expand(cmd, depth=depth + 1)
         self.run_argv([*default_shell(), command], text=command, out=captured.add, merged=True)
         text = captured.take()
@@ -117,17 +117,17 @@ class LauncherShell(ZMQInteractiveShell):
 
         ``work_dir`` counts for this command only. The exit code is in ``_exit_code`` and in the reply's metadata.
         """
-        lasting = self.__dict__.setdefault("_lasting", ShellSession())
-        lasting.run(self, command, work_dir, stdin)
+        session = self.__dict__.setdefault("_shell_session", ShellSession())
+        session.run(self, command, work_dir, stdin)
 
     def command_environment(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
         """Return program, directory and environment of a background command of the session's shell."""
-        directory, env = self.__dict__.setdefault("_lasting", ShellSession()).next_start(self)
+        directory, env = self.__dict__.setdefault("_shell_session", ShellSession()).next_start(self)
         return [*self.programs.prefix, *default_shell(), command], work_dir or directory or kernel_directory(), env
 
     def serve_packages(self) -> None:
         """Make the present packages of the virtual environment importable; the answer is in the reply's metadata."""
-        self.last_answer = {"venv": self.programs.serve()}
+        self.last_answer = {"venv": self.programs.activate()}
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
         """Save variables into a new directory, all of the user's for None; the answer is in the reply's metadata."""
@@ -142,7 +142,7 @@ class LauncherShell(ZMQInteractiveShell):
         before = self.shown_error
         super().safe_execfile(fname, *where, **options)
         if self.shown_error is not before:
-            self.failed_within = self.shown_error
+            self.inner_error = self.shown_error
 
     def run_tests(self, code: str, cases: list[str], seconds: float) -> None:
         """Run test cases in forked processes; the answer is in the reply's metadata."""
@@ -152,7 +152,7 @@ class LauncherShell(ZMQInteractiveShell):
         """Run a cell, or one within it for ``%%capture``, and remember its failure, which IPython only shows."""
         result = super().run_cell(*args, **kwargs)
         if not result.success:
-            self.failed_within = self.shown_error
+            self.inner_error = self.shown_error
         return result
 
     def run_argv(
@@ -204,7 +204,7 @@ class LauncherShell(ZMQInteractiveShell):
             and exception_groups.contains_group(exc)
         ):
             lines = [f"{type(exc).__name__}: {truncate(exc)}"]
-            with suppress(Exception):  # what user code derives from a group may do anything
+            with suppress(Exception):  # a user's subclass of a group may do anything
                 lines = exception_groups.format_group(exc, truncate, self.compile.format_code_name)
         if not lines:
             super().showtraceback(exc_tuple, *args, **options)
@@ -214,13 +214,13 @@ class LauncherShell(ZMQInteractiveShell):
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
         """Publish an exception within bounds, by ipykernel 7's own hook."""
-        for stream in (sys.stdout, sys.stderr):  # the cell may have put anything there
+        for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
         self._last_traceback = truncate_traceback(stb)
         content = {"ename": etype.__name__, "evalue": truncate(evalue), "traceback": self._last_traceback}
         self.shown_error = content
-        if isinstance(evalue, SystemExit):  # shown as IPython does, in two lines; the reply tells where it was
+        if isinstance(evalue, SystemExit):  # shown in two lines, as by IPython; the reply has the traceback
             with suppress(Exception):
                 lines = self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__)
                 self._last_traceback = truncate_traceback(lines)
@@ -230,14 +230,14 @@ class LauncherShell(ZMQInteractiveShell):
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
 
 
-class _Forgotten(dict[int, list[Any]]):
+class _EmptyOutputs(dict[int, list[Any]]):
     """A dictionary that forgets its values."""
 
     def __missing__(self, key: int) -> list[Any]:
         return []
 
 
-class _Captured:
+class _CapturedOutput:
     """Output of a command for a variable, within a bound; output after ``take`` is dropped."""
 
     def __init__(self) -> None:
@@ -268,15 +268,15 @@ class _ScriptMagic:
 
     def __call__(self, line: str, cell: str) -> Any:
         """Run the cell as a script, with IPython's options; raise CalledProcessError as IPython does."""
-        __tracebackhide__ = True  # a failed script is the user's, not ours
-        args, rest = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
+        __tracebackhide__ = True  # the failed script is the user's
+        args, program_arguments = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
         if args.bg or args.proc:
             return self._shell.run_cell_magic("script", f"{self._program} {line}", cell)
         names = {"out": args.out, "err": args.err}
-        captured = {which: _Captured() for which, name in names.items() if name}
+        captured = {which: _CapturedOutput() for which, name in names.items() if name}
         sinks = {which: pieces.add for which, pieces in captured.items()}
-        argv, stdin = [self._program, *rest], None
-        if rest or len(cell.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+        argv, stdin = [self._program, *program_arguments], None
+        if program_arguments or len(cell.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
             stdin = cell
         else:
             argv += ["-c", cell]

@@ -24,29 +24,37 @@ from ..features import memory_monitor
 from ..libc import prctl
 from ..processes.tmpfs_cleanup import clear_tmpfs_and_ipc
 from ..protocol import InitReport
-from . import app
+from . import kernel_app
 from .fork_child import ForkRequest, count_threads, detach, import_startup_modules
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
 #: Seconds that all processes of the container may take to end.
 _SWEEP_SECONDS, _PAUSE_SECONDS = 2.0, 0.001
-_FIRST, _SET_DUMPABLE, _SIGNALLED = 1, 4, 128
+_INIT_PID, _SET_DUMPABLE, _SIGNALLED = 1, 4, 128
 #: Signals that are passed on to the kernel; after one of the first three this process ends with the kernel.
-_HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 3)
-_ENDING = _HANDED_ON[:3]
+_FORWARDED_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGINT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGRTMIN + 3,
+)
+_ENDING_SIGNALS = _FORWARDED_SIGNALS[:3]
 
 
 def main(arguments: list[str]) -> None:
     """Serve the process that listens at ``arguments[0]``; a forked process runs a kernel of the other arguments."""
     path, *kernel = arguments
-    if os.getpid() != _FIRST:
-        app.main(kernel)
+    if os.getpid() != _INIT_PID:
+        kernel_app.main(kernel)
         return
     import_startup_modules()
-    _ContainerInit(_channel(path)).serve(ForkRequest(kernel, dict(os.environ), str(Path.cwd()))).run()
+    _ContainerInit(_connect(path)).serve(ForkRequest(kernel, dict(os.environ), str(Path.cwd()))).run()
 
 
-def _channel(path: str) -> socket.socket | None:
+def _connect(path: str) -> socket.socket | None:
     """Connect to the owner, before any user code runs; None if it does not listen."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -70,51 +78,51 @@ class _ContainerInit:
         self._group = memory_monitor.find_limited_cgroup()
         self._kills = self._pid = 0
         self._ending = False
-        self._before = _settings()
+        self._before = _read_process_settings()
         gc.freeze()
-        _be_untouchable(on=True)
-        for signum in _HANDED_ON:
-            signal.signal(signum, self._hand_on)
-        self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._poll.register(self._woken, select.POLLIN)
+        _protect(on=True)
+        for signum in _FORWARDED_SIGNALS:
+            signal.signal(signum, self._forward_signal)
+        self._wakeup_fd, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll.register(self._wakeup_fd, select.POLLIN)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the pipe tells of it
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe reports it
 
-    def serve(self, birth: ForkRequest) -> ForkRequest:
+    def serve(self, first: ForkRequest) -> ForkRequest:
         """Serve requests; return in a forked child only, with its request."""
-        wanted: ForkRequest | None = birth
+        request: ForkRequest | None = first
         while True:
-            if wanted is not None and self._start(wanted):
-                return wanted
-            wanted = None
+            if request is not None and self._fork_kernel(request):
+                return request
+            request = None
             for fd, _ in self._poll.poll():
-                if fd == self._woken:
+                if fd == self._wakeup_fd:
                     os.read(fd, _MESSAGE_BYTES)
                     self._reap()
                 elif self._channel is not None:
-                    wanted = self._hear(self._channel)
+                    request = self._handle_request(self._channel)
 
-    def _start(self, birth: ForkRequest) -> bool:
+    def _fork_kernel(self, request: ForkRequest) -> bool:
         """Fork a kernel, or start it anew if this process has threads; return whether this is the forked child."""
-        self._kills = self._group.kills() if self._group is not None else 0
+        self._kills = self._group.read_kills() if self._group is not None else 0
         try:
-            self._pid = os.fork() if count_threads() == 1 else _spawned(birth)
+            self._pid = os.fork() if count_threads() == 1 else _spawn(request)
         except OSError as exc:
-            self._say({"failed": exc.strerror})
+            self._send({"failed": exc.strerror})
             return False
         if self._pid:
-            self._say({"born": self._pid})
+            self._send({"born": self._pid})
             return False
         signal.set_wakeup_fd(-1)
-        for signum in (*_HANDED_ON, signal.SIGCHLD):
+        for signum in (*_FORWARDED_SIGNALS, signal.SIGCHLD):
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
-        _be_untouchable(on=False)
+        _protect(on=False)
         if self._channel is not None:
             self._channel.detach()
         detach()
         return True
 
-    def _hear(self, channel: socket.socket) -> ForkRequest | None:
+    def _handle_request(self, channel: socket.socket) -> ForkRequest | None:
         """Handle a request of the owner; return a request for a kernel."""
         try:
             request: dict[str, Any] = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
@@ -124,14 +132,20 @@ class _ContainerInit:
             case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._pid:
                 return ForkRequest(arguments, environ, cwd)
             case {"signal": int(signum)}:
-                self._signal(signum)
+                self._signal_kernel(signum)
             case {"sweep": list(directories), "spared": list(spared)}:
-                self._say({"swept": self._sweep() and clear_tmpfs_and_ipc(directories, spared) and self._before == _settings()})
+                self._send(
+                    {
+                        "swept": self._kill_all()
+                        and clear_tmpfs_and_ipc(directories, spared)
+                        and self._before == _read_process_settings()
+                    }
+                )
             case _:
-                self._part_from_owner()
+                self._disconnect()
         return None
 
-    def _part_from_owner(self) -> None:
+    def _disconnect(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             self._poll.unregister(channel)
@@ -143,57 +157,57 @@ class _ContainerInit:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._pid:
-                    self._bury(os.waitstatus_to_exitcode(ended[1]))
+                    self._report_end(os.waitstatus_to_exitcode(ended[1]))
 
-    def _bury(self, status: int) -> None:
+    def _report_end(self, status: int) -> None:
         """Report the kernel's end, or end like it."""
         self._pid = 0
         if self._channel is None or self._ending:
             os._exit(status if status >= 0 else _SIGNALLED - status)
-        kills = self._group.kills() - self._kills if self._group is not None else 0
-        self._say({"ended": status, "kills": kills})
+        kills = self._group.read_kills() - self._kills if self._group is not None else 0
+        self._send({"ended": status, "kills": kills})
 
-    def _sweep(self) -> bool:
+    def _kill_all(self) -> bool:
         """Kill every other process; return whether none is left."""
         deadline = time.monotonic() + _SWEEP_SECONDS
-        while _others():
+        while _has_others():
             if time.monotonic() > deadline:
                 return False
             with suppress(OSError):
                 os.kill(-1, signal.SIGKILL)
-            time.sleep(_PAUSE_SECONDS)  # nobody is told of the end of processes that are not their own children
+            time.sleep(_PAUSE_SECONDS)  # the system reports no end of a process that is not a child
             self._reap()
         return True
 
-    def _signal(self, signum: int) -> None:
+    def _signal_kernel(self, signum: int) -> None:
         if self._pid:
             with suppress(OSError, ValueError):
                 os.kill(self._pid, signum)
 
-    def _hand_on(self, signum: int, _frame: object) -> None:
-        self._ending |= signum in _ENDING
+    def _forward_signal(self, signum: int, _frame: object) -> None:
+        self._ending |= signum in _ENDING_SIGNALS
         if self._ending and not self._pid:
             os._exit(_SIGNALLED + signum)
-        self._signal(signum)
+        self._signal_kernel(signum)
 
-    def _say(self, message: InitReport) -> None:
+    def _send(self, message: InitReport) -> None:
         if self._channel is not None:
-            with suppress(OSError):  # that the owner is gone is heard
+            with suppress(OSError):  # the poll reports the end of the owner
                 self._channel.send(json.dumps(message).encode())
 
 
-def _spawned(birth: ForkRequest) -> int:
-    os.chdir(birth.cwd)
-    argv = [sys.executable, sys.argv[0], *birth.arguments]
-    return os.posix_spawn(sys.executable, argv, birth.environ, setsid=True, setsigdef=(*_HANDED_ON, signal.SIGCHLD))
+def _spawn(request: ForkRequest) -> int:
+    os.chdir(request.cwd)
+    argv = [sys.executable, sys.argv[0], *request.arguments]
+    return os.posix_spawn(sys.executable, argv, request.environ, setsid=True, setsigdef=(*_FORWARDED_SIGNALS, signal.SIGCHLD))
 
 
-def _others() -> bool:
+def _has_others() -> bool:
     """Return whether there is any other process in the container."""
     return sum(name.isdecimal() for name in os.listdir("/proc")) > 1  # noqa: PTH208 - names only
 
 
-def _settings() -> object:
+def _read_process_settings() -> object:
     """Return attributes of this process that other processes can change and kernels would inherit, and the devices."""
     try:
         resource = platform.resource
@@ -204,7 +218,7 @@ def _settings() -> object:
         return object()  # like no other
 
 
-def _be_untouchable(*, on: bool) -> None:
+def _protect(*, on: bool) -> None:
     """Keep other processes of this user from reading or changing this one (prctl(2): PR_SET_DUMPABLE)."""
     with suppress(OSError, AttributeError):
         prctl(_SET_DUMPABLE, int(not on))

@@ -1,4 +1,4 @@
-"""Confinement of this process, which runs our own isolated interpreter, before it executes an untrusted interpreter."""
+"""Confinement of this process, which runs the owner's isolated interpreter, before it executes an untrusted interpreter."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ipython.patches.debugger import leave_out_debugger
-from . import app
+from . import kernel_app
 
 #: Modules that ipykernel 7.4 and IPython 9 import while a kernel starts.
 _LATE = (
@@ -41,7 +41,7 @@ class ForkRequest:
         os.environ.update(self.environ)
         os.chdir(self.cwd)
         sys.argv[1:] = self.arguments
-        app.main(self.arguments)
+        kernel_app.main(self.arguments)
 
 
 def import_startup_modules() -> None:

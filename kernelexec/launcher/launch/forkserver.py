@@ -23,8 +23,8 @@ from .fork_child import ForkRequest, count_threads, detach, import_startup_modul
 
 _MARK_CHARS = 32
 _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
-#: Idle time before the next module is imported; after so many seconds modules are imported between requests too.
-_IDLE_MILLISECONDS, _MINDFUL_SECONDS = 200, 3.0
+#: Idle time before the next module is imported; after the second time modules are imported between requests too.
+_IDLE_MILLISECONDS, _IDLE_ONLY_SECONDS = 200, 3.0
 #: Set during imports that read it then; a kernel sets the same.
 _BACKEND = ("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
@@ -32,11 +32,11 @@ _BACKEND = ("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 def main(arguments: list[str]) -> None:
     """Serve until the owner has gone; a forked process runs a kernel here."""
     channel = socket.socket(fileno=int(arguments[0]))
-    mark = _Mark.here()
+    mark = _KernelMark.find()
     os.environ.setdefault(*_BACKEND)
     import_startup_modules()
-    count = _settle()
-    _say(channel, {"serves": count == 1, "threads": count})
+    count = _prepare_fork()
+    _send(channel, {"serves": count == 1, "threads": count})
     if count != 1:
         os._exit(1)
     _Server(channel, arguments[1:], mark).serve().run()
@@ -45,28 +45,28 @@ def main(arguments: list[str]) -> None:
 class _Server:
     """Forks kernels and waits for their ends. Between requests it imports the modules that users may want."""
 
-    def __init__(self, channel: socket.socket, modules: Iterable[str], mark: _Mark) -> None:
+    def __init__(self, channel: socket.socket, modules: Iterable[str], mark: _KernelMark) -> None:
         self._channel = channel
         self._mark = mark
         self._modules = deque(modules)
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
-        self._born: dict[int, tuple[int, int]] = {}
+        self._kernels: dict[int, tuple[int, int]] = {}
 
     def serve(self) -> ForkRequest:
         """Serve requests; return in a forked child only."""
-        mindful = monotonic() + _MINDFUL_SECONDS
+        idle_until = monotonic() + _IDLE_ONLY_SECONDS
         while True:
             ready = self._poll.poll(_IDLE_MILLISECONDS if self._modules else None)
             for fd, _ in ready:
                 if fd != self._channel.fileno():
-                    self._bury(fd)
-                elif (birth := self._answer()) is not None:
-                    return birth
-            if self._modules and (not ready or monotonic() > mindful):
+                    self._report_end(fd)
+                elif (request := self._handle_request()) is not None:
+                    return request
+            if self._modules and (not ready or monotonic() > idle_until):
                 self._import(self._modules.popleft())
 
-    def _answer(self) -> ForkRequest | None:
+    def _handle_request(self) -> ForkRequest | None:
         """Answer a request; return it in the forked child only."""
         try:
             message, fds, _, _ = socket.recv_fds(self._channel, _MESSAGE_BYTES, 2)
@@ -78,32 +78,32 @@ class _Server:
         file, stderr = fds
         try:
             with os.fdopen(file, "rb") as content:
-                birth = ForkRequest(**json.load(content))
+                request = ForkRequest(**json.load(content))
             pid = os.fork()
         except (OSError, ValueError) as exc:
-            _say(self._channel, {"request": number, "failed": str(exc)})
+            _send(self._channel, {"request": number, "failed": str(exc)})
             os.close(stderr)
             return None
         if pid == 0:
-            self._mark.change(birth.environ.get(KERNEL_MARK_VARIABLE, ""))
-            _say(self._channel, {"request": number, "pid": os.getpid()}, os.pidfd_open(os.getpid()))
+            self._mark.write(request.environ.get(KERNEL_MARK_VARIABLE, ""))
+            _send(self._channel, {"request": number, "pid": os.getpid()}, os.pidfd_open(os.getpid()))
             self._channel.detach()
-            _have(stderr)
+            _redirect_streams(stderr)
             detach()
-            return birth
+            return request
         os.close(stderr)
         fd = os.pidfd_open(pid)
-        self._born[fd] = number, pid
+        self._kernels[fd] = number, pid
         self._poll.register(fd, select.POLLIN)
         return None
 
-    def _bury(self, fd: int) -> None:
+    def _report_end(self, fd: int) -> None:
         """Report the end of a kernel."""
-        number, pid = self._born.pop(fd)
+        number, pid = self._kernels.pop(fd)
         self._poll.unregister(fd)
         os.close(fd)
         _, status = os.waitpid(pid, 0)
-        _say(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(status)})
+        _send(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(status)})
 
     def _import(self, name: str) -> None:
         """Import a module, and report a failure.
@@ -115,20 +115,20 @@ class _Server:
             importlib.import_module(name)
         except BaseException as exc:
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
-        count = _settle()
-        _say(self._channel, {**report, "threads": count})
+        count = _prepare_fork()
+        _send(self._channel, {**report, "threads": count})
         if count != 1:
             os._exit(0)
 
 
-class _Mark:
+class _KernelMark:
     """The kernel mark in this process's first environment, which other processes read; a forked child changes its copy."""
 
     def __init__(self, address: int | None) -> None:
         self._address = address
 
     @classmethod
-    def here(cls) -> _Mark:
+    def find(cls) -> _KernelMark:
         """Find the mark; must be called before the environment changes."""
         prefix = f"{KERNEL_MARK_VARIABLE}=".encode()
         entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
@@ -140,13 +140,13 @@ class _Mark:
             index += 1
         return cls(None)
 
-    def change(self, value: str) -> None:
-        """Write another kernel's mark."""
+    def write(self, value: str) -> None:
+        """Write the mark of another kernel."""
         if self._address is not None and len(value) == _MARK_CHARS and value.isascii():
             ctypes.memmove(self._address, value.encode(), _MARK_CHARS)
 
 
-def _settle() -> int:
+def _prepare_fork() -> int:
     """Prepare for forks; return the number of threads.
 
     OpenBLAS has threads from its import on, ends them at a fork and starts them again on demand: so one child is forked first.
@@ -159,14 +159,14 @@ def _settle() -> int:
     return count_threads()
 
 
-def _have(stderr: int) -> None:
+def _redirect_streams(stderr: int) -> None:
     """Redirect stdin and stdout to /dev/null, and stderr to a descriptor."""
     null = os.open(os.devnull, os.O_RDWR)
-    for fd, own in ((null, 0), (null, 1), (stderr, 2)):
-        os.dup2(fd, own)
+    for fd, target in ((null, 0), (null, 1), (stderr, 2)):
+        os.dup2(fd, target)
 
 
-def _say(channel: socket.socket, message: ForkServerReport, *fds: int) -> None:
+def _send(channel: socket.socket, message: ForkServerReport, *fds: int) -> None:
     try:
         socket.send_fds(channel, [json.dumps(message).encode()], fds)
     except OSError:  # the owner is gone

@@ -16,7 +16,7 @@ from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
 
-_MISSING = 127
+_NOT_FOUND_CODE = 127
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -28,41 +28,41 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
     options = LaunchOptions.take()
     apply_limits(options.limits)
     initialize_tree()
-    confined = confine(options.confinement)
+    confinement = confine(options.confinement)
     options.apply()
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _hand_on if alone else _leave_to_the_kernel)
+        signal.signal(signum, _forward_signal if alone else _ignore_signal)
     environ = {**os.environ, **take_secrets(options), "JPY_PARENT_PID": str(os.getpid())}
-    tied = _end_with_guard if platform.PLATFORM.adopts else None
+    preexec_fn = _end_with_guard if platform.PLATFORM.adopts_orphans else None
     try:
-        child = subprocess.Popen(arguments, env=environ, preexec_fn=tied)  # noqa: PLW1509 - there is no thread yet
+        child = subprocess.Popen(arguments, env=environ, preexec_fn=preexec_fn)  # noqa: PLW1509 - there is no thread yet
     except OSError as exc:
         sys.stderr.write(f"{arguments[0]} cannot be started: {exc.strerror}.\n")
         sys.stderr.flush()
-        os._exit(_MISSING)
-    notify_ready(options, confined)
+        os._exit(_NOT_FOUND_CODE)
+    notify_ready(options, confinement)
     if options.owner is not None:
-        exit_with_owner(options.owner, kill_descendants, patience=options.patience)
-    if options.bridge:
+        exit_with_owner(options.owner, kill_descendants, grace_seconds=options.grace_seconds)
+    if options.unix_proxy:
         from .unix_proxy import serve  # noqa: PLC0415 - asyncio costs as much as all the rest
 
-        serve(options.bridge)
+        serve(options.unix_proxy)
     status = _wait_for(child.pid)
     kill_descendants()
-    _end_as(status)
+    _exit_like(status)
 
 
-def _leave_to_the_kernel(_signum: int, _frame: Any) -> None:
+def _ignore_signal(_signum: int, _frame: Any) -> None:
     """Do nothing: the whole group got the signal. Unlike an ignored signal, a handled one is not inherited by the kernel."""
 
 
-def _hand_on(signum: int, _frame: Any) -> None:
+def _forward_signal(signum: int, _frame: Any) -> None:
     """Signal the rest of the group."""
     signal.signal(signum, signal.SIG_IGN)
     try:
         os.killpg(0, signum)
     finally:
-        signal.signal(signum, _hand_on)
+        signal.signal(signum, _forward_signal)
 
 
 def _end_with_guard() -> None:
@@ -79,7 +79,7 @@ def _wait_for(pid: int) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def _end_as(status: int) -> None:
+def _exit_like(status: int) -> None:
     """End with the exit code, or by the signal, that another process ended with."""
     if status < 0:
         if -status not in (signal.SIGKILL, signal.SIGSTOP):

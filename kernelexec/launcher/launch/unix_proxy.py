@@ -1,4 +1,4 @@
-"""Unix sockets in front of the TCP ports of a kernel that can have no unix sockets."""
+"""A proxy of unix sockets to the TCP ports of a kernel that cannot use unix sockets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-_SOONEST, _LATEST = 0.005, 0.1
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.1
 _PIECE = 64 * 1024
 
 
-def serve(bridge: dict[str, Any]) -> None:
+def serve(options: dict[str, Any]) -> None:
     """Listen in a thread on each socket once its port is open, until this process ends."""
     threading.Thread(
-        target=lambda: asyncio.run(_serve(bridge["address"], bridge["sockets"])), name="bridge", daemon=True
+        target=lambda: asyncio.run(_serve(options["address"], options["sockets"])), name="bridge", daemon=True
     ).start()
 
 
@@ -25,34 +25,34 @@ async def _serve(address: str, sockets: dict[str, int]) -> None:
 
 
 async def _listen(path: str, address: str, port: int) -> None:
-    """Make the socket once the port is open, so that a connection always reaches the kernel."""
-    await _opened(address, port)
+    """Listen once the port is open, so that a connection always reaches the kernel."""
+    await _wait_for_port(address, port)
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await _join(reader, writer, address, port)
+            await _connect(reader, writer, address, port)
         except OSError:
             writer.transport.abort()
 
-    # It gets its name once it accepts connections: until then no client is refused.
+    # The socket gets its name once it accepts connections, so no client is refused.
     unfinished = f"{path}~"
-    server = await asyncio.start_unix_server(connected, unfinished, limit=_PIECE)
-    os.rename(unfinished, path)  # noqa: PTH104 - a path as it is
+    server = await asyncio.start_unix_server(handle_client, unfinished, limit=_PIECE)
+    os.rename(unfinished, path)  # noqa: PTH104 - a plain path
     await server.serve_forever()
 
 
-async def _opened(address: str, port: int) -> None:
-    pause = _SOONEST
+async def _wait_for_port(address: str, port: int) -> None:
+    pause = _FIRST_PAUSE_SECONDS
     while True:
         with suppress(OSError):
             _, writer = await asyncio.open_connection(address, port)
             writer.close()
             return
         await asyncio.sleep(pause)
-        pause = min(_LATEST, pause * 2)
+        pause = min(_LONGEST_PAUSE_SECONDS, pause * 2)
 
 
-async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
+async def _connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
     """Copy both ways until both ends have closed; if one end breaks, so does the other.
 
     Raises:
@@ -60,20 +60,20 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, addr
     """
     far_reader, far_writer = await asyncio.open_connection(address, port, limit=_PIECE)
     far_writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    ways = [asyncio.ensure_future(_pass(reader, far_writer)), asyncio.ensure_future(_pass(far_reader, writer))]
+    tasks = [asyncio.ensure_future(_copy(reader, far_writer)), asyncio.ensure_future(_copy(far_reader, writer))]
     try:
-        await asyncio.gather(*ways)
+        await asyncio.gather(*tasks)
     except OSError:
-        for way in ways:
+        for way in tasks:
             way.cancel()
         far_writer.transport.abort()
         raise
-    far_writer.close()  # what is on its way arrives
+    far_writer.close()  # data on its way still arrives
     writer.close()
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy one way, piece by piece: the next piece is read once the last one was taken."""
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy in one direction; the next piece is read once the writer has taken the last one."""
     while piece := await reader.read(_PIECE):
         writer.write(piece)
         await writer.drain()

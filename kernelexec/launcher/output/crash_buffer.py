@@ -41,7 +41,7 @@ class CrashBuffer:
             os.close(fd)
 
     @property
-    def lasting(self) -> bool:
+    def is_file_backed(self) -> bool:
         """Return whether the text outlives this process."""
         return self._map is not None
 
@@ -73,7 +73,7 @@ class CrashBuffer:
             self._take_half(HALF_BYTES - self._half)
         record = RECORD.pack(stderr, OPEN_LENGTH, self._total - len(content)) + content
         start, end = self._position, self._position + len(record)
-        self._map[start:end] = record  # and noted without a call between, in which a signal's handler may raise
+        self._map[start:end] = record  # no call follows in which a signal handler could raise
         self._record, self._stderr, self._position = start, stderr, end
 
     def _take_half(self, start: int) -> None:

@@ -1,6 +1,6 @@
 """The iopub thread: no message is lost and no queue grows without bound.
 
-ipykernel publishes on a socket that drops what a slow reader does not take, from queues without an end. Here the socket
+ipykernel publishes on a socket that drops messages for a slow reader, from unbounded queues. Here the socket
 blocks instead, the queues are bounded, and a writer that is too fast waits: a cell that floods runs at its reader's speed.
 A message that need not wait is sent by the thread that made it.
 """
@@ -28,9 +28,9 @@ from .zmq_flush import IOThreads
 if TYPE_CHECKING:
     from .streams import OutputStream
 
-_SENDING_MAX = 64  # messages that libzmq holds: what is queued there delays an interrupt
+_SENDING_MAX = 64  # messages that libzmq holds: a longer queue delays an interrupt
 _QUEUE_BYTES = 8 * 1024 * 1024
-_MESSAGE_BYTES = 4096  # what a small message costs while it waits
+_MESSAGE_BYTES = 4096  # the cost of a small message in the queue
 _FLUSH_SECONDS = 0.2
 
 
@@ -43,13 +43,13 @@ def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
 class Publisher(IOPubThread):
     """ipykernel's iopub thread with a bounded queue. The control thread never waits for it: interrupts must get through.
 
-    The holder of ``wire`` may use the socket; it is taken before ``lock``.
+    The holder of ``socket_lock`` may use the socket; it is taken before ``lock``.
     """
 
     def __init__(self, socket: Any, pipe: bool = False, session: Any = False) -> None:  # noqa: FBT001, FBT002 - ipykernel's
-        self.wire = threading.RLock()
+        self.socket_lock = threading.RLock()
         self.lock = threading.RLock()  # a signal handler may print while its thread holds it
-        self.room = threading.Condition(self.lock)
+        self.queue_condition = threading.Condition(self.lock)
         self.pieces: list[tuple[OutputStream | None, Any, list[str]]] = []  # text, and calls that send other messages
         self.last_stream: OutputStream | None = None
         self.last_parent: Any = None
@@ -57,20 +57,20 @@ class Publisher(IOPubThread):
         self.pending_chars = 0
         self.flushing = False
         self.publishing: int | None = None
-        """The thread that publishes what was pending, if one does."""
+        """The thread that publishes the pending messages, if any."""
         self.between_cells = True
-        self.holds_next = False
+        self.holds_next_message = False
         """Whether the next message is sent together with the one after it, which follows at once: the reader wakes up once."""
-        self._held: list[Any] | None = None
-        self.words = CrashBuffer(None)
-        self.sending = IOThreads()
-        self.tape: PublishedMessages | None = None
+        self._held_message: list[Any] | None = None
+        self.crash_buffer = CrashBuffer(None)
+        self.io_threads = IOThreads()
+        self.published: PublishedMessages | None = None
         self.text_bytes = 0
         self.streams: dict[str, OutputStream] = {}
         self.pipes = PipeReader()
-        self.children = ForkedOutput(self.pipes, self._take_from_child)
+        self.forked_output = ForkedOutput(self.pipes, self._take_from_child)
         self._queued_bytes = 0
-        self._woken = self._armed = False
+        self._is_woken = self._is_armed = False
         self._main = threading.main_thread().ident
         self._bare: Any = super(zmq.Socket, socket) if isinstance(socket, zmq.Socket) else socket
         super().__init__(socket, pipe=pipe, session=session)
@@ -88,9 +88,9 @@ class Publisher(IOPubThread):
 
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Send a message, or queue it behind pending ones and wait while the queue is full."""
-        if fork_flag.forked:  # none of the locks may be taken in a child
+        if fork_flag.is_forked_child:  # none of the locks may be taken in a child
             with suppress(ValueError, LookupError, TypeError):
-                self.children.write_message(list(map(bytes, msg)))
+                self.forked_output.write_message(list(map(bytes, msg)))
             return
         if not self.publishes_here and (threading.get_ident() == self._main or self.may_block):
             if kwargs.get("copy", True) and self._send_now(msg):
@@ -107,13 +107,13 @@ class Publisher(IOPubThread):
             try:
                 self._really_send(msg, *args, **kwargs)
             finally:
-                with self.room:
+                with self.queue_condition:
                     self._queued_bytes -= size
-                    self.room.notify_all()
+                    self.queue_condition.notify_all()
 
-        with self.room:
+        with self.queue_condition:
             while self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES and self.may_block:
-                self.room.wait()
+                self.queue_condition.wait()
             self._queued_bytes += size
             self.last_stream = self.last_parent = None
             self.pieces.append((None, send, []))
@@ -126,44 +126,44 @@ class Publisher(IOPubThread):
         """
         if self._queued_bytes:
             return False
-        with self.wire:
+        with self.socket_lock:
             if self.pieces or self.closed:
                 return False
-            if self.holds_next and self._held is None:
-                self._held, self.holds_next = msg, False
+            if self.holds_next_message and self._held_message is None:
+                self._held_message, self.holds_next_message = msg, False
                 return True
             try:
-                if self._held is not None:
-                    send_frames(self._bare, self._held, NOBLOCK)
-                    self._held = None
+                if self._held_message is not None:
+                    send_frames(self._bare, self._held_message, NOBLOCK)
+                    self._held_message = None
                 send_frames(self._bare, msg, NOBLOCK)
             except zmq.Again:
                 return False
-            if self.tape is not None:
-                self.tape.add(msg, self.text_bytes)
-            self._mind_subscriptions()
+            if self.published is not None:
+                self.published.add(msg, self.text_bytes)
+            self._check_subscriptions()
             return True
 
     def _really_send(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        with self.wire:
-            if self._held is not None:
-                held, self._held = self._held, None
-                super()._really_send(held)
-            if self.tape is not None:
-                self.tape.add(msg, self.text_bytes)
+        with self.socket_lock:
+            if self._held_message is not None:
+                message, self._held_message = self._held_message, None
+                super()._really_send(message)
+            if self.published is not None:
+                self.published.add(msg, self.text_bytes)
             super()._really_send(msg, *args, **kwargs)
-            self._mind_subscriptions()
+            self._check_subscriptions()
 
-    def messages_of(self, msg_id: Any) -> PublishedMessages | None:
+    def find_messages(self, msg_id: Any) -> PublishedMessages | None:
         """Return the kept messages of a cell, if it is the newest one."""
-        return self.tape if self.tape is not None and self.tape.msg_id == msg_id else None
+        return self.published if self.published is not None and self.published.msg_id == msg_id else None
 
-    def replay(self, tape: PublishedMessages, request: Any) -> None:
+    def replay(self, messages: PublishedMessages, request: Any) -> None:
         """Send the kept messages of a cell behind ``REPLAY_BEGIN``. Runs in this thread, so new messages follow them."""
-        with self.wire:
-            reply, metadata = tape.reply or (None, None)
+        with self.socket_lock:
+            reply, metadata = messages.reply or (None, None)
             self.session.send(self, REPLAY_BEGIN, {"reply": reply, "metadata": metadata}, parent=request)
-            for item in tape:
+            for item in messages:
                 if isinstance(item, Gap):
                     self.session.send(self, REPLAY_GAP, vars(item), parent=request)
                 else:
@@ -175,18 +175,18 @@ class Publisher(IOPubThread):
             f()
             return
         self._events.append(f)
-        if not self._woken:
-            self._woken = True
+        if not self._is_woken:
+            self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._handle_event, None)
             except RuntimeError:  # the process ends, and the loop was closed
                 return
-            except BaseException:  # of a signal's handler: the next call wakes it
-                self._woken = False
+            except BaseException:  # from a signal handler: the next call wakes the thread
+                self._is_woken = False
                 raise
 
     def _handle_event(self, msg: Any) -> None:
-        self._woken = False
+        self._is_woken = False
         super()._handle_event(msg)
 
     def _setup_event_pipe(self) -> None:
@@ -204,14 +204,14 @@ class Publisher(IOPubThread):
     def _setup_xpub_listener(self) -> None:
         self.io_loop.add_handler(self.socket, lambda *_: self._welcome(), self.io_loop.READ)
 
-    def _mind_subscriptions(self) -> None:
+    def _check_subscriptions(self) -> None:
         """Look for a subscription after sending, which clears the socket's event: else its welcome would be late."""
         if self.socket is not None and has_message(self.socket):
             self.schedule(self._welcome)
 
     def _welcome(self) -> None:
         """Welcome new subscribers. Runs in this thread."""
-        with self.wire:
+        with self.socket_lock:
             while self.socket is not None and has_message(self.socket):
                 self._handle_subscription(self.socket.recv_multipart(zmq.NOBLOCK))
 
@@ -222,12 +222,12 @@ class Publisher(IOPubThread):
 
     def flush_soon(self) -> None:
         """Publish pending messages within ``_FLUSH_SECONDS``; one timer serves all cells that print meanwhile."""
-        if not self._armed:
+        if not self._is_armed:
             self.schedule(lambda: self.io_loop.call_later(_FLUSH_SECONDS, self._flush_armed))
-            self._armed = True  # last, for a signal's handler may raise before
+            self._is_armed = True  # last, since a signal handler may raise before
 
     def _flush_armed(self) -> None:
-        self._armed = False
+        self._is_armed = False
         self.flush_text()
 
     def flush_text(self) -> None:
@@ -235,14 +235,14 @@ class Publisher(IOPubThread):
 
         Runs in this thread; between cells, when no signal handler raises, in the cells' thread too.
         """
-        with self.wire:
+        with self.socket_lock:
             before = self.publishing
             try:
-                with self.room:
-                    self.publishing = threading.get_ident()  # said before nothing is pending any more
+                with self.queue_condition:
+                    self.publishing = threading.get_ident()  # set while messages are still pending
                     pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
                     self.last_stream = self.last_parent = None
-                    self.room.notify_all()
+                    self.queue_condition.notify_all()
                 for stream, parent, texts in pieces:
                     with suppress(Exception):  # one message's fault must not cost the others
                         parent() if stream is None else stream.publish("".join(texts), parent)

@@ -16,7 +16,7 @@ from .. import platform
 from ..protocol import DELIMITER
 
 _READ_BYTES = 64 * 1024
-_PIECE_CHARS = 400  # as JSON, six bytes a character at most, it fits into PIPE_BUF with its envelope: writers never mix
+_PIECE_CHARS = 400  # as JSON, at most six bytes a character, it fits into PIPE_BUF with its envelope, so writes never mix
 _DISPLAYS = ("display_data", "execute_result", "update_display_data")
 
 
@@ -25,7 +25,7 @@ class PipeReader:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._quick: Any = select.epoll() if hasattr(select, "epoll") else None  # many threads may ask it at once
+        self._epoll: Any = select.epoll() if hasattr(select, "epoll") else None  # many threads may poll it at once
         self._awaited: set[int] = set()
         self._idle = threading.Condition()
         self._reading = False
@@ -38,24 +38,24 @@ class PipeReader:
         with self._idle:
             self._selector.register(fd, selectors.EVENT_READ, take)
             self._awaited.add(fd)
-            if self._quick is not None:
-                self._quick.register(fd, select.EPOLLIN)
+            if self._epoll is not None:
+                self._epoll.register(fd, select.EPOLLIN)
 
     def stop_awaiting(self, fd: int) -> None:
         """Go on reading a pipe, but leave it out of ``drain``."""
         with self._idle:
             self._awaited.discard(fd)
             with suppress(OSError, ValueError):
-                if self._quick is not None:
-                    self._quick.unregister(fd)
+                if self._epoll is not None:
+                    self._epoll.unregister(fd)
 
     @property
-    def busy(self) -> bool:
+    def has_output(self) -> bool:
         """Return whether output waits in a pipe. It costs one system call, since every print asks."""
         if self._reading:
             return True
         try:
-            return self._quick is not None and bool(self._quick.poll(0))
+            return self._epoll is not None and bool(self._epoll.poll(0))
         except (OSError, ValueError):  # user code closed the descriptor
             return False
 
@@ -63,10 +63,10 @@ class PipeReader:
         """Wait, for a bounded time, until all output before this call has been read."""
         deadline = time.monotonic() + seconds
         with self._idle:
-            if not self.busy:
+            if not self.has_output:
                 return
             enough = self._taken_bytes + sum(map(platform.unread_bytes, self._awaited)) + _READ_BYTES
-            while self.busy and self._taken_bytes < enough and self._thread.is_alive():
+            while self.has_output and self._taken_bytes < enough and self._thread.is_alive():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return
@@ -101,9 +101,9 @@ class PipeReader:
             self._taken_bytes += len(received) * (fd in self._awaited)
             self._idle.notify_all()
         if not received:
-            self._forget(fd)
+            self._remove(fd)
 
-    def _forget(self, fd: int) -> None:
+    def _remove(self, fd: int) -> None:
         self.stop_awaiting(fd)
         with self._idle, suppress(OSError, ValueError, KeyError):
             self._selector.unregister(fd)

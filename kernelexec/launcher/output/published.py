@@ -16,7 +16,7 @@ from typing import Any
 from ..protocol import DELIMITER
 
 _STATUS = b'"msg_type": "status"'
-#: What displays and all else that is no text may take, in limits of the text.
+#: Limit of displays and all other messages without text, as a multiple of the text's.
 _OTHERS = 4
 #: The largest reply that is kept, in bytes of JSON; it holds a traceback, which has bounds of its own.
 _REPLY_BYTES = 4 * 1024 * 1024
@@ -78,7 +78,9 @@ class PublishedMessages:
         """The cell's reply and its metadata; empty dictionaries if they were too large."""
         self._mark = json.dumps({"msg_id": msg_id})[1:-1].encode()
         self._number = 0
-        self._text = _BoundedMessages(limit_bytes, least=1)  # one holds what was printed while another was sent, up to its end
+        self._text = _BoundedMessages(
+            limit_bytes, least=1
+        )  # a message may hold all text that was printed while the last one was sent
         self._others = _BoundedMessages(limit_bytes * _OTHERS)
         self._idle: tuple[int, Frames] | None = None
 
@@ -87,14 +89,14 @@ class PublishedMessages:
         start = next((at for at, frame in enumerate(frames) if frame == DELIMITER), len(frames))
         if len(frames) < start + 6 or self._mark not in bytes(frames[start + 3]):
             return
-        kept: Frames = [bytes(frame) for frame in frames]
+        copies: Frames = [bytes(frame) for frame in frames]
         self._number += 1
-        if not text_bytes and _STATUS in kept[start + 2]:
-            self._idle = self._number, kept  # the newest says how it is
+        if not text_bytes and _STATUS in copies[start + 2]:
+            self._idle = self._number, copies  # only the newest status counts
             return
-        (self._text if text_bytes else self._others).add(self._number, kept, text_bytes)
+        (self._text if text_bytes else self._others).add(self._number, copies, text_bytes)
 
-    def answered(self, content: dict[str, Any], metadata: dict[str, Any], size_bytes: int) -> None:
+    def set_reply(self, content: dict[str, Any], metadata: dict[str, Any], size_bytes: int) -> None:
         """Keep the cell's reply, just before it is sent."""
         self.reply = (content, metadata) if size_bytes <= _REPLY_BYTES else ({}, {})
 

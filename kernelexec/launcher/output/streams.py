@@ -16,9 +16,9 @@ from .iopub import Publisher
 
 _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
-_PENDING_CHARS = 512 * 1024  # with what is just being sent, less than the last words hold
+_PENDING_CHARS = 512 * 1024  # together with the message that is being sent, less than the crash buffer holds
 _DRAIN_SECONDS = 0.25
-_TIGHT_SECONDS = 10e-6  # between two prints of a tight loop no program can have come and gone: do not look for its output
+_TIGHT_SECONDS = 10e-6  # in a tight loop no program can run between two prints: do not look for its output
 
 
 class OutputStream(OutStream):
@@ -28,7 +28,7 @@ class OutputStream(OutStream):
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
         self._written = 0.0
-        self._descriptor: CapturedFd | None = None
+        self._captured_fd: CapturedFd | None = None
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
         pub_thread.streams[name] = self
@@ -45,10 +45,10 @@ class OutputStream(OutStream):
             raise TypeError(f"write() argument must be str, not {type(string)}")
         if publisher is None:
             raise ValueError("I/O operation on closed file")
-        if fork_flag.forked or len(string) > _SLICE_CHARS:
-            return self._write_otherwise(publisher, string)
+        if fork_flag.is_forked_child or len(string) > _SLICE_CHARS:
+            return self._write_in_slices(publisher, string)
         now = monotonic()
-        if now - self._written > _TIGHT_SECONDS and publisher.pipes.busy:
+        if now - self._written > _TIGHT_SECONDS and publisher.pipes.has_output:
             self.drain()
         self._written = now
         try:
@@ -60,9 +60,9 @@ class OutputStream(OutStream):
             self.queue(publisher, self._parent_header.get(self._parent_header_global), string, content)
         return len(string)
 
-    def _write_otherwise(self, publisher: Publisher, string: str) -> int:
-        if fork_flag.forked:
-            publisher.children.write(self.name, self.parent_header, string)
+    def _write_in_slices(self, publisher: Publisher, string: str) -> int:
+        if fork_flag.is_forked_child:
+            publisher.forked_output.write(self.name, self.parent_header, string)
         else:
             for start in range(0, len(string), _SLICE_CHARS):
                 self.write(string[start : start + _SLICE_CHARS])
@@ -72,13 +72,13 @@ class OutputStream(OutStream):
         """Queue text, passed as UTF-8 too, behind all earlier output; wait while too much is pending."""
         with publisher.lock:
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block and not publisher.publishes_here:
-                publisher.room.wait()
+                publisher.queue_condition.wait()
             if self is publisher.last_stream and parent is publisher.last_parent:
                 publisher.last_texts.append(text)
             else:
                 publisher.begin_piece(self, parent, text)
-            if parent is publisher.words.header:
-                publisher.words.add(self._is_stderr, content)
+            if parent is publisher.crash_buffer.header:
+                publisher.crash_buffer.add(self._is_stderr, content)
             publisher.pending_chars = pending = publisher.pending_chars + len(text)
             full = pending >= _FLUSH_CHARS and not publisher.flushing
             if full:
@@ -91,9 +91,9 @@ class OutputStream(OutStream):
     def flush(self) -> None:
         """Wait until all output, of children too, is on its way."""
         publisher = self.pub_thread
-        if publisher is None or fork_flag.forked:
+        if publisher is None or fork_flag.is_forked_child:
             return
-        if publisher.pipes.busy:
+        if publisher.pipes.has_output:
             self.drain()
         if not (publisher.pieces or publisher.publishing):
             return
@@ -101,8 +101,8 @@ class OutputStream(OutStream):
             publisher.flush_text()
         else:
             super().flush()
-            if not publisher.words.lasting:
-                publisher.sending.wait()
+            if not publisher.crash_buffer.is_file_backed:
+                publisher.io_threads.wait()
 
     def _flush(self) -> None:
         if self.pub_thread is not None:
@@ -120,7 +120,7 @@ class OutputStream(OutStream):
         self._original_stdstream_fd = getattr(sys, name).fileno()
         self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
         assert self.pub_thread is not None
-        self._descriptor = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self._take)
+        self._captured_fd = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self._take)
 
     def _take(self, parent: Any, text: str) -> None:
         if self.pub_thread is not None:
@@ -128,13 +128,13 @@ class OutputStream(OutStream):
 
     def begin_cell(self) -> None:
         """Capture the descriptor again if an earlier cell replaced it."""
-        if self._descriptor is not None:
-            self._descriptor.recapture()
+        if self._captured_fd is not None:
+            self._captured_fd.recapture()
 
-    def part_from_programs(self) -> None:
+    def separate_programs(self) -> None:
         """Assign later output of running programs to the cell that ends."""
-        if self._descriptor is not None:
-            self._descriptor.rotate(self._parent_header_global)
+        if self._captured_fd is not None:
+            self._captured_fd.rotate(self._parent_header_global)
 
     def close(self) -> None:
         """Flush only: the next cell needs the stream."""

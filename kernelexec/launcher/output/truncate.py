@@ -10,7 +10,7 @@ def truncate(value: object) -> str:
     """Return the text of a value, whatever its ``__str__`` does, cut to 64 Ki characters."""
     try:
         text = str(value)
-    except BaseException as exc:  # a stranger's __str__ may raise anything
+    except BaseException as exc:  # a user's __str__ may raise anything
         text = f"<{type(value).__name__} whose __str__ raised {type(exc).__name__}>"
     return _cut(text, _EVALUE_CHARS)
 

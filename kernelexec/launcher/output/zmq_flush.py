@@ -10,7 +10,7 @@ _TASKS = "/proc/self/task"
 _OWN_NAME = "ZMQbg/IO"
 _AT_REST = b"S"
 _PATIENCE_SECONDS, _LOOK_SECONDS = 0.25, 0.0002
-#: Where the system does not show what threads do: how long one pause is, and how seldom there is one, in seconds.
+#: Seconds of a pause, and between two pauses, where the system does not show the state of threads.
 _PAUSE_SECONDS, _REST_SECONDS = 0.003, 0.05
 
 
@@ -36,7 +36,7 @@ class IOThreads:
         try:
             if self._threads:
                 return [_state(path) for path in self._threads]
-        except (OSError, IndexError):  # they were those of the process that forked this one
+        except (OSError, IndexError):  # the threads of the process that forked this one
             self._threads = []
         with suppress(OSError, IndexError):
             threads = [str(task) for task in self._tasks.iterdir() if (task / "comm").read_text().startswith(_OWN_NAME)]

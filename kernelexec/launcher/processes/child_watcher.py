@@ -13,11 +13,11 @@ from typing import Any
 from .. import platform
 from . import tree
 
-#: A pipe holds a mebibyte at most, unless root has it hold more.
+#: Size and number of reads: an unprivileged pipe holds at most a mebibyte.
 _READ_BYTES, _READS = 64 * 1024, 16
-#: How often a process is looked at without descriptors, in seconds.
+#: Interval of looks at a process where it has no descriptor, in seconds.
 _LOOK_SECONDS = 0.05
-#: The longest that can be polled for, in milliseconds.
+#: The longest time of one poll, in milliseconds.
 _LONGEST_MS = 2**31 - 2
 _DECODE = json.JSONDecoder().decode
 
@@ -30,12 +30,12 @@ class WatchedChild:
     """A child and its output, which is read as it comes and kept up to a bound, so that the child never waits."""
 
     def __init__(self, pid: int, pipes: dict[str, tuple[int, int]], owner: int | None = None) -> None:
-        self.kept = {name: bytearray() for name in pipes}
+        self.received = {name: bytearray() for name in pipes}
         self.exit_code: int | None = None
         self._pid, self._owner = pid, owner
         self._names = {fd: (name, room) for name, (fd, room) in pipes.items()}
         self._poll = select.poll()
-        self._handle = os.pidfd_open(pid) if platform.PLATFORM.process_handles else None
+        self._handle = os.pidfd_open(pid) if platform.PLATFORM.has_pidfd else None
         for fd in self._names:
             os.set_blocking(fd, False)
         for watched in (*self._names, self._handle, owner):
@@ -46,7 +46,7 @@ class WatchedChild:
         """Read until the child has ended or ``until`` is true; return False once the seconds are over.
 
         Raises:
-            OwnerLeft: the owner has closed its end.
+            OwnerGone: the owner has closed its end.
         """
         deadline = time.monotonic() + seconds
         while not (until() or self.has_ended()):
@@ -74,8 +74,8 @@ class WatchedChild:
     def lines(self) -> list[Any]:
         """Return the child's reports, one for each line of JSON."""
         reports = []
-        for line in bytes(self.kept["told"]).split(b"\n")[:-1]:
-            with suppress(ValueError, RecursionError):  # whose code runs in the child may write anything
+        for line in bytes(self.received["reports"]).split(b"\n")[:-1]:
+            with suppress(ValueError, RecursionError):  # user code in the child may write anything
                 reports.append(_DECODE(line.decode()))
         return reports
 
@@ -88,7 +88,7 @@ class WatchedChild:
 
     def end(self) -> None:
         """Kill the child and its descendants, read the rest and close all descriptors."""
-        with suppress(ChildProcessError):  # it was waited for elsewhere: its id may be another's
+        with suppress(ChildProcessError):  # it was reaped elsewhere, so its id may be another process's
             os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             tree.kill_tree(self._pid)
         self.drain()
@@ -106,7 +106,7 @@ class WatchedChild:
             content = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return False
-        self.kept[name] += content[: max(room - len(self.kept[name]), 0)]
+        self.received[name] += content[: max(room - len(self.received[name]), 0)]
         if not content:
             self._poll.unregister(fd)
             os.close(fd)

@@ -20,7 +20,7 @@ from ..protocol import COMMAND_MARK_VARIABLE
 from . import exec_audit, tree
 
 #: Seconds for a command to obey SIGINT, and then SIGTERM, before the next signal.
-PATIENCE = 0.4
+TERMINATE_SECONDS = 0.4
 #: Seconds between two looks at a process where the system reports no end.
 _LOOK_SECONDS = 0.05
 _READ_BYTES = 64 * 1024
@@ -45,7 +45,7 @@ class RunningCommand:
         self._sinks = {"stdout": out, "stderr": err}
         self._input = memoryview(stdin.encode("utf-8", "surrogateescape")) if stdin else memoryview(b"")
         self._cwd = cwd
-        self._env = {**(os.environ if env is None else env), **tree.MARKED, COMMAND_MARK_VARIABLE: self._mark}
+        self._env = {**(os.environ if env is None else env), **tree.MARK_ENVIRONMENT, COMMAND_MARK_VARIABLE: self._mark}
         self._selector = selectors.DefaultSelector()
         self._decoders: dict[Any, Any] = {}
 
@@ -69,20 +69,20 @@ class RunningCommand:
                 stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
-                **platform.PLATFORM.apart,
+                **platform.PLATFORM.new_group_options,
                 restore_signals=True,
             )
-        tree.running.add(process.pid)
+        tree.running_groups.add(process.pid)
         try:
             self._register(process)
             self._pump(process, None)
-        except BaseException:  # an interrupt, or output that nobody takes
-            with _deaf():
+        except BaseException:  # an interrupt, or an error of the sink
+            with _ignore_interrupts():
                 self._end(process)
             raise
         finally:
-            tree.running.discard(process.pid)
-            self._leave(process)
+            tree.running_groups.discard(process.pid)
+            self._release(process)
         code = process.returncode
         return code if code >= 0 else _SHELL_SIGNAL_BASE - code
 
@@ -96,7 +96,7 @@ class RunningCommand:
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
             self._selector.register(process.stdin, selectors.EVENT_WRITE)
-        if platform.PLATFORM.process_handles:
+        if platform.PLATFORM.has_pidfd:
             with suppress(OSError):
                 self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, process)
 
@@ -107,14 +107,14 @@ class RunningCommand:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            if not platform.PLATFORM.process_handles:
+            if not platform.PLATFORM.has_pidfd:
                 left = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
             self._move(left)
         self._finish()
         return True
 
     def _finish(self) -> None:
-        """Read the output so far only: a background child may write for ever."""
+        """Read the output so far only: a background child may write forever."""
         for key in list(self._selector.get_map().values()):
             if key.data is not None and not isinstance(key.data, subprocess.Popen):
                 left = platform.unread_bytes(key.fd)
@@ -122,7 +122,7 @@ class RunningCommand:
                     left -= count
 
     def _move(self, timeout: float | None) -> None:
-        """Handle what is ready."""
+        """Handle the pipes that are ready."""
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 self._feed(key.fileobj)
@@ -159,17 +159,17 @@ class RunningCommand:
         pipe.close()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        for signum in platform.ENDING:
+        for signum in platform.ENDING_SIGNALS:
             with suppress(OSError):
                 platform.signal_group(process.pid, signum)
-            if self._pump(process, PATIENCE):
+            if self._pump(process, TERMINATE_SECONDS):
                 break
         process.wait()
         tree.kill_group(process.pid)
         tree.kill_marked(COMMAND_MARK_VARIABLE, self._mark)
         self._finish()
 
-    def _leave(self, process: subprocess.Popen[bytes]) -> None:
+    def _release(self, process: subprocess.Popen[bytes]) -> None:
         """Have a thread read pipes that a background child still holds, under the cell that started the command."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, subprocess.Popen):
@@ -202,7 +202,7 @@ def _waitable_children() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Ignore further interrupts within the block."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""An audit hook by which the kernel's owner judges each program before user code starts it.
+"""An audit hook that asks the kernel's owner about each program before user code starts it.
 
-Programs that start past the interpreter are not seen, nor those of a forked child. The runner of commands announces a command
-by ``audit`` and starts it ``exempt``.
+Programs that C code or a forked child starts are not seen. The shell announces a command by ``audit`` and starts it
+``exempt``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS, _CHARS = 10_000, 4 * 1024 * 1024
 
 _COMMAND = "kernelexec.command"
 
-_own = threading.local()
+_thread_state = threading.local()
 
 
 class ExecAudit:
@@ -34,31 +34,31 @@ class ExecAudit:
         self._ask = ask
         self._waiting: dict[str, _Verdict] = {}
 
-    def begin(self) -> None:
+    def install(self) -> None:
         """Add the audit hook, which Python never removes."""
-        sys.addaudithook(self._heard)
+        sys.addaudithook(self._handle_event)
 
     def answer(self, name: object, refused: object) -> None:
-        """Take the owner's answer to the question of a name: a reason for a refusal, or None."""
+        """Take the owner's answer to the question of that name: the reason of a refusal, or None."""
         verdict = self._waiting.get(name) if isinstance(name, str) else None
         if verdict is not None:
-            verdict.refused = refused if isinstance(refused, str) else None
+            verdict.reason = refused if isinstance(refused, str) else None
             verdict.answered.set()
 
-    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+    def _handle_event(self, event: str, args: tuple[Any, ...]) -> None:
         __tracebackhide__ = True
         read = _EVENTS.get(event)
-        if read is None or fork_flag.forked or getattr(_own, "trusted", False):
+        if read is None or fork_flag.is_forked_child or getattr(_thread_state, "trusted", False):
             return
         program = read(args)
         texts = [program["text"]] if "text" in program else program["words"]
         if len(texts) > _WORDS or sum(map(len, texts)) > _CHARS:
             raise PermissionError(
-                f"It is longer than {_CHARS} characters, or {_WORDS} words: put it into a file, and run that."
+                f"The command is longer than {_CHARS} characters or {_WORDS} words: write it to a file and run the file."
             )
-        self._judge(program)
+        self._ask_owner(program)
 
-    def _judge(self, program: dict[str, Any]) -> None:
+    def _ask_owner(self, program: dict[str, Any]) -> None:
         """Return if the program may start.
 
         Raises:
@@ -71,19 +71,19 @@ class ExecAudit:
             with exempt():
                 self._ask({**program, "name": name})
             while not verdict.answered.wait(_PATIENCE):
-                if owner.owned.is_set():  # a new owner is told of the question too
-                    verdict.refused = f"nobody said within {_PATIENCE:g} s whether it may start"
+                if owner.has_owner.is_set():  # without an owner the question waits for the next one
+                    verdict.reason = f"the kernel's owner did not answer within {_PATIENCE:g} s"
                     break
         finally:
             del self._waiting[name]
-        if verdict.refused is not None:
-            raise PermissionError(verdict.refused)
+        if verdict.reason is not None:
+            raise PermissionError(verdict.reason)
 
 
 class _Verdict:
     def __init__(self) -> None:
         self.answered = threading.Event()
-        self.refused: str | None = None
+        self.reason: str | None = None
 
 
 def audit(command: str | list[str]) -> None:
@@ -98,26 +98,26 @@ def audit(command: str | list[str]) -> None:
 
 @contextmanager
 def exempt() -> Iterator[None]:
-    """Exempt programs that are started within the block: the kernel's own, and those that were judged before."""
-    before, _own.trusted = getattr(_own, "trusted", False), True
+    """Exempt programs that are started within the block: the kernel's own, and checked ones."""
+    before, _thread_state.trusted = getattr(_thread_state, "trusted", False), True
     try:
         yield
     finally:
-        _own.trusted = before
+        _thread_state.trusted = before
 
 
-def _text(command: Any) -> dict[str, Any]:
-    return {"text": _decoded(command)}
+def _parse_text(command: Any) -> dict[str, Any]:
+    return {"text": _decode(command)}
 
 
-def _words(program: Any, words: Any) -> dict[str, Any]:
-    decoded = [_decoded(word) for word in (words if isinstance(words, list | tuple) else [words])]
-    if program is not None and decoded and os.path.basename(_decoded(program)) != os.path.basename(decoded[0]):  # noqa: PTH119
-        decoded = [_decoded(program), *decoded[1:]]  # what runs, whatever it is called
+def _parse_words(program: Any, words: Any) -> dict[str, Any]:
+    decoded = [_decode(word) for word in (words if isinstance(words, list | tuple) else [words])]
+    if program is not None and decoded and os.path.basename(_decode(program)) != os.path.basename(decoded[0]):  # noqa: PTH119
+        decoded = [_decode(program), *decoded[1:]]  # the program that runs, whatever its argument 0
     return {"words": decoded}
 
 
-def _decoded(word: Any) -> str:
+def _decode(word: Any) -> str:
     try:
         return os.fsdecode(word)
     except (TypeError, ValueError):
@@ -125,10 +125,10 @@ def _decoded(word: Any) -> str:
 
 
 _EVENTS: dict[str, Callable[[tuple[Any, ...]], dict[str, Any]]] = {
-    "os.system": lambda args: _text(args[0]),
-    "subprocess.Popen": lambda args: _words(args[0], args[1]),
-    "os.exec": lambda args: _words(args[0], args[1]),
-    "os.posix_spawn": lambda args: _words(args[0], args[1]),
-    "pty.spawn": lambda args: _words(None, args[0]),
-    _COMMAND: lambda args: _text(args[0]) if isinstance(args[0], str) else _words(None, args[0]),
+    "os.system": lambda args: _parse_text(args[0]),
+    "subprocess.Popen": lambda args: _parse_words(args[0], args[1]),
+    "os.exec": lambda args: _parse_words(args[0], args[1]),
+    "os.posix_spawn": lambda args: _parse_words(args[0], args[1]),
+    "pty.spawn": lambda args: _parse_words(None, args[0]),
+    _COMMAND: lambda args: _parse_text(args[0]) if isinstance(args[0], str) else _parse_words(None, args[0]),
 }

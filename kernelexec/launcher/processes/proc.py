@@ -14,34 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-#: Rounds of killing: some programs fork faster than they die.
+#: Rounds of signals: some programs fork faster than they die.
 _ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ProcessStatus:
     """Status of one process."""
 
     parent: int
     group: int
     session: int
     born: int
-    """Start in clock ticks since boot: it tells a process from a later one with the same id."""
+    """Start in clock ticks since boot: it distinguishes a process from a later one with the same id."""
     has_ended: bool
     """Whether it is a zombie."""
 
 
-def parse_status(content: bytes) -> Status:
+def parse_status(content: bytes) -> ProcessStatus:
     """Parse ``/proc/PID/stat``.
 
     Raises:
         IndexError, ValueError: the content is something else.
     """
     fields = content.rpartition(b")")[2].split()
-    return Status(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    return ProcessStatus(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
 
 
-def read_status(pid: int) -> Status | None:
+def read_status(pid: int) -> ProcessStatus | None:
     """Return the status of a process, a zombie's too; None if there is no such process."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process of the machine
@@ -50,17 +50,17 @@ def read_status(pid: int) -> Status | None:
         return None
 
 
-def process_table() -> dict[int, Status]:
+def read_processes() -> dict[int, ProcessStatus]:
     """Return the status of every process but this one, zombies included."""
-    own = os.getpid()
+    own_pid = os.getpid()
     try:
         pids = [int(name) for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208 - names only
     except OSError:
         return {}
-    return {pid: status for pid in pids if pid != own and (status := read_status(pid)) is not None}
+    return {pid: status for pid in pids if pid != own_pid and (status := read_status(pid)) is not None}
 
 
-def descendants(pid: int, table: Mapping[int, Status], *, session: int | None = None) -> set[int]:
+def find_descendants(pid: int, table: Mapping[int, ProcessStatus], *, session: int | None = None) -> set[int]:
     """Return the living descendants of a process, and of the members of a session."""
     family = more = {pid} | {member for member, status in table.items() if session is not None and status.session == session}
     while more:
@@ -78,7 +78,7 @@ def has_variable(pid: int, entry: bytes) -> bool:
         return False
 
 
-def signal_process(pid: int, signum: int, expected: Status, *, wait_milliseconds: int = 0) -> bool:
+def signal_process(pid: int, signum: int, expected: ProcessStatus, *, wait_milliseconds: int = 0) -> bool:
     """Signal a process if it is still the expected one, and wait for its end; return whether it was signalled."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -101,12 +101,12 @@ def signal_process(pid: int, signum: int, expected: Status, *, wait_milliseconds
 
 
 def kill_rounds(
-    find: Callable[[Mapping[int, Status]], Iterable[int]], *, spared: Collection[int] = (), wait_milliseconds: int = 0
+    find: Callable[[Mapping[int, ProcessStatus]], Iterable[int]], *, spared: Collection[int] = (), wait_milliseconds: int = 0
 ) -> set[int]:
     """Kill the living processes that ``find`` selects of the table, until it selects none; return the killed ones."""
     killed: set[int] = set()
     for _ in range(_ROUNDS):
-        table = process_table()
+        table = read_processes()
         selected = [pid for pid in find(table) if pid not in spared and not table[pid].has_ended]
         if not selected:
             break

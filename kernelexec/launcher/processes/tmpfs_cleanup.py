@@ -1,4 +1,4 @@
-"""What processes leave behind in memory when they end, in a container that goes on: files there, and System V's objects."""
+"""Removal of the memory that ended processes leave in a container: files in tmpfs, and System V objects."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 _PROC = Path("/proc")
 _KINDS = frozenset({"tmpfs", "mqueue"})
 _WHOLE = "/"
-#: Deeper directories are left, and said to be there: nobody makes them but to be a nuisance.
+#: Deeper directories are left and reported: only hostile code creates them.
 _DEPTH_MAX = 200
 _REMOVE = 0
-#: The mode of directories that are mounted from memory: the engine's own have it, and so have those that we ask for.
+#: The mode of tmpfs mounts, both the engine's own and the requested ones.
 _MODE = 0o1777
 
 
 def clear_tmpfs_and_ipc(directories: Iterable[str], spared: Collection[int]) -> bool:
-    """Remove all objects in memory, and what is in those directories, which are mounted from it; whether nothing is left.
+    """Remove all System V objects and the content of tmpfs directories; return whether nothing is left.
 
-    Nobody else may run meanwhile. What is mounted within stays, and so do the ways there. A directory that turns out to be
-    something else, or on a device (``st_dev``) that is to be spared, is not touched, and counts as left.
+    No other process may run meanwhile. Mounts in the directories stay, with the directories above them. A directory that is not
+    mounted from memory, or is on a ``spared`` device (``st_dev``), is not changed, and counts as left.
     """
     _clear_objects()
-    mounted = _mounted()
+    mounts = _read_mounts()
     real = [os.path.realpath(path) for path in directories]
-    if not all(mounted.get(path) in _KINDS and Path(path).stat().st_dev not in spared for path in real):
+    if not all(mounts.get(path) in _KINDS and Path(path).stat().st_dev not in spared for path in real):
         return False
-    cleared = [_clear(path) for path in real]
+    cleared = [_clear_mount(path) for path in real]
     return all(cleared)
 
 
-def _mounted() -> dict[str, str]:
-    """Of what kind that is which is mounted as a whole at a place; of two the later, which can be seen."""
+def _read_mounts() -> dict[str, str]:
+    """Return the file system type of each mount of a whole file system; of two at a path, the visible one."""
     kinds = {}
     for line in (_PROC / "self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
@@ -46,7 +46,7 @@ def _mounted() -> dict[str, str]:
     return kinds
 
 
-def _clear(path: str) -> bool:
+def _clear_mount(path: str) -> bool:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -55,15 +55,15 @@ def _clear(path: str) -> bool:
         info = os.fstat(fd)
         if stat.S_IMODE(info.st_mode) != _MODE:
             os.fchmod(fd, _MODE)
-        return _clear_within(fd, info.st_dev, 0)
+        return _clear_directory(fd, info.st_dev, 0)
     except OSError:
         return False
     finally:
         os.close(fd)
 
 
-def _clear_within(directory: int, device: int, depth: int) -> bool:
-    """Remove what is in an open directory and of its device; whether all of that could be removed."""
+def _clear_directory(directory: int, device: int, depth: int) -> bool:
+    """Remove the entries of an open directory that are on its device; return whether all were removed."""
     cleared = depth < _DEPTH_MAX
     for name in os.listdir(directory) if cleared else ():
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -72,7 +72,7 @@ def _clear_within(directory: int, device: int, depth: int) -> bool:
         try:
             if stat.S_ISDIR(info.st_mode):
                 if info.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-                    os.chmod(name, stat.S_IRWXU, dir_fd=directory)  # no link: nobody else runs
+                    os.chmod(name, stat.S_IRWXU, dir_fd=directory)  # no link can replace it: no other process runs
                 cleared &= _clear_inner(name, directory, device, depth)
             else:
                 os.unlink(name, dir_fd=directory)
@@ -84,11 +84,11 @@ def _clear_within(directory: int, device: int, depth: int) -> bool:
 def _clear_inner(name: str, above: int, device: int, depth: int) -> bool:
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
-        cleared = _clear_within(fd, device, depth + 1)
-        kept = bool(os.listdir(fd))  # noqa: PTH208 - as above
+        cleared = _clear_directory(fd, device, depth + 1)
+        has_entries = bool(os.listdir(fd))  # noqa: PTH208 - as above
     finally:
         os.close(fd)
-    if cleared and not kept:  # else something is mounted in it
+    if cleared and not has_entries:  # otherwise it contains a mount
         os.rmdir(name, dir_fd=above)
     return cleared
 

@@ -14,35 +14,35 @@ from ..protocol import KERNEL_MARK_VARIABLE, SUDO_VARIABLE
 from . import proc
 from .exec_audit import exempt
 
-#: The mark as the kernel was started with it; cells may change the environment.
-MARKED: dict[str, str] = {}
+#: The mark of the kernel's first environment; cells may change the present one.
+MARK_ENVIRONMENT: dict[str, str] = {}
 
-#: Whether this user becomes root by sudo, and the kernel is to use that on what its own commands leave.
+#: Whether the kernel may use sudo to kill processes of its commands that run as root.
 _by_sudo = False
 
 #: Process groups of the commands that run now.
-running: set[int] = set()
+running_groups: set[int] = set()
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _SUDO_SECONDS = 5.0
-_SCORE, _FIRST, _SCORE_BYTES = proc.PROC / "self/oom_score_adj", 1000, 16
-#: Open from the beginning: what a kernel may write later is another matter.
+_SCORE, _HIGHEST_SCORE, _SCORE_BYTES = proc.PROC / "self/oom_score_adj", 1000, 16
+#: Opened at the start, while the process may still write it.
 _score_file: int | None = None
 
 
 def initialize_tree() -> None:
     """Note this process's mark, and adopt orphans."""
-    global _by_sudo, _score_file  # noqa: PLW0603 - one process, one family
+    global _by_sudo, _score_file  # noqa: PLW0603 - one tree a process
     with suppress(OSError):
         _score_file = os.open(_SCORE, os.O_RDWR | os.O_CLOEXEC)
-    MARKED.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK_VARIABLE})
+    MARK_ENVIRONMENT.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK_VARIABLE})
     _by_sudo = os.environ.get(SUDO_VARIABLE) == "1"
     adopt_orphans()
 
 
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose own parents end (Linux)."""
-    if platform.PLATFORM.adopts:
+    if platform.PLATFORM.adopts_orphans:
         with suppress(OSError, AttributeError):
             prctl(_ADOPT, 1)
 
@@ -53,7 +53,7 @@ def has_children() -> bool:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
-    except AttributeError:  # not on every system
+    except AttributeError:  # missing on some systems
         pass
     return True
 
@@ -63,15 +63,15 @@ def reap_adopted() -> None:
 
     Children of this process are in its session or lead their own. Adopted ones of that kind stay zombies until the kernel ends.
     """
-    if not platform.PLATFORM.adopts:
+    if not platform.PLATFORM.adopts_orphans:
         return
     with suppress(OSError, AttributeError):  # another thread may wait for it at the same moment
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
-    own = os.getsid(0)
+    own_session = os.getsid(0)
     for pid in _children():
         status = proc.read_status(pid)
-        if status is not None and status.has_ended and status.session not in (0, own, pid):
+        if status is not None and status.has_ended and status.session not in (0, own_session, pid):
             with suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
 
@@ -83,18 +83,18 @@ def oom_before_us() -> Iterator[None]:
     The score is inherited, since a shell may start others before it could be marked. It stays as it is on systems where a
     process that raised its own score cannot lower it again.
     """
-    before = _score()
-    if before is None or before >= _FIRST or not (_set_score(before + 1) and _set_score(before)):
+    before = _read_score()
+    if before is None or before >= _HIGHEST_SCORE or not (_set_score(before + 1) and _set_score(before)):
         yield
         return
-    _set_score(_FIRST)
+    _set_score(_HIGHEST_SCORE)
     try:
         yield
     finally:
         _set_score(before)
 
 
-def _score() -> int | None:
+def _read_score() -> int | None:
     if _score_file is None:
         return None
     try:
@@ -119,12 +119,12 @@ def kill_marked(name: str, mark: str) -> None:
 def kill_group(group: int) -> None:
     """Kill a command's process group, and its root processes by sudo if the user has that."""
     with suppress(OSError):
-        platform.signal_group(group, platform.ENDING[-1])
-    if _by_sudo and any(_is_another_users(pid) for pid, status in proc.process_table().items() if status.group == group):
-        argv = ["sudo", "-n", "sh", "-c", f"kill -s KILL -- -{group}"]  # the shell's own: there may be no program for it
-        none = subprocess.DEVNULL
+        platform.signal_group(group, platform.ENDING_SIGNALS[-1])
+    if _by_sudo and any(_is_another_users(pid) for pid, status in proc.read_processes().items() if status.group == group):
+        argv = ["sudo", "-n", "sh", "-c", f"kill -s KILL -- -{group}"]  # the shell's own ``kill``: the program may be missing
+        devnull = subprocess.DEVNULL
         with suppress(OSError, subprocess.SubprocessError), exempt():
-            subprocess.run(argv, stdin=none, stdout=none, stderr=none, timeout=_SUDO_SECONDS, check=False)
+            subprocess.run(argv, stdin=devnull, stdout=devnull, stderr=devnull, timeout=_SUDO_SECONDS, check=False)
 
 
 def _is_another_users(pid: int) -> bool:
@@ -137,35 +137,35 @@ def _is_another_users(pid: int) -> bool:
 
 
 def kill_descendants() -> None:
-    """Kill all that this kernel started: by process group, by descent, and by mark."""
-    for group in tuple(running):
+    """Kill all processes that this kernel started: by process group, descent and mark."""
+    for group in tuple(running_groups):
         with suppress(OSError):
-            platform.signal_group(group, platform.ENDING[-1])
+            platform.signal_group(group, platform.ENDING_SIGNALS[-1])
     kill_others()
-    for name, mark in MARKED.items():
+    for name, mark in MARK_ENVIRONMENT.items():
         kill_marked(name, mark)
 
 
 def kill_others(spared: Collection[int] = ()) -> None:
     """Kill the descendants of this process, except the spared ones."""
-    proc.kill_rounds(lambda table: proc.descendants(os.getpid(), table), spared=spared)
+    proc.kill_rounds(lambda table: proc.find_descendants(os.getpid(), table), spared=spared)
 
 
 def kill_tree(pid: int) -> None:
     """Kill a child of this process that leads a session, and all processes that it started.
 
-    The child is stopped meanwhile, so that no process gets another parent; those that had got one are found by the session.
+    The child is stopped meanwhile, so that no process gets another parent; orphans are found by the session.
     """
     with suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
-    proc.kill_rounds(lambda table: proc.descendants(pid, table, session=pid))
+    proc.kill_rounds(lambda table: proc.find_descendants(pid, table, session=pid))
     with suppress(OSError):
         os.kill(pid, signal.SIGKILL)
 
 
-def descendants(pid: int) -> set[int]:
+def find_descendants(pid: int) -> set[int]:
     """Return the living descendants of a process."""
-    return proc.descendants(pid, proc.process_table())
+    return proc.find_descendants(pid, proc.read_processes())
 
 
 def _children() -> list[int]:

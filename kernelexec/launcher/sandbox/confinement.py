@@ -18,18 +18,18 @@ from typing import Any
 
 from .. import platform
 from ..libc import capset, prctl
-from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, take_no_privileges
+from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, set_no_new_privileges
 from .landlock_exceptions import allow_except
-from .seccomp import block_limits_of_others, block_network, can_filter
+from .seccomp import block_foreign_limits, block_network, can_filter
 
 #: Devices that programs write to, graphics cards included.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
 #: Entries that IPython writes in a profile; the others are the user's configuration.
 _WRITTEN = ("history", "db", "log", "pid", "security")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is what it is called
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its fixed path
 _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 24, 47, 4  # of prctl(2)
 _CAPABILITIES_3 = 0x20080522
-#: Root may still read and write what is another user's, where the files are its own to use: a workspace may be.
+#: Root keeps the right to other users' files, since a workspace may be another user's.
 _CAP_DAC_OVERRIDE, _CAPABILITIES_MAX = 1, 64
 
 
@@ -68,12 +68,12 @@ def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
     missing: list[str] = []
     if options is None:
         return {"layers": layers, "missing": missing}
-    wanted = ConfinementOptions(**options)
-    missing += wanted.lacks
+    settings = ConfinementOptions(**options)
+    missing += settings.lacks
 
     def attempt(layer: str, apply: Callable[[], str | None], otherwise: str) -> None:
-        if layer not in platform.PLATFORM.confinement:
-            missing.append(f"{otherwise} (nothing is known for that on {platform.PLATFORM.name})")
+        if layer not in platform.PLATFORM.confinement_layers:
+            missing.append(f"{otherwise} (not supported on {platform.PLATFORM.name})")
             return
         try:
             lack = apply()
@@ -83,58 +83,62 @@ def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
         layers.append(layer)
         missing.extend([lack] if lack else [])
 
-    attempt("no-new-privileges", _leave_others, "programs that become another user do so")
-    attempt("landlock", lambda: _guard_files(wanted), "files are read and written with all rights of this user: no Landlock")
-    if "capabilities" in platform.PLATFORM.confinement and os.geteuid() == 0:
+    attempt("no-new-privileges", _apply_no_new_privileges, "programs that become another user do so")
+    attempt(
+        "landlock", lambda: _apply_landlock(settings), "files are read and written with all rights of this user: no Landlock"
+    )
+    if "capabilities" in platform.PLATFORM.confinement_layers and os.geteuid() == 0:
         attempt("capabilities", _drop_capabilities, "the kernel has root's rights over the machine")
-    if not wanted.network:
-        attempt("no-network", _leave_network, "the network cannot be taken away")
-    _have_places(wanted)
-    if missing and (wanted.required or not (wanted.network or "no-network" in layers)):
-        sys.exit(f"The kernel cannot be confined as is required: {'; '.join(missing)}.")
+    if not settings.network:
+        attempt("no-network", _take_network, "the network cannot be taken away")
+    _use_private_directories(settings)
+    if missing and (settings.required or not (settings.network or "no-network" in layers)):
+        sys.exit(f"The kernel cannot be confined as required: {'; '.join(missing)}.")
     return {"layers": layers, "missing": missing}
 
 
-def _have_places(wanted: ConfinementOptions) -> None:
+def _use_private_directories(settings: ConfinementOptions) -> None:
     """Use the temporary directory, and have IPython write to the private one, with links to the user's configuration."""
-    os.environ["TMPDIR"], tempfile.tempdir = wanted.temporary, None
-    theirs = os.path.realpath(os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython"))  # noqa: PTH111
-    if wanted.private is None or any(f"{theirs}/".startswith(f"{os.path.realpath(path)}/") for path in wanted.writable):
+    os.environ["TMPDIR"], tempfile.tempdir = settings.temporary, None
+    user_directory = os.path.realpath(os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython"))  # noqa: PTH111
+    if settings.private is None or any(
+        f"{user_directory}/".startswith(f"{os.path.realpath(path)}/") for path in settings.writable
+    ):
         return
-    ours = os.environ["IPYTHONDIR"] = os.path.join(wanted.private, "ipython")  # noqa: PTH118 - text in, text out
-    os.mkdir(ours, mode=0o700)  # noqa: PTH102
-    _link(theirs, ours, lambda entry: not entry.name.startswith("profile_"))
-    for profile in glob.iglob(f"{glob.escape(theirs)}/profile_*/"):  # noqa: PTH207
-        copy = os.path.join(ours, os.path.basename(profile.rstrip("/")))  # noqa: PTH118, PTH119
+    private_directory = os.environ["IPYTHONDIR"] = os.path.join(settings.private, "ipython")  # noqa: PTH118 - text in, text out
+    os.mkdir(private_directory, mode=0o700)  # noqa: PTH102
+    _link(user_directory, private_directory, lambda entry: not entry.name.startswith("profile_"))
+    for profile in glob.iglob(f"{glob.escape(user_directory)}/profile_*/"):  # noqa: PTH207
+        copy = os.path.join(private_directory, os.path.basename(profile.rstrip("/")))  # noqa: PTH118, PTH119
         os.mkdir(copy, mode=0o700)  # noqa: PTH102
         _link(profile, copy, lambda entry: not entry.name.startswith(_WRITTEN))
 
 
-def _link(there: str, here: str, wanted: Callable[[os.DirEntry[str]], bool]) -> None:
-    with suppress(OSError), os.scandir(there) as names:
+def _link(source: str, target: str, wanted: Callable[[os.DirEntry[str]], bool]) -> None:
+    with suppress(OSError), os.scandir(source) as names:
         for entry in filter(wanted, names):
-            os.symlink(entry.path, os.path.join(here, entry.name))  # noqa: PTH118, PTH211
+            os.symlink(entry.path, os.path.join(target, entry.name))  # noqa: PTH118, PTH211
 
 
-def _guard_files(wanted: ConfinementOptions) -> str | None:
-    ruleset = Ruleset(offline=not wanted.network)
-    for path in wanted.readable:
+def _apply_landlock(settings: ConfinementOptions) -> str | None:
+    ruleset = Ruleset(offline=not settings.network)
+    for path in settings.readable:
         ruleset.allow(path, READ_FILE)
-    for path in wanted.writable:
+    for path in settings.writable:
         allow_except(ruleset, path, READ_FILE | WRITE, [])
-    for fd in wanted.opened:
+    for fd in settings.opened:
         ruleset.allow_open(fd, READ_FILE | WRITE)
-    for path, kept in wanted.reads:
-        allow_except(ruleset, path, READ_FILE, kept)
-    for path, kept in wanted.writes:
-        allow_except(ruleset, path, WRITE, kept)
+    for path, excluded in settings.reads:
+        allow_except(ruleset, path, READ_FILE, excluded)
+    for path, excluded in settings.writes:
+        allow_except(ruleset, path, WRITE, excluded)
     for device in _DEVICES:
         for path in glob.iglob(f"/dev/{device}"):  # noqa: PTH207 - names only
             ruleset.allow(path, READ_FILE | WRITE_FILE | IOCTL | TRUNCATE)
     ruleset.allow(_SHARED_MEMORY, READ_FILE | WRITE)
-    _allow_reading(ruleset, {name for path in (*wanted.hidden, "/dev") for name in (path, os.path.realpath(path))})
+    _allow_reading(ruleset, {name for path in (*settings.hidden, "/dev") for name in (path, os.path.realpath(path))})
     ruleset.enforce()
-    return None if ruleset.scoped else "other processes of this user can be signalled: Linux 6.12 or newer prevents that"
+    return None if ruleset.has_scopes else "other processes of this user can be signalled: Linux 6.12 or newer prevents that"
 
 
 def _allow_reading(ruleset: Ruleset, hidden: set[str]) -> None:
@@ -168,20 +172,20 @@ def _drop_capabilities() -> None:
                 prctl(_DROP_BOUNDING, capability)
     with suppress(OSError):
         prctl(_AMBIENT, _CLEAR_ALL)
-    kept = 1 << _CAP_DAC_OVERRIDE
-    capset(struct.pack("Ii", _CAPABILITIES_3, 0), struct.pack("6I", kept, kept, 0, 0, 0, 0))
+    capabilities = 1 << _CAP_DAC_OVERRIDE
+    capset(struct.pack("Ii", _CAPABILITIES_3, 0), struct.pack("6I", capabilities, capabilities, 0, 0, 0, 0))
 
 
-def _leave_others() -> str | None:
-    take_no_privileges()
+def _apply_no_new_privileges() -> str | None:
+    set_no_new_privileges()
     try:
-        block_limits_of_others()
+        block_foreign_limits()
     except (OSError, LookupError) as exc:
         return f"the resource limits of other processes of this user can be set ({exc})"
     return None
 
 
-def _leave_network() -> None:
+def _take_network() -> None:
     if not can_filter():
         raise OSError("this processor's system calls are not known")
     block_network()

@@ -1,4 +1,4 @@
-"""Landlock of Linux (``landlock(7)``): this process, and all that it starts from then on, has rights to files that are named.
+"""Landlock of Linux (``landlock(7)``): this process and its later children have rights to named files only.
 
 The system calls have one number on every architecture; the C library has no functions for them.
 """
@@ -21,11 +21,11 @@ _REMOVE = 1 << 4 | 1 << 5
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 _MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12
 REFER, TRUNCATE, IOCTL = 1 << 13, 1 << 14, 1 << 15
-#: What a workspace is given: all but the making of devices.
+#: Rights to write in a workspace: all except creating devices.
 WRITE = WRITE_FILE | _REMOVE | _MAKE | REFER | TRUNCATE
-#: What a right needs that can be had for a file which is no directory.
+#: Rights that apply to files which are no directories.
 _OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
-#: From which version on rights are known; the others are from the first.
+#: The ABI version that introduced a right; the others are from the first.
 _SINCE = {REFER: 2, TRUNCATE: 3, IOCTL: 5}
 _NETWORK_SINCE, _SCOPES_SINCE = 4, 6
 _TCP = 1 << 0 | 1 << 1
@@ -42,8 +42,8 @@ class _Beneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("directory", ctypes.c_int32)]
 
 
-def version() -> int:
-    """Landlock's, as the system says it; 0 where there is none, or it is off."""
+def read_abi_version() -> int:
+    """Return the version of Landlock's ABI; 0 if the system lacks it or has it off."""
     try:
         return max(0, syscall(_CREATE, None, 0, _VERSION))
     except (OSError, AttributeError):
@@ -51,28 +51,32 @@ def version() -> int:
 
 
 class Ruleset:
-    """What is allowed, of all that it handles: reading and writing files, TCP if it is to be ``offline``, signals."""
+    """A set of allowed rights. All others of the handled kinds are refused: files, TCP if ``offline``, signals."""
 
     def __init__(self, *, offline: bool) -> None:
-        """An OSError says that there is no Landlock."""
-        self.version = version()
+        """Create an empty ruleset.
+
+        Raises:
+            OSError: the system has no Landlock.
+        """
+        self.version = read_abi_version()
         self.handled = sum(
             right
             for right in (READ_FILE, WRITE_FILE, _REMOVE, _MAKE, _MAKE_DEVICES, REFER, TRUNCATE, IOCTL)
             if _SINCE.get(right, 1) <= self.version
         )
         network = _TCP if offline and self.version >= _NETWORK_SINCE else 0
-        result = _Attributes(self.handled, network, _SCOPES if self.scoped else 0)
-        size = 8 if self.version < _NETWORK_SINCE else 16 if not self.scoped else ctypes.sizeof(result)
+        result = _Attributes(self.handled, network, _SCOPES if self.has_scopes else 0)
+        size = 8 if self.version < _NETWORK_SINCE else 16 if not self.has_scopes else ctypes.sizeof(result)
         self._fd = syscall(_CREATE, ctypes.byref(result), ctypes.c_size_t(size), 0)
 
     @property
-    def scoped(self) -> bool:
-        """Whether no process outside can be signalled, and no abstract unix socket there connected to."""
+    def has_scopes(self) -> bool:
+        """Return whether signals to outside processes and connections to their abstract unix sockets are refused."""
         return self.version >= _SCOPES_SINCE
 
     def allow(self, path: str | os.PathLike[str], rights: int, *, follow: bool = True) -> None:
-        """Allow what is there, and all beneath it; what is not there, or a link that is not to be followed, is left out."""
+        """Allow a path and all beneath it; a missing path, or a link without ``follow``, is skipped."""
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
         except OSError:
@@ -83,21 +87,21 @@ class Ruleset:
             os.close(fd)
 
     def allow_open(self, fd: int, rights: int) -> None:
-        """The same of what is open; a link is left out."""
+        """Allow an open file or directory and all beneath it; a link is skipped."""
         kind = os.fstat(fd).st_mode
         rights &= self.handled if stat.S_ISDIR(kind) else self.handled & _OF_FILES
         if rights and not stat.S_ISLNK(kind):
-            with suppress(OSError):  # what is no file of a file system
+            with suppress(OSError):  # not a file of a file system
                 syscall(_ADD, self._fd, _BENEATH, ctypes.byref(_Beneath(rights, fd)), 0)
 
     def enforce(self) -> None:
-        """Hold this thread, and all that it starts, to it. Nothing takes it back."""
+        """Apply the ruleset to this thread and its later children, for good."""
         try:
             syscall(_RESTRICT, self._fd, 0)
         finally:
             os.close(self._fd)
 
 
-def take_no_privileges() -> None:
-    """No program that is started from now on has more rights than this one, whatever bits its file has."""
+def set_no_new_privileges() -> None:
+    """Keep later programs from more privileges than this process has, whatever bits their files have."""
     prctl(_NO_NEW_PRIVILEGES, 1)

@@ -10,24 +10,24 @@ from .landlock import Ruleset
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def allow_except(ruleset: Ruleset, top: str, rights: int, kept: list[str]) -> None:
-    """Allow a tree, by an absolute path without links, except ``kept`` paths; allow nothing if it is gone.
+def allow_except(ruleset: Ruleset, top: str, rights: int, excluded: list[str]) -> None:
+    """Allow a tree, by an absolute path without links, except ``excluded`` paths; allow nothing if it is gone.
 
-    Landlock knows no exceptions. So kept paths get no right, nor do the directories above them, but their other entries do.
+    Landlock knows no exceptions. So excluded paths get no right, nor do the directories above them, but their other entries do.
     """
-    above = {parent for path in kept for parent in _above(path)}
+    above = {parent for path in excluded for parent in _list_parents(path)}
 
     def allow(path: str, fd: int) -> None:
-        if path in kept:
+        if path in excluded:
             return
         if path not in above:
             ruleset.allow_open(fd, rights)
             return
         directory = os.open(".", _DIRECTORY, dir_fd=fd)
         try:
-            for name in os.listdir(directory):  # noqa: PTH208 - of what is open
-                with suppress(OSError):  # it went meanwhile
-                    inner = os.open(name, _entry(), dir_fd=directory)
+            for name in os.listdir(directory):  # noqa: PTH208 - of an open directory
+                with suppress(OSError):  # it was removed meanwhile
+                    inner = os.open(name, _build_open_flags(), dir_fd=directory)
                     try:
                         allow(f"{path}/{name}", inner)
                     finally:
@@ -36,30 +36,30 @@ def allow_except(ruleset: Ruleset, top: str, rights: int, kept: list[str]) -> No
             os.close(directory)
 
     with suppress(OSError):
-        fd = _opened(top)
+        fd = _open_path(top)
         try:
             allow(top.rstrip("/"), fd)
         finally:
             os.close(fd)
 
 
-def _above(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+def _list_parents(path: str) -> list[str]:
+    names = path.split("/")
+    return ["/".join(names[:length]) for length in range(1, len(names))]
 
 
-def _opened(path: str) -> int:
+def _open_path(path: str) -> int:
     """Open a path without following links."""
-    fd = os.open("/", _entry())
-    for part in filter(None, path.split("/")):
+    fd = os.open("/", _build_open_flags())
+    for name in filter(None, path.split("/")):
         above = fd
         try:
-            fd = os.open(part, _entry(), dir_fd=above)
+            fd = os.open(name, _build_open_flags(), dir_fd=above)
         finally:
             os.close(above)
     return fd
 
 
-def _entry() -> int:
+def _build_open_flags() -> int:
     """Return the flags that open an entry; a function, since only Linux has all of them."""
     return os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,8 +1,8 @@
-"""What Landlock knows nothing of is refused by filters of system calls (``seccomp(2)``), for this process and all it starts.
+"""Filters of system calls (``seccomp(2)``) for this process and its later children, where Landlock has no rules.
 
-Without a network: Landlock knows TCP only. Sockets of other families than unix cannot be made, nor those of datagrams; none
-connects to anybody, and no call that the filter cannot see does either for it. Always: no process sets the resource limits of
-another one, which could be ended by that.
+``block_network``: Landlock covers TCP only. The filter refuses sockets of other families than unix, datagram sockets and all
+connections, and calls that would pass the filter unseen (io_uring). ``block_foreign_limits``: no process may set the resource
+limits of another one, which could end it.
 """
 
 from __future__ import annotations
@@ -20,41 +20,43 @@ _NUMBERS = {
     "x86_64": (0xC000003E, 41, 42, 44, 53),
     "aarch64": (0xC00000B7, 198, 203, 206, 199),
 }
-#: prlimit64, and that of the 32-bit programs of the same machine.
+#: The numbers of prlimit64 for 64-bit and 32-bit programs.
 _PRLIMIT = {"x86_64": (302, 340), "aarch64": (261, 369)}
 _IO_URING, _X32 = 425, 0x40000000
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54  # of classic BPF: 32 bits
 _NUMBER_AT, _MARK_AT = 0, 4  # in struct seccomp_data
 _FIRST_AT, _SECOND_AT, _THIRD_AT, _FIFTH_AT = 16, 24, 32, 48
-#: Of a socket's type; the rest of it are flags.
+#: Mask of a socket's type; the other bits are flags.
 _TYPES = 0xF
-#: A line of a filter: what it does, where it goes on if so and if not, by a name or on the next line, and its operand.
+#: A line of a filter: operation, label to jump to if true, and if false (None: the next line), operand.
 _Line = tuple[int, str | None, str | None, int]
 
 
 def can_filter() -> bool:
-    """Whether the calls of this machine's architecture are known here."""
+    """Return whether this module knows the system calls of this machine's architecture."""
     return platform.machine() in _NUMBERS
 
 
 def block_network() -> None:
-    """Filter from now on; new privileges must be off already.
+    """Refuse network access from now on; ``set_no_new_privileges`` must have been called.
 
     Raises:
         OSError: the system has no filters.
     """
-    _apply(_no_network(*_NUMBERS[platform.machine()]))
+    _apply(_build_network_filter(*_NUMBERS[platform.machine()]))
 
 
-def block_limits_of_others() -> None:
-    """Filter from now on, as above: resource limits are set of this process, named as 0, or only read.
+def block_foreign_limits() -> None:
+    """Refuse to set the resource limits of other processes; ``set_no_new_privileges`` must have been called.
+
+    Calls are allowed for this process, named as 0, and without new limits.
 
     Raises:
         OSError: the system has no filters.
     """
     machine = platform.machine()
-    _apply(_no_foreign_limits(_NUMBERS[machine][0], *_PRLIMIT[machine]))
+    _apply(_build_limits_filter(_NUMBERS[machine][0], *_PRLIMIT[machine]))
 
 
 def _apply(program: bytes) -> None:
@@ -63,8 +65,8 @@ def _apply(program: bytes) -> None:
     prctl(_SET_SECCOMP, _FILTER, result)
 
 
-def _no_foreign_limits(mark: int, prlimit: int, narrow: int) -> bytes:
-    """The filter: to 32-bit programs the call is refused as a whole."""
+def _build_limits_filter(mark: int, prlimit: int, narrow: int) -> bytes:
+    """Build the filter of prlimit. For 32-bit programs it refuses the call as a whole."""
     lines: list[_Line] = [
         (_LOAD, None, None, _MARK_AT),
         (_EQUAL, "wide", None, mark),
@@ -75,16 +77,16 @@ def _no_foreign_limits(mark: int, prlimit: int, narrow: int) -> bytes:
         (_EQUAL, None, "allow", prlimit),
         (_LOAD, None, None, _FIRST_AT),
         (_EQUAL, "allow", None, 0),
-        (_LOAD, None, None, _THIRD_AT),  # the new limits: none are given
+        (_LOAD, None, None, _THIRD_AT),  # the new limits: NULL only reads
         (_EQUAL, None, "EPERM", 0),
         (_LOAD, None, None, _THIRD_AT + 4),
         (_EQUAL, "allow", "EPERM", 0),
     ]
-    return _assembled(lines, "ENOSYS", "EPERM", wide=4)
+    return _assemble(lines, "ENOSYS", "EPERM", wide=4)
 
 
-def _no_network(mark: int, socket: int, connect: int, sendto: int, socketpair: int) -> bytes:
-    """The filter: who asks for what it knows gets the answer of a machine without a network."""
+def _build_network_filter(mark: int, socket: int, connect: int, sendto: int, socketpair: int) -> bytes:
+    """Build the filter of the network. It answers like a machine without a network."""
     lines: list[_Line] = [
         (_LOAD, None, None, _MARK_AT),
         (_EQUAL, None, "ENOSYS", mark),
@@ -95,7 +97,7 @@ def _no_network(mark: int, socket: int, connect: int, sendto: int, socketpair: i
         (_EQUAL, "family", None, socket),
         (_EQUAL, "family", None, socketpair),
         (_EQUAL, None, "allow", sendto),
-        (_LOAD, None, None, _FIFTH_AT),  # to whom: nobody, where it is connected
+        (_LOAD, None, None, _FIFTH_AT),  # the address: NULL for a connected socket
         (_EQUAL, None, "ENETUNREACH", 0),
         (_LOAD, None, None, _FIFTH_AT + 4),
         (_EQUAL, "allow", "ENETUNREACH", 0),
@@ -103,21 +105,21 @@ def _no_network(mark: int, socket: int, connect: int, sendto: int, socketpair: i
         (_EQUAL, None, "EAFNOSUPPORT", 1),  # AF_UNIX
         (_LOAD, None, None, _SECOND_AT),
         (_AND, None, None, _TYPES),
-        (_EQUAL, "EAFNOSUPPORT", "allow", 2),  # SOCK_DGRAM: each message of it says whom it is for
+        (_EQUAL, "EAFNOSUPPORT", "allow", 2),  # SOCK_DGRAM: each message has an address
     ]
-    return _assembled(lines, "ENOSYS", "EAFNOSUPPORT", "ENETUNREACH", family=len(lines) - 5)
+    return _assemble(lines, "ENOSYS", "EAFNOSUPPORT", "ENETUNREACH", family=len(lines) - 5)
 
 
-def _assembled(lines: list[_Line], *errors: str, **named: int) -> bytes:
-    """A filter in the system's words: its lines, which know places by names, and what it answers."""
+def _assemble(lines: list[_Line], *errors: str, **labels: int) -> bytes:
+    """Assemble the lines of a filter, with jumps to labels, and its answers to classic BPF."""
     answers = {"allow": _ALLOW} | {name: _REFUSE | getattr(errno, name) for name in errors}
-    places = named | {name: len(lines) + index for index, name in enumerate(answers)}
+    positions = labels | {name: len(lines) + index for index, name in enumerate(answers)}
 
-    def step(name: str | None, here: int) -> int:
-        return 0 if name is None else places[name] - here - 1
+    def step(name: str | None, position: int) -> int:
+        return 0 if name is None else positions[name] - position - 1
 
     code = [
-        struct.pack("HBBI", operation, step(true, here), step(false, here), operand)
-        for here, (operation, true, false, operand) in enumerate(lines)
+        struct.pack("HBBI", operation, step(true, position), step(false, position), operand)
+        for position, (operation, true, false, operand) in enumerate(lines)
     ]
     return b"".join(code + [struct.pack("HBBI", _RETURN, 0, 0, answer) for answer in answers.values()])

@@ -220,8 +220,14 @@ class RuntimeDirectory:
         if self._told:
             order |= {"connection": self._told, "lease_seconds": lease_seconds}
         else:
-            order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks", "words")}
-            order |= {"scratch": str(self.path), "bridge": self._bridge, "patience": patience, "tape_bytes": tape_bytes}
+            order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
+            order["crash_buffer"] = str(self.path / "words")
+            order |= {
+                "scratch": str(self.path),
+                "unix_proxy": self._bridge,
+                "grace_seconds": patience,
+                "replay_bytes": tape_bytes,
+            }
         return LaunchOptions(**order).as_environment()
 
     async def wait_ready(self) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from pathlib import Path
 from kernelexec.launcher import protocol
 from kernelexec.launcher.processes.proc import (
     PROC,
-    Status,
-    descendants,
+    ProcessStatus,
+    find_descendants,
     has_variable,
     kill_rounds,
     parse_status,
-    process_table,
+    read_processes,
     read_status,
     signal_process,
 )
@@ -75,11 +75,11 @@ class Mark:
         spared = () if spare is None else (spare,)
         return len(kill_rounds(lambda table: self._find(leader, table), spared=spared, wait_milliseconds=_DEATH_MILLISECONDS))
 
-    def _find(self, leader: Leader | None, table: Mapping[int, Status] | None = None) -> dict[int, Status]:
-        living = {pid: status for pid, status in (table or process_table()).items() if not status.has_ended}
+    def _find(self, leader: Leader | None, table: Mapping[int, ProcessStatus] | None = None) -> dict[int, ProcessStatus]:
+        living = {pid: status for pid, status in (table or read_processes()).items() if not status.has_ended}
         first = living.get(leader.pid) if leader else None
         known = leader.pid if leader and (first is None or first.born == leader.born) else None
-        family = descendants(known, living) | {known} if known else set()
+        family = find_descendants(known, living) | {known} if known else set()
         entry = f"{protocol.KERNEL_MARK_VARIABLE}={self.value}".encode()
 
         def belongs(pid: int) -> bool:
@@ -103,15 +103,15 @@ def ancestors_of(pid: int) -> Iterator[int]:
         pid = status.parent
 
 
-def children_of(parent: int, table: Mapping[int, Status] | None = None) -> set[int]:
+def children_of(parent: int, table: Mapping[int, ProcessStatus] | None = None) -> set[int]:
     """The living processes whose parent it is."""
-    known = process_table() if table is None else table
+    known = read_processes() if table is None else table
     return {pid for pid, status in known.items() if status.parent == parent and not status.has_ended}
 
 
 def programs_of(guard: int) -> dict[int, int]:
     """The programs that a guarded kernel runs, children of the guard's only child: ids, and when they were born."""
-    table = process_table()
+    table = read_processes()
     kernels = children_of(guard, table)
     return {pid: status.born for pid, status in table.items() if status.parent in kernels and not status.has_ended}
 
@@ -142,7 +142,7 @@ def _counts_of(pid: int | None) -> Iterator[Path]:
                 yield _GROUPS / path.lstrip("/") / "memory.events.local"
 
 
-def status_of(pid: int) -> Status | None:
+def status_of(pid: int) -> ProcessStatus | None:
     """Return the status of a process; None where it has ended."""
     status = read_status(pid)
     return None if status is None or status.has_ended else status

@@ -139,7 +139,7 @@ def test_long_commands_are_judged_as_a_whole(begun: Session) -> None:
     assert "rule" in result.error.evalue
     result = begun.execute("subprocess.run(['true', 'x' * 5_000_000])")
     assert result.error is not None
-    assert "put it into a file" in result.error.evalue
+    assert "write it to a file" in result.error.evalue
 
 
 def test_a_thread_of_a_cell_long_ago_is_answered(begun: Session) -> None:

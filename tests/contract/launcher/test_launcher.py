@@ -280,7 +280,7 @@ def test_any_jupyter_client_can_use_the_launcher(short_path: Path) -> None:
 
 def test_the_launcher_imports_none_of_ours() -> None:
     code = "import sys, types; sys.argv = ['x', '--version']\nsys.modules['launcher'] = types.ModuleType('launcher')\n"
-    code += f"sys.modules['launcher'].__path__ = [{str(LAUNCHER)!r}]\nimport launcher.launch.app\n"
+    code += f"sys.modules['launcher'].__path__ = [{str(LAUNCHER)!r}]\nimport launcher.launch.kernel_app\n"
     code += "assert not [name for name in sys.modules if name.startswith('kernelexec')]"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr

@@ -176,5 +176,5 @@ def test_what_the_machine_lacks_is_said_once(tmp_path: Path) -> None:
 def test_what_is_required_and_missing_starts_no_kernel(tmp_path: Path) -> None:
     done = _without_landlock(tmp_path, level="required")
     assert "refused:" in done.stdout
-    assert "cannot be confined as is required" in done.stdout
+    assert "cannot be confined as required" in done.stdout
     assert "no Landlock" in done.stdout

@@ -25,7 +25,7 @@ def guarded(place: Path, patience: float) -> Iterator[tuple[subprocess.Popen[str
     """A guard with a program of its own, and the descriptor by which this process owns it."""
     os.mkfifo(place / "owner", 0o600)
     fd = os.open(place / "owner", os.O_RDWR | os.O_NONBLOCK)
-    order = json.dumps({"owner": str(place / "owner"), "patience": patience})
+    order = json.dumps({"owner": str(place / "owner"), "grace_seconds": patience})
     program = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(600)"]
     command = [sys.executable, "-I", "-S", str(LAUNCHER), "--guard", *program]
     environ = os.environ | {"KERNELEXEC_LAUNCH": order}
@@ -79,7 +79,7 @@ def test_a_process_that_nobody_owns_says_so(short_path: Path) -> None:
 
 def test_a_process_whose_owner_was_gone_before_it_looked_ends_after_its_patience(short_path: Path) -> None:
     os.mkfifo(short_path / "owner", 0o600)
-    order = json.dumps({"owner": str(short_path / "owner"), "patience": PATIENCE})
+    order = json.dumps({"owner": str(short_path / "owner"), "grace_seconds": PATIENCE})
     command = [sys.executable, "-I", "-S", str(LAUNCHER), "--guard", sys.executable, "-c", "import time; time.sleep(600)"]
     environ = os.environ | {"KERNELEXEC_LAUNCH": order}
     begun = time.monotonic()

@@ -15,6 +15,7 @@ import pytest
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.ultratb import AutoFormattedTB
 
+from kernelexec import Executor
 from kernelexec.launcher.ipython.patches.compiler import Compiler
 from kernelexec.launcher.ipython.patches.exception_groups import format_group
 
@@ -26,6 +27,9 @@ app = IPKernelApp.instance()
 app.initialize(["-f", sys.argv[1]])
 os._exit(7 if "debugpy" in sys.modules else 0)
 """
+THEIRS = "from IPython.core.ultratb import AutoFormattedTB\nget_ipython().InteractiveTB.__class__ = AutoFormattedTB"
+#: Fails in line 4; IPython marks line 5.
+FAILING = "def w():\n    return n_\ntry:\n    w()\nexcept ZeroDivisionError:\n    pass"
 
 
 def test_ipykernel_loads_its_debugger(tmp_path: Path) -> None:
@@ -39,6 +43,15 @@ def test_the_module_of_a_cell_is_searched_for() -> None:
     ours: Any = Compiler
     name = ours().get_code_name("b = 1", "b = 1", 0)
     assert known.pop(name) == "__main__"
+
+
+def test_ipython_marks_another_line(tmp_path: Path) -> None:
+    with Executor(isolation="local", workspace=tmp_path) as executor:
+        session = executor.session()
+        assert session.execute(THEIRS).status == "ok"
+        error = session.execute(FAILING).error
+    assert error is not None
+    assert "line 5" in "\n".join(error.traceback)
 
 
 def test_ipython_shows_no_exception_of_a_group() -> None:

@@ -14,7 +14,7 @@ from kernelexec.launcher import platform
 from kernelexec.launcher.features.virtualenv import VirtualEnv
 from kernelexec.launcher.platform import LauncherPlatform
 from kernelexec.launcher.processes import proc
-from kernelexec.launcher.processes.background import Jobs
+from kernelexec.launcher.processes.background_commands import Jobs
 from kernelexec.launcher.processes.command import RunningCommand
 from kernelexec.launcher.processes.shell_session import ShellSession
 from tests.support.takeovers import wait_until
@@ -32,10 +32,10 @@ class Runs:
         self.scratch = str(scratch)
         self.told: list[tuple[list[str], str | None]] = []
 
-    def run_argv(self, argv: list[str], *, said: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
-        assert said in argv[-2 if platform.PLATFORM.lasting else -1]
+    def run_argv(self, argv: list[str], *, text: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
+        assert text in argv[-2 if platform.PLATFORM.keeps_shell_state else -1]
         self.told.append((argv, cwd))
-        if platform.PLATFORM.lasting:
+        if platform.PLATFORM.keeps_shell_state:
             subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
 
 
@@ -48,12 +48,12 @@ def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
     directory, env = lasting.next_start(shell)
     (_, first), (argv, second) = shell.told
     assert first is None
-    if system.lasting:
+    if system.keeps_shell_state:
         assert (directory, second, env["KX_LASTS"]) == (str(tmp_path), str(tmp_path), "1")
     else:
         assert argv == ["cmd", "/c", "true"]
         assert (directory, second, "KX_LASTS" in env) == (None, None, False)
-    assert capsys.readouterr().err.count("does not last on this system") == (not system.lasting)
+    assert capsys.readouterr().err.count("does not last on this system") == (not system.keeps_shell_state)
 
 
 @pytest.mark.parametrize("name", ["linux", "darwin"])
@@ -95,7 +95,7 @@ def test_limits_are_lowered_where_the_system_has_any() -> None:
 
 
 def test_a_command_beside_the_cells_is_ended_by_its_group(system: LauncherPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "PLATFORM", replace(system, apart=GROUP))  # it runs on this machine all the same
+    monkeypatch.setattr(platform, "PLATFORM", replace(system, new_group_options=GROUP))  # it runs on this machine all the same
     jobs = Jobs()
 
     def start(*_: object) -> tuple[list[str], None, dict[str, str]]:

@@ -116,7 +116,7 @@ def test_an_environment_of_our_own_in_the_workspace_is_said_or_kept(
     assert f"kernelexec itself is loaded from {own}, which cells can write" in " ".join(result.notes)
     with (
         executor(tmp_path, isolation, confinement={"level": "required"}) as made,
-        pytest.raises(KernelStartFailed, match="cannot be confined as is required: kernelexec itself is loaded from"),
+        pytest.raises(KernelStartFailed, match="cannot be confined as required: kernelexec itself is loaded from"),
     ):
         made.session("a", work_dir=tmp_path / "w").execute("1")
 

@@ -43,16 +43,16 @@ def write(place: Path, version: int, **said: object) -> CGroup:
 
 def test_a_group_says_what_is_used_of_how_much(tmp_path: Path, version: int) -> None:
     group = write(tmp_path, version, used=900, idle=300, kills=4)
-    assert (group.limit(), group.used(1000), group.kills()) == (1000, 600, 4)
+    assert (group.read_limit(), group.read_usage(1000), group.read_kills()) == (1000, 600, 4)
 
 
 def test_no_limit_is_none(tmp_path: Path, version: int) -> None:
-    assert write(tmp_path, version, limit=NONE[version]).limit() is None
+    assert write(tmp_path, version, limit=NONE[version]).read_limit() is None
 
 
 def test_what_cannot_be_read_is_nothing(tmp_path: Path, version: int) -> None:
     group = CGroup(tmp_path / "gone", memory_monitor._FILES[version - 1])
-    assert (group.limit(), group.used(1000), group.kills()) == (None, 0, 0)
+    assert (group.read_limit(), group.read_usage(1000), group.read_kills()) == (None, 0, 0)
 
 
 def test_the_innermost_group_with_a_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_the_innermost_group_with_a_limit_counts(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(memory_monitor, "_GROUPS", groups)
     found = memory_monitor.find_limited_cgroup()
     assert found is not None
-    assert found.limit() == 500
+    assert found.read_limit() == 500
 
 
 def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path: Path, version: int) -> None:
@@ -100,7 +100,7 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
     class Counting(CGroup):
         def used(self, limit: int) -> int:
             looks.append(1)
-            return super().used(limit)
+            return super().read_usage(limit)
 
     write(tmp_path, 1, used=900)
 
@@ -115,9 +115,9 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
     assert said == [{"used": 900, "limit": 1000, "high": True, "kills": 0, "biggest": [("x", 5)]}]
     found.end_cell()
     deadline = time.monotonic() + 30
-    while not found._sleeps and time.monotonic() < deadline:
+    while not found._is_sleeping and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert found._sleeps
+    assert found._is_sleeping
     seen = len(looks)
     time.sleep(0.2)
     assert len(looks) == seen

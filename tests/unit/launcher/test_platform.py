@@ -23,33 +23,33 @@ GROUP: dict[str, object] = {"start_new_session": True}
 #: What each system is, field by field, in the order of ``SYSTEMS``.
 CHOICES: dict[str, tuple[object, object, object]] = {
     "shells": (UNIX, UNIX, (("powershell", "-NoProfile", "-Command"), ("cmd", "/c"))),
-    "lasting": (True, True, False),
-    "apart": (GROUP, GROUP, {"creationflags": 0x200}),
-    "signals": (True, True, False),
-    "stacks": (signal.SIGRTMIN + 3, None, None),
-    "adopts": (True, False, False),
-    "process_handles": (True, False, False),
-    "confinement": (("no-new-privileges", "landlock", "capabilities", "no-network"), (), ()),
+    "keeps_shell_state": (True, True, False),
+    "new_group_options": (GROUP, GROUP, {"creationflags": 0x200}),
+    "has_group_signals": (True, True, False),
+    "stacks_signal": (signal.SIGRTMIN + 3, None, None),
+    "adopts_orphans": (True, False, False),
+    "has_pidfd": (True, False, False),
+    "confinement_layers": (("no-new-privileges", "landlock", "capabilities", "no-network"), (), ()),
     "peak_unit_bytes": (1024, 1, 1),
-    "programs": ("bin", "bin", "Scripts"),
+    "programs_directory": ("bin", "bin", "Scripts"),
 }
 
 
 @pytest.fixture(params=SYSTEMS)
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LauncherPlatform:
     """A system in the place of this machine's."""
-    found = LauncherPlatform.of(str(request.param))
+    found = LauncherPlatform.for_system(str(request.param))
     monkeypatch.setattr(platform, "PLATFORM", found)
     return found
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "PLATFORM", LauncherPlatform.of(name))
+    monkeypatch.setattr(platform, "PLATFORM", LauncherPlatform.for_system(name))
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_each_choice_is_made_for_each_system(name: str) -> None:
-    assert tuple(getattr(LauncherPlatform.of(system), name) for system in SYSTEMS) == CHOICES[name]
+    assert tuple(getattr(LauncherPlatform.for_system(system), name) for system in SYSTEMS) == CHOICES[name]
 
 
 def test_every_choice_is_in_the_table() -> None:
@@ -57,7 +57,7 @@ def test_every_choice_is_in_the_table() -> None:
 
 
 def test_this_machine_is_the_one_that_python_names() -> None:
-    assert LauncherPlatform.of(sys.platform) == platform.PLATFORM
+    assert LauncherPlatform.for_system(sys.platform) == platform.PLATFORM
 
 
 #: Which shell runs commands, where these programs are there.
@@ -118,7 +118,7 @@ def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
     monkeypatch.setattr(faulthandler, "enable", lambda file: file.close())
     monkeypatch.setattr(faulthandler, "register", lambda signum, **_: heard.append(signum))
     owner.write_stacks_to(str(tmp_path / "stacks"))
-    assert heard == [system.stacks] * (system.name == "linux")
+    assert heard == [system.stacks_signal] * (system.name == "linux")
 
 
 def test_what_is_used_is_told_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,21 +149,21 @@ def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pyte
 
 def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system: LauncherPlatform, tmp_path: Path) -> None:
     said = {"venv": str(tmp_path)}
-    with pytest.raises(SystemExit, match=f"it has no directory {system.programs}\\."):
+    with pytest.raises(SystemExit, match=f"it has no directory {system.programs_directory}\\."):
         VirtualEnv(said).check()
-    (tmp_path / system.programs).mkdir()
+    (tmp_path / system.programs_directory).mkdir()
     VirtualEnv(said).check()
     path = VirtualEnv(said).environment({})["PATH"]
-    assert path.startswith(str(tmp_path / system.programs) + os.pathsep)
+    assert path.startswith(str(tmp_path / system.programs_directory) + os.pathsep)
 
 
 def test_orphans_are_waited_for_where_they_come_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    call_with_time_limit: list[object] = []
-    monkeypatch.setattr(os, "waitid", lambda *_: call_with_time_limit.append("waitid"))
+    calls: list[object] = []
+    monkeypatch.setattr(os, "waitid", lambda *_: calls.append("waitid"))
     for name in SYSTEMS:
         become(name, monkeypatch)
         tree.reap_adopted()
-    assert call_with_time_limit == ["waitid"]
+    assert calls == ["waitid"]
 
 
 ORDER: dict[str, Any] = {"writable": [], "hidden": [], "readable": []}
@@ -179,7 +179,7 @@ def test_where_nothing_confines_each_layer_is_said_to_be_missing(
     become(name, monkeypatch)
     found = confinement.confine({**ORDER, "temporary": str(tmp_path)})
     assert found["layers"] == []
-    assert [text.rpartition(" (")[2] for text in found["missing"]] == [f"nothing is known for that on {name})"] * 2
+    assert [text.rpartition(" (")[2] for text in found["missing"]] == [f"not supported on {name})"] * 2
     for more in ({"required": True}, {"network": False}):
-        with pytest.raises(SystemExit, match="cannot be confined as is required"):
+        with pytest.raises(SystemExit, match="cannot be confined as required"):
             confinement.confine({**ORDER, "temporary": str(tmp_path), **more})

@@ -140,5 +140,5 @@ SIZES: dict[str, Any] = {
 def test_a_reply_is_kept_unless_it_is_too_large(size: int | None, kept: object) -> None:
     tape = recorded()
     if size is not None:
-        tape.answered({"status": "ok"}, {"kernelexec": {}}, size)
+        tape.set_reply({"status": "ok"}, {"kernelexec": {}}, size)
     assert tape.reply == kept

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.features.variables import listing
+from kernelexec.launcher.features.variables import describe_variables
 from kernelexec.results import Variable, Variables
 
 
 def told(value: object) -> dict[str, Any]:
-    [variable] = listing(["x"], {"x": value}, 10)["variables"]
+    [variable] = describe_variables(["x"], {"x": value}, 10)["variables"]
     assert isinstance(variable, dict)
     return variable
 
@@ -53,7 +53,7 @@ def test_no_value_is_told_at_length(value: object) -> None:
 
 
 def test_a_name_that_goes_meanwhile_is_left_out() -> None:
-    assert listing(["gone", "x"], {"x": 1}, 10)["variables"] == [
+    assert describe_variables(["gone", "x"], {"x": 1}, 10)["variables"] == [
         {"name": "x", "type": "int", "shape": None, "size_bytes": 28, "text": "1"}
     ]
 

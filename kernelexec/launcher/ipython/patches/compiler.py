@@ -14,7 +14,7 @@ from ipykernel.compiler import XCachingCompiler
 
 
 class Compiler(XCachingCompiler):
-    """ipykernel's compiler, which also tells ``inspect`` the module of each cell.
+    """ipykernel's compiler, which also registers with ``inspect`` the module of each cell.
 
     A traceback asks ``inspect`` for each frame's module, twice. For an unknown file ``inspect`` looks at all modules.
     """

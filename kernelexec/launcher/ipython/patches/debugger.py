@@ -13,7 +13,7 @@ from typing import Any
 
 
 def leave_out_debugger() -> None:
-    """Make ipykernel find no debugpy. Call this before a kernel is made."""
+    """Make ipykernel find no debugpy. Call this before creating a kernel."""
     absent: Any = ModuleType("ipykernel.debugger")
     absent.Debugger, absent._is_debugpy_available = object, False  # noqa: SLF001 - both names are imported by ipykernel 7
     sys.modules.setdefault(absent.__name__, absent)

@@ -12,43 +12,43 @@ from itertools import islice
 from traceback import TracebackException
 from typing import Any
 
-#: So many exceptions of a group, each cut to so many characters, are named in the last line.
+#: Limits of the last line: exceptions of the group, and characters of each.
 _NAMED, _NAMED_CHARS = 10, 200
 _LINKS_MAX = 1000
 
 
 def contains_group(exc: BaseException | None) -> bool:
     """Return whether an exception is a group, or was caused by one."""
-    pending, seen = [exc], set[int]()
-    while pending and len(seen) < _LINKS_MAX:
+    pending, ids = [exc], set[int]()
+    while pending and len(ids) < _LINKS_MAX:
         exc = pending.pop()
-        if exc is not None and id(exc) not in seen:
-            seen.add(id(exc))
+        if exc is not None and id(exc) not in ids:
+            ids.add(id(exc))
             if isinstance(exc, BaseExceptionGroup):
                 return True
             pending += [exc.__context__, exc.__cause__]
     return False
 
 
-def format_group(exc: BaseException, say: Callable[[object], str], label: Callable[[str], Any]) -> list[str]:
+def format_group(exc: BaseException, format_message: Callable[[object], str], label: Callable[[str], Any]) -> list[str]:
     """Format Python's own traceback as a tree, cells named as IPython names them; one line with all exceptions follows.
 
-    ``say`` returns an exception's message, ``label`` two words for the file name of a cell and None for other files.
+    ``format_message`` returns an exception's message, ``label`` two words for the file name of a cell and None for other files.
     """
     trace = TracebackException(type(exc), exc, exc.__traceback__, compact=True)
     cells = _name_cells(trace, label)
     first = next((number for number, frame in enumerate(trace.stack) if id(frame) in cells), 0)
-    del trace.stack[:first]  # how IPython came to run the cell
+    del trace.stack[:first]  # the frames of IPython before the cell
     lines = "".join(trace.format()).rstrip("\n").split("\n")
-    failed = [_said(leaf, say) for leaf in islice(_leaves(exc), _NAMED + 1)]
+    failed = [_format_leaf(leaf, format_message) for leaf in islice(_leaves(exc), _NAMED + 1)]
     if failed:
         failed[_NAMED:] = ["and more"] * (len(failed) > _NAMED)
-        lines.append(f"{type(exc).__name__}: {say(exc)}: {'; '.join(failed)}")
+        lines.append(f"{type(exc).__name__}: {format_message(exc)}: {'; '.join(failed)}")
     return lines
 
 
-def _said(exc: BaseException, say: Callable[[object], str]) -> str:
-    line = say(exc).partition("\n")[0]
+def _format_leaf(exc: BaseException, format_message: Callable[[object], str]) -> str:
+    line = format_message(exc).partition("\n")[0]
     return f"{type(exc).__name__}: {line}"[:_NAMED_CHARS] if line else type(exc).__name__
 
 
@@ -59,7 +59,7 @@ def _name_cells(trace: TracebackException, label: Callable[[str], Any]) -> set[i
         trace = pending.pop()
         for frame in trace.stack:
             if (words := label(frame.filename)) is not None:
-                _ = frame.line  # found by the file's name, and kept
+                _ = frame.line  # read now, by the original file name; the frame keeps it
                 frame.filename = " ".join(words)
                 frame_ids.add(id(frame))
         pending += [linked for linked in (trace.__cause__, trace.__context__, *(trace.exceptions or ())) if linked]

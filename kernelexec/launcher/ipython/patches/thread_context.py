@@ -1,4 +1,4 @@
-"""Threads that know the cell that started them, so that their output belongs to it after its end too.
+"""Threads with the context of the cell that started them, so that their later output belongs to it too.
 
 - Checked for: ipykernel 7.4.0, CPython 3.11 to 3.14.
 - Gain: output of threads is shown under the right cell.

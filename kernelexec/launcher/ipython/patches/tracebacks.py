@@ -31,5 +31,5 @@ class Tracebacks(AutoFormattedTB):
             if entry is None:
                 break
             record.lineno = entry.tb_lineno or record.lineno
-            entry = entry.tb_next  # a frame may be there twice, with two lines, where it raised what it had caught
+            entry = entry.tb_next  # a frame that raised a caught exception again occurs twice, with two lines
         return records

@@ -1,4 +1,4 @@
-"""One task beside a kernel, confined like it: wheels are fetched, or a virtual environment is made and filled.
+"""One task beside a kernel, confined like it: it fetches wheels, or creates and fills a virtual environment.
 
 A process that fetches has the network and no files of the user; a process that fills an environment sees the workspace and
 mostly no network, since a cell may have replaced the environment's interpreter, which runs here.
@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..features.packages import distributions
+from ..features.importable_packages import find_distributions
 from ..owner import apply_limits
 from ..protocol import ONE_SHOT_ANSWER, ONE_SHOT_ORDER
 from ..sandbox.confinement import confine
 
-#: In a virtual environment that is made of another one: where that has its packages, which would not be seen otherwise.
-_ABOVE = "kernelexec.pth"
+#: File with the package directories of the parent, in an environment of another virtual environment: it would not see them.
+_PARENT_PACKAGES = "kernelexec.pth"
 _CONFINED = "confined"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir")
 _WHEELS, _FETCHED, _REQUIREMENTS, _REPORT = "wheels", "fetched", "requirements.txt", "report.json"
 
 
-class _Failed(Exception):
+class _TaskError(Exception):
     """A task that cannot be done; the message has the reason."""
 
 
@@ -44,15 +44,15 @@ def main(arguments: list[str]) -> None:
         if arguments[1:] != [_CONFINED]:
             _begin(order, directory)
         answer = _fill(order, directory) if order["fills"] else _fetch(order, directory)
-    except (_Failed, OSError) as exc:
+    except (_TaskError, OSError) as exc:
         answer = {"failure": str(exc)}
     (directory / ONE_SHOT_ANSWER).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def _begin(order: dict[str, Any], directory: Path) -> None:
     """Confine this process and execute the requested interpreter, which is untrusted together with its imports."""
-    opened = [_opened(order["workspace"], order["venv"])] if order["fills"] else []
-    _confine(order, directory, *opened)  # it, whatever stands in its place by then
+    opened = [_open_directory(order["workspace"], order["venv"])] if order["fills"] else []
+    _confine(order, directory, *opened)  # the descriptor, since a cell may replace the directory meanwhile
     os.environ.update(order.get("environment", {}))
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
         os.environ.pop(name, None)
@@ -64,7 +64,10 @@ def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Fetch wheels of the requirements and their dependencies; build those that come as source."""
     links = ["--find-links", order["wheels"]] if order["wheels"] else []
     return {
-        "exit_code": _pip(["wheel", "--wheel-dir", str(directory / _FETCHED), *links, *_wanted(order, directory)], directory)
+        "exit_code": _pip(
+            ["wheel", "--wheel-dir", str(directory / _FETCHED), *links, *_build_requirement_arguments(order, directory)],
+            directory,
+        )
     }
 
 
@@ -75,15 +78,15 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     if order["fresh"] or not python.exists():
         _make(venv_path)
     if not order["requirements"]:
-        return {"exit_code": 0, "installed": [], "holds": _holds(venv_path), "python": _version(venv_path)}
+        return {"exit_code": 0, "installed": [], "holds": _list_distributions(venv_path), "python": _version(venv_path)}
     offline = [] if order["online"] else ["--isolated", "--no-index"]
-    places = (*order["find"], order["wheels"], str(directory / _WHEELS))
-    links = [argument for path in filter(None, places) for argument in ("--find-links", path)]
+    sources = (*order["find"], order["wheels"], str(directory / _WHEELS))
+    links = [argument for path in filter(None, sources) for argument in ("--find-links", path)]
     report = directory / _REPORT
     options = [*offline, *links, "--report", str(report), "--no-warn-script-location"]
-    code = _pip(["--python", str(python), "install", *options, *_wanted(order, directory)], directory)
-    installed = _installed(report) if code == 0 else []
-    return {"exit_code": code, "installed": installed, "holds": _holds(venv_path), "python": _version(venv_path)}
+    code = _pip(["--python", str(python), "install", *options, *_build_requirement_arguments(order, directory)], directory)
+    installed = _read_report(report) if code == 0 else []
+    return {"exit_code": code, "installed": installed, "holds": _list_distributions(venv_path), "python": _version(venv_path)}
 
 
 def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
@@ -96,16 +99,16 @@ def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
     os.chdir(temporary)
 
 
-def _opened(top: str, parts: list[str]) -> int:
-    """Open a directory in the workspace, which is made if it is missing; no link is followed."""
+def _open_directory(top: str, names: list[str]) -> int:
+    """Open a directory in the workspace, which is created if missing; no link is followed."""
     fd = os.open(top, _DIRECTORY)
-    for part in parts:
+    for name in names:
         with suppress(FileExistsError):
-            os.mkdir(part, dir_fd=fd)
+            os.mkdir(name, dir_fd=fd)
         try:
-            fd = os.open(part, _DIRECTORY, dir_fd=fd)
+            fd = os.open(name, _DIRECTORY, dir_fd=fd)
         except OSError as exc:
-            raise _Failed(f"{os.path.join(top, *parts)} is a link, or no directory: remove it.") from exc  # noqa: PTH118 - text
+            raise _TaskError(f"{os.path.join(top, *names)} is a link, or no directory: remove it.") from exc  # noqa: PTH118 - text
     return fd
 
 
@@ -114,10 +117,10 @@ def _make(venv_path: Path) -> None:
     venv.EnvBuilder(system_site_packages=True, clear=True, symlinks=True, with_pip=False).create(venv_path)
     if sys.prefix != sys.base_prefix:
         for packages in venv_path.glob("lib/python*/site-packages"):
-            (packages / _ABOVE).write_text("".join(f"{path}\n" for path in site.getsitepackages()), encoding="utf-8")
+            (packages / _PARENT_PACKAGES).write_text("".join(f"{path}\n" for path in site.getsitepackages()), encoding="utf-8")
 
 
-def _wanted(order: dict[str, Any], directory: Path) -> list[str]:
+def _build_requirement_arguments(order: dict[str, Any], directory: Path) -> list[str]:
     """Return pip's arguments for the requirements: exact ones, with hashes, in a file and without their dependencies."""
     if not order["exact"]:
         return ["--", *order["requirements"]]
@@ -128,14 +131,14 @@ def _wanted(order: dict[str, Any], directory: Path) -> list[str]:
 
 def _pip(arguments: list[str], directory: Path) -> int:
     if importlib.util.find_spec("pip") is None:
-        raise _Failed(f"{sys.executable} has no pip: install it there, or choose an interpreter or an image that has it.")
+        raise _TaskError(f"{sys.executable} has no pip: install it there, or choose an interpreter or an image that has it.")
     argv = [sys.executable, "-I", "-m", "pip", *_QUIET, *arguments]
     return subprocess.run(
         argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=directory / "tmp", check=False
     ).returncode
 
 
-def _installed(report: Path) -> list[tuple[str, str, str | None, str]]:
+def _read_report(report: Path) -> list[tuple[str, str, str | None, str]]:
     """Return the names, versions, hashes and archives (the address, or the file's name) that pip reports as installed."""
     installed = []
     for entry in json.loads(report.read_text(encoding="utf-8"))["install"]:
@@ -149,16 +152,16 @@ def _installed(report: Path) -> list[tuple[str, str, str | None, str]]:
 
 def _digest(url: str) -> str | None:
     """Return the SHA-256 of a local wheel; None for other URLs."""
-    parts = urlsplit(url)
+    address = urlsplit(url)
     with suppress(OSError):
-        if parts.scheme == "file" and parts.path.endswith(".whl"):
-            with open(unquote(parts.path), "rb") as file:  # noqa: PTH123 - text in
+        if address.scheme == "file" and address.path.endswith(".whl"):
+            with open(unquote(address.path), "rb") as file:  # noqa: PTH123 - text in
                 return hashlib.file_digest(file, "sha256").hexdigest()
     return None
 
 
-def _holds(venv_path: Path) -> dict[str, str]:
-    return distributions(map(str, venv_path.glob("lib/python*/site-packages")))
+def _list_distributions(venv_path: Path) -> dict[str, str]:
+    return find_distributions(map(str, venv_path.glob("lib/python*/site-packages")))
 
 
 def _version(venv_path: Path) -> str:

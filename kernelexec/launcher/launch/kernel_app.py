@@ -16,9 +16,10 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
 from ..features.virtualenv import VirtualEnv
-from ..ipython import session
+from ..ipython import message_json
 from ..ipython.kernel import LauncherKernel
 from ..ipython.patches.debugger import leave_out_debugger
+from ..ipython.patches.message_session import MessageSession
 from ..ipython.patches.thread_context import inherit_context
 from ..ipython.shell import LauncherShell
 from ..output import iopub, streams
@@ -47,12 +48,15 @@ class LauncherApp(IPKernelApp):
     kernel_class = LauncherKernel
     outstream_class = f"{streams.__name__}.{streams.OutputStream.__name__}"
 
-    collects = True
-    """Whether garbage collection is turned on again once the kernel is made."""
+    collects_garbage = True
+    """Whether garbage collection is turned on again once the kernel exists."""
+
+    def _session_default(self) -> MessageSession:
+        return MessageSession(parent=self)
 
     def init_code(self) -> None:
         """Exclude all objects so far from garbage collection, then run the user's startup files."""
-        if self.collects:
+        if self.collects_garbage:
             gc.freeze()
             gc.enable()
         super().init_code()
@@ -84,8 +88,8 @@ class LauncherApp(IPKernelApp):
         self.iopub_socket = self.iopub_thread.background_socket
 
 
-def settings(*, colours: bool) -> Config:
-    """Return settings that differ from IPython's: no history database, and completion from living objects.
+def build_config(*, colours: bool) -> Config:
+    """Return the configuration that differs from IPython's: no history database, and completion from living objects.
 
     The driver reads text without colours; other clients show them. Completion by jedi, which reads code, takes a second to
     load and tens of MiB in every kernel.
@@ -94,7 +98,7 @@ def settings(*, colours: bool) -> Config:
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
-    config.Session.packer = f"{session.__name__}.pack"
+    config.Session.packer = f"{message_json.__name__}.pack"
     if not colours:
         config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
     return config
@@ -102,18 +106,18 @@ def settings(*, colours: bool) -> Config:
 
 def main(arguments: list[str]) -> None:
     """Run a kernel until it is shut down or its owner ends."""
-    LauncherApp.collects = gc.isenabled()
-    gc.disable()  # until it is made
+    LauncherApp.collects_garbage = gc.isenabled()
+    gc.disable()  # until the kernel exists
     options = LaunchOptions.take()
     apply_limits(options.limits)
     initialize_tree()
     fork_flag.track_forks()
     if options.stacks is not None or options.connection is not None:
         write_stacks_to(options.stacks)
-    LauncherKernel.confined = options.confined or confine(options.confinement)
+    LauncherKernel.confinement = options.confined or confine(options.confinement)
     options.apply()
     if options.owner is not None:
-        exit_with_owner(options.owner, kill_descendants, patience=options.patience)
+        exit_with_owner(options.owner, kill_descendants, grace_seconds=options.grace_seconds)
     if options.lease_seconds is not None:
         LauncherKernel.lease = OwnerLease(options.lease_seconds, kill_descendants)
     LauncherKernel.options = options
@@ -121,7 +125,7 @@ def main(arguments: list[str]) -> None:
     LauncherShell.programs.check()
     if options.token:
         leave_out_debugger()
-    app = LauncherApp.instance(config=settings(colours=not options.token))
+    app = LauncherApp.instance(config=build_config(colours=not options.token))
     with connection_arguments(options, arguments) as argv:
         app.initialize(argv)
     inherit_context(app.kernel)
@@ -130,15 +134,15 @@ def main(arguments: list[str]) -> None:
     finally:
         kill_descendants()
     if options.token:
-        leave()
+        exit_without_freeing()
 
 
-def leave() -> None:
-    """End as Python does, but without freeing objects: a forked kernel would copy all memory that it shares for that."""
+def exit_without_freeing() -> None:
+    """Exit as Python does, but without freeing objects, for which a forked kernel would copy all its shared memory."""
     threads: Any = threading
     with suppress(Exception):
-        threads._shutdown()  # noqa: SLF001 - there is no other way to have it waited for threads (Python 3.11 to 3.14)
-        atexit._run_exitfuncs()  # noqa: SLF001 - and to have exit handlers run
+        threads._shutdown()  # noqa: SLF001 - the only way to wait for threads (Python 3.11 to 3.14)
+        atexit._run_exitfuncs()  # noqa: SLF001 - and to run exit handlers
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -16,7 +16,7 @@ from typing import Any
 from .. import platform
 from ..protocol import COMMAND_MARK_VARIABLE
 from . import exec_audit, tree
-from .command import PATIENCE
+from .command import TERMINATE_SECONDS
 
 _READ_BYTES = 64 * 1024
 #: Bounds of the newest lines that are kept of each stream.
@@ -30,29 +30,29 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
 
-    def answer(self, asked: dict[str, Any], start: Any) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any], start: Any) -> dict[str, Any]:
         """Do the ``action`` of a request for the command of a ``name``, and return the reply.
 
         ``start`` returns program, directory and environment of a new command.
         """
-        action, name = asked.get("action"), asked.get("name")
+        action, name = request.get("action"), request.get("name")
         if action == "list":
             return {"status": "ok", "jobs": [job.describe() for job in self._jobs.values()]}
         if action == "start" and isinstance(name, str) and name not in self._jobs:
             try:
-                job = self._jobs[name] = _Job(name, *start(asked.get("command"), asked.get("work_dir")))
+                job = self._jobs[name] = _Job(name, *start(request.get("command"), request.get("work_dir")))
             except (OSError, ValueError, TypeError) as exc:
                 return {"status": "error", "evalue": str(exc)}
             return {"status": "ok", "job": job.describe()}
-        named = self._jobs.get(name) if isinstance(name, str) else None
-        if named is None:
+        found_job = self._jobs.get(name) if isinstance(name, str) else None
+        if found_job is None:
             return {"status": "ok", "job": None}
         if action == "kill":
-            named.kill()
-        if action == "forget" and not named.runs:
-            del self._jobs[named.name]
-        lines = asked.get("lines")
-        return {"status": "ok", "job": named.describe(lines if action == "output" and isinstance(lines, int) else None)}
+            found_job.kill()
+        if action == "forget" and not found_job.is_running:
+            del self._jobs[found_job.name]
+        lines = request.get("lines")
+        return {"status": "ok", "job": found_job.describe(lines if action == "output" and isinstance(lines, int) else None)}
 
 
 class _Job:
@@ -62,25 +62,25 @@ class _Job:
         self.name = name
         self._mark = secrets.token_hex(16)
         self._killed = False
-        self._began, self._ended = time.monotonic(), 0.0
+        self._start_time, self._end_time = time.monotonic(), 0.0
         with tree.oom_before_us(), exec_audit.exempt():
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env={**env, **tree.MARKED, COMMAND_MARK_VARIABLE: self._mark},
+                env={**env, **tree.MARK_ENVIRONMENT, COMMAND_MARK_VARIABLE: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                **platform.PLATFORM.apart,
+                **platform.PLATFORM.new_group_options,
             )
-        self._streams = {"stdout": _Newest(), "stderr": _Newest()}
+        self._streams = {"stdout": _NewestLines(), "stderr": _NewestLines()}
         for stream, newest in self._streams.items():
             pipe = getattr(self._process, stream)
-            threading.Thread(target=newest.take_all, args=(pipe,), name=f"{name} {stream}", daemon=True).start()
+            threading.Thread(target=newest.read_all, args=(pipe,), name=f"{name} {stream}", daemon=True).start()
         threading.Thread(target=self._wait, name=name, daemon=True).start()
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the command has not ended."""
         return self._process.returncode is None
 
@@ -90,7 +90,7 @@ class _Job:
         status = "running" if code is None else "killed" if self._killed else "failed" if code else "stopped"
         description: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
         description |= {"exit_code": None if code is None else code if code >= 0 else 128 - code}
-        description["seconds"] = (self._ended or time.monotonic()) - self._began
+        description["seconds"] = (self._end_time or time.monotonic()) - self._start_time
         for stream, newest in self._streams.items():
             description[f"{stream}_lines"] = newest.total
             if lines is not None:
@@ -99,7 +99,7 @@ class _Job:
 
     def kill(self) -> None:
         """End the command's processes in a thread: by SIGTERM, then by SIGKILL."""
-        if self.runs:
+        if self.is_running:
             self._killed = True
             threading.Thread(target=self._end, name=f"end of {self.name}", daemon=True).start()
 
@@ -107,16 +107,16 @@ class _Job:
         with suppress(OSError):
             platform.signal_group(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(PATIENCE)
+            self._process.wait(TERMINATE_SECONDS)
         tree.kill_group(self._process.pid)
         tree.kill_marked(COMMAND_MARK_VARIABLE, self._mark)
 
     def _wait(self) -> None:
         self._process.wait()
-        self._ended = time.monotonic()
+        self._end_time = time.monotonic()
 
 
-class _Newest:
+class _NewestLines:
     """The newest lines of one stream, within bounds."""
 
     def __init__(self) -> None:
@@ -126,8 +126,8 @@ class _Newest:
         self._chars = 0
         self._lock = threading.Lock()
 
-    def take_all(self, pipe: Any) -> None:
-        """Read until nobody can write any more."""
+    def read_all(self, pipe: Any) -> None:
+        """Read until no process has the pipe open for writing."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with suppress(OSError, ValueError):
             while content := os.read(pipe.fileno(), _READ_BYTES):
@@ -137,7 +137,7 @@ class _Newest:
             pipe.close()
 
     def tail(self, count: int) -> tuple[str, int]:
-        """So many of the newest lines, the one that is not ended included, and how many came before them."""
+        """Return the newest ``count`` lines, an unfinished one included, and the number of lines before them."""
         with self._lock:
             lines = [*self._lines, *([self._open] if self._open else [])]
             total = self.total + bool(self._open)

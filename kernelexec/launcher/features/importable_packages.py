@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-#: How many distributions one look tells at most, how long it may take, in seconds, and how long a name or version may be.
-_MOST, _LOOK_SECONDS, _CHARS = 5000, 1.0, 100
+#: Limits of one listing: distributions, seconds, and characters of a name or version.
+_DISTRIBUTIONS_MAX, _LOOK_SECONDS, _CHARS = 5000, 1.0, 100
 _SEPARATORS = re.compile(r"[-_.]+")
-_served: dict[str, set[str]] = {}
-"""Directories of packages that are on ``sys.path`` by us, and their ``.pth`` files that were read."""
+_activated: dict[str, set[str]] = {}
+"""Directories that this module added to ``sys.path``, and the ``.pth`` files that were read from them."""
 
 
 def site_packages(venv: str) -> str:
@@ -38,19 +38,19 @@ def activate_packages(venv: str) -> str:
     directory = site_packages(venv)
     if not os.path.isdir(directory):  # noqa: PTH112 - text in, text out
         return "commands"
-    known = _served.get(directory)
+    read_files = _activated.get(directory)
     names = {name for name in os.listdir(directory) if name.endswith(".pth")}  # noqa: PTH208 - names only
-    if known is None or directory not in sys.path:
+    if read_files is None or directory not in sys.path:
         site.addsitedir(directory)
     else:
-        for name in sorted(names - known):
+        for name in sorted(names - read_files):
             site.addpackage(directory, name, None)
-    _served[directory] = names
+    _activated[directory] = names
     importlib.invalidate_caches()
     return "packages"
 
 
-def distributions(paths: Iterable[Any]) -> dict[str, str]:
+def find_distributions(paths: Iterable[Any]) -> dict[str, str]:
     """Return names and versions of the distributions in directories, the first of each name, by the names of their records.
 
     No file is opened and no user code runs: cells can put any value on the path.
@@ -62,12 +62,12 @@ def distributions(paths: Iterable[Any]) -> dict[str, str]:
             continue
         with suppress(OSError, ValueError), os.scandir(path or ".") as entries:
             for entry in entries:
-                if len(versions) < _MOST and (named := _named(entry.name)) is not None:
-                    versions.setdefault(*named)
+                if len(versions) < _DISTRIBUTIONS_MAX and (record := _parse_record(entry.name)) is not None:
+                    versions.setdefault(*record)
     return dict(sorted(versions.items()))
 
 
-def _named(record: str) -> tuple[str, str] | None:
+def _parse_record(record: str) -> tuple[str, str] | None:
     stem, kind = os.path.splitext(record)  # noqa: PTH122 - as above
     if kind not in (".dist-info", ".egg-info") or len(record) > 2 * _CHARS:
         return None

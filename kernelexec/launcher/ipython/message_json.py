@@ -7,19 +7,18 @@ from typing import Any
 
 from jupyter_client.jsonutil import json_clean, json_default
 
+#: One encoder for all values. Without a check for cycles, a value that contains itself ends with RecursionError.
+_encode = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False, check_circular=False).encode
+
 
 def pack(value: Any) -> bytes:
     """Return JSON as Jupyter's own packer does, but escape a lone surrogate, for which that one drops the whole message.
 
     Raises:
-        TypeError, ValueError: no JSON can be made of the value.
+        TypeError, ValueError: the value cannot be encoded as JSON.
     """
     try:
-        text = _dump(value)
+        text = _encode(value)
     except (TypeError, ValueError, RecursionError):
-        text = _dump(json_clean(value))
+        text = _encode(json_clean(value))
     return text.encode("utf-8", "backslashreplace")
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,138 @@
+"""jupyter_client's session, with less work for each message.
+
+- Checked for: jupyter_client 8.9, ipykernel 7.4.0.
+- Gain: 0.5 ms a cell in processor time, of 4.1 ms together with the driver.
+- Obsolete when: ``test_jupyter_client_packs_the_parent_of_each_message_anew``.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from hmac import compare_digest
+from typing import Any
+
+import jupyter_client.session as jupyter
+from jupyter_client._version import protocol_version
+
+from ..message_json import pack
+
+_quote = json.encoder.encode_basestring
+_HEADER = ("msg_id", "msg_type", "username", "session", "date", "version")
+_HEADER_TEXT = "{" + ", ".join(f'"{name}": %s' for name in _HEADER) + "}"
+_EMPTY = b"{}"
+_PARTS = 5  # the signature and four signed frames
+
+
+class MessageSession(jupyter.Session):
+    """A session that packs the parent of a cell's messages once, and converts no dates."""
+
+    # Traits of jupyter_client, which looks them up for each message; no kernel changes them.
+    adapt_version: Any = 0
+    debug: Any = False
+    copy_threshold: Any = 2**16
+    _parent: tuple[Any, bytes] = ({}, _EMPTY)
+
+    def msg_header(self, msg_type: str) -> dict[str, Any]:
+        """Return a new header, with its date as text."""
+        return {
+            "msg_id": self.msg_id,
+            "msg_type": msg_type,
+            "username": self.username,
+            "session": self.session,
+            "date": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "version": protocol_version,
+        }
+
+    def serialize(self, msg: dict[str, Any], ident: list[bytes] | bytes | None = None) -> list[bytes]:
+        """Return the frames of a message, without its buffers."""
+        content, metadata = msg.get("content", {}), msg["metadata"]
+        if not isinstance(content, dict):
+            return super().serialize(msg, ident)
+        parts = [
+            _pack_header(msg["header"]),
+            self._pack_parent(msg["parent_header"]),
+            pack(metadata) if metadata else _EMPTY,
+            pack(content),
+        ]
+        idents = ident if isinstance(ident, list) else [] if ident is None else [ident]
+        return [*idents, jupyter.DELIM, self.sign(parts), *parts]
+
+    def sign(self, msg_list: list[bytes]) -> bytes:
+        """Return the signature of frames, in hexadecimal; empty without a key."""
+        auth: Any = self.auth
+        if auth is None:
+            return b""
+        digest = auth.copy()
+        digest.update(b"".join(msg_list[:-1]))
+        digest.update(b"".join(msg_list[-1:]))  # a single frame is not copied
+        signature: bytes = digest.hexdigest().encode()
+        return signature
+
+    def send(self, stream: Any, msg_or_type: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send a message; one with buffers, or for an old protocol, is sent by jupyter_client."""
+        if stream is None or kwargs.get("buffers") or len(args) > 3 or self.adapt_version or self.debug:  # noqa: PLR2004 - buffers
+            return super().send(stream, msg_or_type, *args, **kwargs)
+        return self._send(stream, msg_or_type, *args, **kwargs)
+
+    def _send(
+        self,
+        stream: Any,
+        msg_or_type: Any,
+        content: Any = None,
+        parent: Any = None,
+        ident: Any = None,
+        buffers: Any = None,
+        track: bool = False,  # noqa: FBT001, FBT002 - jupyter_client's signature
+        header: Any = None,
+        metadata: Any = None,
+    ) -> Any:
+        msg = msg_or_type if isinstance(msg_or_type, dict) else self.msg(msg_or_type, content, parent, header, metadata)
+        if msg.get("buffers"):
+            return super().send(stream, msg, ident=ident, buffers=buffers, track=track)
+        frames = self.serialize(msg, ident)
+        stream.send_multipart(frames, copy=max(map(len, frames)) < self.copy_threshold)
+        return msg
+
+    def deserialize(self, msg_list: list[Any], content: bool = True, copy: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as above
+        """Read a request of this protocol's version as jupyter_client does, except that dates stay text."""
+        signature, *parts = [frame if copy else bytes(frame.bytes) for frame in msg_list[:_PARTS]]
+        header = self._read_header(signature, parts) if content and len(parts) == _PARTS - 1 and self.auth is not None else None
+        if header is None:
+            message: dict[str, Any] = super().deserialize(msg_list, content=content, copy=copy)
+            return message
+        self._add_digest(signature)
+        return {
+            "header": header,
+            "msg_id": header["msg_id"],
+            "msg_type": header["msg_type"],
+            "parent_header": {} if parts[1] == _EMPTY else self.unpack(parts[1]),
+            "metadata": {} if parts[2] == _EMPTY else self.unpack(parts[2]),
+            "content": self.unpack(parts[3]),
+            "buffers": [memoryview(frame) for frame in msg_list[_PARTS:]],
+        }
+
+    def _read_header(self, signature: bytes, parts: list[bytes]) -> dict[str, Any] | None:
+        """Return the header of a new and correctly signed message; None for others, which jupyter_client refuses."""
+        if signature in self.digest_history or not compare_digest(signature, self.sign(parts)):
+            return None
+        header: dict[str, Any] = self.unpack(parts[0])
+        return header if str(header.get("version", "")).startswith("5.") else None
+
+    def _pack_parent(self, parent: Any) -> bytes:
+        """Pack the parent's header, which is the same object for all messages of a cell."""
+        last, packed = self._parent
+        if last is not parent:
+            packed = pack(parent)
+            self._parent = (parent, packed)
+        return packed
+
+
+def _pack_header(header: dict[str, Any]) -> bytes:
+    """Pack a header, whose fields are known."""
+    if tuple(header) != _HEADER:
+        return pack(header)
+    try:
+        return (_HEADER_TEXT % tuple(map(_quote, header.values()))).encode("utf-8", "backslashreplace")
+    except TypeError:  # a value that is no text
+        return pack(header)

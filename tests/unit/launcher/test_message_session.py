@@ -1,0 +1,126 @@
+"""Messages of the launcher's session are those of jupyter_client, whatever is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jupyter_client.session as jupyter
+import pytest
+import zmq
+
+from kernelexec.launcher.ipython.message_json import pack
+from kernelexec.launcher.ipython.patches.message_session import MessageSession
+
+KEY = b"secret"
+ODD = {"text": '\u65e5\n"', "nested": {"a": [1, None, True, 1.5]}, "when": jupyter.utcnow()}
+
+
+class Socket:
+    """Takes what would be sent."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def send_multipart(self, frames: list[bytes], **_: object) -> None:
+        self.frames = frames
+
+
+@pytest.fixture
+def theirs() -> jupyter.Session:
+    return jupyter.Session(key=KEY)
+
+
+@pytest.fixture
+def ours() -> MessageSession:
+    return MessageSession(key=KEY)
+
+
+def sent(session: jupyter.Session, *args: Any, **kwargs: Any) -> list[bytes]:
+    socket = Socket()
+    session.send(socket, *args, **kwargs)  # type: ignore[arg-type]  # it asks for send_multipart only
+    return [bytes(frame) for frame in socket.frames]
+
+
+def read(session: jupyter.Session, frames: list[bytes]) -> dict[str, Any]:
+    idents, parts = session.feed_identities(frames)
+    return {"idents": idents, **session.deserialize(parts)}
+
+
+def test_what_it_sends_says_what_theirs_says(ours: MessageSession, theirs: jupyter.Session) -> None:
+    parent = {"header": theirs.msg_header("execute_request")}
+    reader = jupyter.Session(key=KEY)
+    told = {"content": ODD, "parent": parent, "metadata": {"m": 1}, "ident": [b"a", b"b"]}
+    for _again in range(2):
+        found, expected = (read(reader, sent(session, "stream", **told)) for session in (ours, theirs))
+        for one in (found, expected):
+            for varies in ("msg_id", "session", "date"):
+                assert one["header"].pop(varies)
+            one.pop("msg_id")
+        assert found == expected
+
+
+def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(ours: MessageSession, theirs: jupyter.Session) -> None:
+    message = ours.msg("comm_msg", {"a": 1})
+    assert read(theirs, sent(ours, message))["content"] == {"a": 1}
+    assert [bytes(b) for b in read(theirs, sent(ours, "comm_msg", {}, buffers=[b"raw"]))["buffers"]] == [b"raw"]
+    assert [bytes(b) for b in read(theirs, sent(ours, {**ours.msg("comm_msg"), "buffers": [b"raw"]}))["buffers"]] == [b"raw"]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_it_reads_what_theirs_reads(ours: MessageSession, theirs: jupyter.Session, copy: bool) -> None:  # noqa: FBT001 - a parameter
+    frames = sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"}, metadata={"m": 1}, buffers=[b"raw"])[1:]
+    given: list[Any] = frames if copy else [zmq.Frame(frame) for frame in frames]
+    found, expected = (session.deserialize(given, copy=copy) for session in (ours, theirs))
+    for name in ("msg_id", "msg_type", "metadata", "content"):
+        assert found[name] == expected[name]
+    assert [bytes(buffer) for buffer in found["buffers"]] == [b"raw"]
+
+
+BROKEN: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "unsigned": lambda frames: [b"", *frames[1:]],
+    "signed otherwise": lambda frames: [b"0" * 64, *frames[1:]],
+    "changed": lambda frames: [*frames[:4], b'{"code": "2"}'],
+    "cut short": lambda frames: frames[:4],
+}
+
+
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
+def test_what_is_not_signed_as_it_should_be_is_refused(
+    ours: MessageSession, change: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    changed, frames = (sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"})[1:] for _ in range(2))
+    with pytest.raises((ValueError, TypeError)):
+        ours.deserialize(change(changed))
+    assert ours.deserialize(frames)["content"] == {"code": "1"}
+
+
+def test_the_same_message_is_read_once(ours: MessageSession) -> None:
+    frames = sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"})[1:]
+    ours.deserialize(frames)
+    with pytest.raises(ValueError, match="Duplicate Signature"):
+        ours.deserialize(frames)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"username": 'a"b\\c\n\x00\x7fé\u2028日'},
+        {"username": "\udc80"},
+        {"username": None},
+        {"date": jupyter.utcnow()},
+        {"more": 1},
+    ],
+    ids=["characters", "a lone surrogate", "no text", "a date", "one field more"],
+)
+def test_a_header_is_packed_as_any_value(ours: MessageSession, odd: dict[str, Any]) -> None:
+    header = {**ours.msg_header("status"), **odd}
+    frames = ours.serialize({"header": header, "parent_header": {}, "metadata": {}, "content": {}})
+    assert frames[2] == pack(header)
+
+
+def test_jupyter_client_packs_the_parent_of_each_message_anew(ours: MessageSession, theirs: jupyter.Session) -> None:
+    parent = theirs.msg_header("execute_request")
+    for session, packs_anew in ((theirs, True), (ours, False)):
+        first, second = (session.serialize(session.msg("status", {}, parent)) for _ in range(2))
+        assert (first[3] is not second[3]) is packs_anew
