@@ -26,7 +26,7 @@ from kernelexec.provisioning import platform
 
 if TYPE_CHECKING:
     from kernelexec.mcp.clients import MCPClient
-    from kernelexec.mcp.toolsets import Offer, Source
+    from kernelexec.mcp.toolsets import ServerOptions, Source
 from typer.core import TyperCommand
 
 install_app = typer.Typer(add_completion=False)
@@ -69,16 +69,16 @@ def install(
     ] = None,
 ) -> int:
     """Add this server to an MCP client, by the client's own command; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import find_client, http_entry, render, server_entry, stdio_entry
+    from kernelexec.mcp.clients import find_client, make_http_entry, make_server_entry, make_stdio_entry, render_settings
 
     known, options = find_client(client), list(context.args)
     _check_installation(name, scope, url, token_env, options)
     if url is None:
         TyperCommand.make_context(_mcp_command(context), "mcp", list(options))  # refuses unknown options of the server
-        entry = stdio_entry(known, server_entry(options, cwd=here()))
+        entry = make_stdio_entry(known, make_server_entry(options, cwd=here()))
     else:
-        entry = http_entry(known, url, token_env)
-    path, text = _settings_path(known, scope), render(known, name, entry)
+        entry = make_http_entry(known, url, token_env)
+    path, text = _settings_path(known, scope), render_settings(known, name, entry)
     if show:
         write_any(sys.stdout, text)
         eprint(f"{known.title}: this belongs into {path}")
@@ -121,13 +121,13 @@ def _is_address(url: str) -> bool:
 
 
 def _settings_path(client: MCPClient, scope: str) -> Path:
-    from kernelexec.mcp.clients import settings_path
+    from kernelexec.mcp.clients import find_settings_path
 
     try:
         home = Path.home()
     except RuntimeError as exc:
         raise CommandFailed("This user has no home directory: set HOME.") from exc
-    return settings_path(client, scope, platform=platform.HERE.name, home=home, cwd=here(), environ=os.environ)
+    return find_settings_path(client, scope, platform=platform.HERE.name, home=home, cwd=here(), environ=os.environ)
 
 
 def _install(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, replace: bool) -> int:
@@ -136,15 +136,15 @@ def _install(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any],
     Raises:
         CommandFailed: a server has the name already, the command is missing or failed, or the file cannot be changed.
     """
-    from kernelexec.mcp.clients import UnreadableSettings, add_command, has_server, remove_command, write_entry
+    from kernelexec.mcp.clients import UnreadableSettings, has_server, make_add_command, make_remove_command, write_entry
 
     known = has_server(client, path, name)
     if known and not replace:
         message = f"{path} has a server {name!r}, which stays as it is: --replace replaces it, --name gives another name."
         raise CommandFailed(message, _NAME_TAKEN)
-    command, manual = add_command(client, scope, name, entry), f"Nothing was changed; the entry for {path} is on stdout."
+    command, manual = make_add_command(client, scope, name, entry), f"Nothing was changed; the entry for {path} is on stdout."
     if command is not None:
-        removal = remove_command(client, scope, name) if known else None
+        removal = make_remove_command(client, scope, name) if known else None
         for each in filter(None, (removal, command)):
             _run_client(each, manual)
         eprint(f"{client.title}: {name!r} was added by `{' '.join(command[:3])}`. Restart it if it runs.")
@@ -340,7 +340,7 @@ def mcp(
     ] = None,
 ) -> int:
     """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
-    from kernelexec.mcp.logs import logged_to
+    from kernelexec.mcp.logs import log_to_file
 
     over_http: dict[str, Any] = {
         "host": host,
@@ -356,9 +356,9 @@ def mcp(
         if None in signed.values():
             raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
         more = {"algorithm": jwt_algorithm, "public_url": public_url}
-        over_http["signed"] = signed | {name: value for name, value in more.items() if value is not None}
+        over_http["jwt"] = signed | {name: value for name, value in more.items() if value is not None}
     if auth is not None:
-        over_http["auth"] = {"place": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
+        over_http["auth"] = {"reference": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
     elif auth_scopes is not None:
         raise CommandFailed("--auth-scopes are of those whom a provider lets in: give --auth too.")
     if over_http and not http:
@@ -377,7 +377,7 @@ def mcp(
         "calls_per_minute": calls_per_minute,
         "allow_input": allow_input,
     }
-    with logged_to(_path(log)):
+    with log_to_file(_path(log)):
         return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
 
 
@@ -429,18 +429,18 @@ def serve_mcp(config: Config, offered: Mapping[str, Any]) -> int:
     here()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
-    from kernelexec.mcp import Broken, serve
+    from kernelexec.mcp import ServerFailed, serve
 
     offer = _offer(**offered)
     try:
-        signum = anyio.run(partial(serve, offer=offer), config)
-    except Broken as exc:
+        signum = anyio.run(partial(serve, options=offer), config)
+    except ServerFailed as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
 def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str, Any]) -> int:
-    """Serve MCP over HTTP, with these options of ``Door``; the exit status: 128 and the number of the signal that ended it.
+    """Serve MCP over HTTP, with these ``HttpOptions``; the exit status: 128 and the number of the signal that ended it.
 
     Raises:
         CommandFailed: fastmcp is missing, it cannot listen there, or the server failed.
@@ -449,30 +449,30 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     here()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
-    from kernelexec.mcp.http.app import Door, serve_http
-    from kernelexec.mcp.http.authentication import Signed
-    from kernelexec.mcp.http.oauth import Provided
-    from kernelexec.mcp.run import Broken
+    from kernelexec.mcp.http.authentication import JwtOptions
+    from kernelexec.mcp.http.http_server import HttpOptions, serve_http
+    from kernelexec.mcp.http.oauth import OperatorProvider
+    from kernelexec.mcp.run import ServerFailed
 
     _check_reach(config, door)
-    signed = Signed(**door["signed"]) if "signed" in door else None
-    auth = Provided(**door["auth"]) if "auth" in door else None
-    chosen, offer = Door(**{**door, "signed": signed, "auth": auth}), _offer(**offered)
+    signed = JwtOptions(**door["jwt"]) if "jwt" in door else None
+    auth = OperatorProvider(**door["auth"]) if "auth" in door else None
+    chosen, offer = HttpOptions(**{**door, "jwt": signed, "auth": auth}), _offer(**offered)
     chosen.check()
 
     def told(where: str) -> None:
-        if chosen.open and chosen.socket is None:
+        if chosen.is_open and chosen.socket is None:
             eprint(
                 "without --tokens everybody on this machine can connect and run code as you, whatever agent they say they are."
             )
         eprint(f"serving MCP at {where}")
 
     try:
-        signum = anyio.run(partial(serve_http, offer=offer, told=told), config, chosen)
+        signum = anyio.run(partial(serve_http, options=offer, on_listening=told), config, chosen)
     except OSError as exc:
         address = chosen.socket or f"{chosen.host}:{chosen.port}"
         raise CommandFailed(f"{address}: it cannot listen there: {exc.strerror or exc}.") from exc
-    except Broken as exc:
+    except ServerFailed as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
 
@@ -485,8 +485,8 @@ def _check_reach(config: Config, door: Mapping[str, Any]) -> None:
     """
     named = {
         "--tokens": str(door.get("tokens") or ""),
-        "--jwt-keys": door.get("signed", {}).get("keys", ""),
-        "--auth": door.get("auth", {}).get("place", "").rpartition(":")[0],
+        "--jwt-keys": door.get("jwt", {}).get("keys", ""),
+        "--auth": door.get("auth", {}).get("reference", "").rpartition(":")[0],
     }
     shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.workspaces.expanduser().resolve()
     for option, location in named.items():
@@ -505,9 +505,9 @@ def _offer(
     calls_per_minute: int | None,
     *,
     allow_input: bool,
-) -> Offer:
+) -> ServerOptions:
     from kernelexec.mcp.quotas import Quotas
-    from kernelexec.mcp.toolsets import EVERYTHING, Offer, chosen
+    from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions, select_toolsets
 
     source: Source = None
     if packages_from == "network":
@@ -517,7 +517,7 @@ def _offer(
         raise InvalidRequest(message)
     quotas = Quotas(max_sessions, calls_per_minute)
     quotas.check()
-    return Offer(EVERYTHING.groups if tools is None else chosen(tools.split(",")), source, quotas, allow_input)
+    return ServerOptions(ALL_TOOLS.groups if tools is None else select_toolsets(tools.split(",")), source, quotas, allow_input)
 
 
 def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
@@ -532,17 +532,17 @@ def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
 
 def show_entry(name: str, options: Sequence[str]) -> int:
     """Print what a client's settings hold of the server, which runs where this command does."""
-    from kernelexec.mcp.clients import add_server, server_entry
+    from kernelexec.mcp.clients import add_server, make_server_entry
 
     servers: dict[str, object] = {}
-    add_server(servers, server_entry(options, cwd=here()), name=name)
+    add_server(servers, make_server_entry(options, cwd=here()), name=name)
     write_any(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
     return 0
 
 
 def show_publication() -> int:
     """Print what a registry of MCP servers is told."""
-    from kernelexec.mcp.registry import server_json
+    from kernelexec.mcp.registry import make_server_json
 
-    write_any(sys.stdout, json.dumps(server_json(), indent=2) + "\n")
+    write_any(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
     return 0

@@ -1,8 +1,8 @@
-"""Who is calling: each agent has sessions of its own, and cannot tell another's from none.
+"""Identity of the caller of each request. Each agent has its own sessions and cannot detect those of other agents.
 
-A client over stdin and stdout is one agent, which has the process. Over HTTP the protocol has no lasting session any more,
-so an agent is, first of all that a request tells of: a handle that was made for it, the name that it gives itself, the one
-who is authenticated, or a session of the older protocol. All of these count within who is authenticated, if anybody is.
+A client over stdin and stdout is one agent, which owns the whole process. Over HTTP the protocol has no lasting session, so
+an agent is identified by the first of these that a request has: a session handle, an agent name, the authenticated client,
+or a session of the older protocol. Handles and names are scoped to the authenticated client, if there is one.
 """
 
 from __future__ import annotations
@@ -23,102 +23,102 @@ from mcp.types import INVALID_PARAMS
 
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.current_client import HANDLE
-from kernelexec.mcp.quotas import Allotment
-from kernelexec.mcp.scopes import EXECUTE, READ, allows
+from kernelexec.mcp.quotas import QuotaTracker
+from kernelexec.mcp.scopes import EXECUTE, READ, is_allowed
 from kernelexec.workspace.directory import check_name
 
-#: How a request names its agent: in its ``_meta``, or as a header; and for a process, in its environment.
+#: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
 AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-agent", "KERNELEXEC_AGENT"
 _AGENT_CHARS = 200
-#: How much of a digest stands before a session's name, and how much is left for that.
+#: Characters of the owner's digest before a session's name, and characters left for the name.
 _OWNER_CHARS, _NAME_CHARS = 20, 43
-#: From this revision on requests are each for themselves: revisions are dates.
-_STATELESS = "2026-07-28"
-_NOBODY = (
-    "This server cannot tell whose session {name!r} is: call create_session, and pass the handle that it gives as `session`. "
-    f"Or have your client send the header {AGENT_HEADER} with a name for this agent, the same each time."
+#: The first protocol revision with stateless requests; revisions are dates.
+_STATELESS_VERSION = "2026-07-28"
+_UNKNOWN_AGENT = (
+    "This server cannot identify the owner of session {name!r}. Call create_session and pass its handle as `session`. "
+    f"Or let your client send the header {AGENT_HEADER} with a name for this agent, the same in each request."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who made a request: the one who is ``authenticated``, and the ``agent`` of theirs, where that can be told.
+    """Identity of a request: the ``authenticated`` client, and its ``agent`` if known.
 
-    The ``whole`` process is one agent's if nobody else can speak to it. Who has ``scopes`` may do nothing else.
+    With ``is_only_client`` the process serves one agent. With ``scopes`` the caller may do only what these allow.
     """
 
     authenticated: str = ""
     agent: str | None = None
-    whole: bool = False
+    is_only_client: bool = False
     scopes: frozenset[str] | None = None
 
-    def session(self, name: str) -> str:
-        """The executor's name for what this caller calls a session: by a name, or a handle.
+    def resolve_session(self, name: str) -> str:
+        """Return the executor's name of a session that this caller knows by a name or handle.
 
         Raises:
-            InvalidRequest: no such name can be; or nobody can know whose session that is.
+            InvalidRequest: the name is invalid, or the owner of the session cannot be identified.
         """
         if self.is_handle(name):
-            return f"h-{self._digest('handle', name)[: 2 * _OWNER_CHARS]}"
+            return f"h-{self._hash('handle', name)[: 2 * _OWNER_CHARS]}"
         check_name(name)
-        if self.whole:
+        if self.is_only_client:
             return name
         if self.agent is None:
-            raise InvalidRequest(_NOBODY.format(name=name))
+            raise InvalidRequest(_UNKNOWN_AGENT.format(name=name))
         if len(name) > _NAME_CHARS:
-            message = f"session name {name!r}: {_NAME_CHARS} characters are the most here."
+            message = f"session name {name!r} must have at most {_NAME_CHARS} characters on this server."
             raise InvalidRequest(message)
-        return f"{self._owner}{name}"
+        return f"{self._owner_prefix}{name}"
 
     @property
     def client(self) -> str:
-        """Whose quota counts: names that somebody who is authenticated gives to agents make no more of it."""
+        """Return the client to charge quotas to; agent names do not multiply an authenticated client's quota."""
         return f"authenticated {self.authenticated}" if self.authenticated else f"agent {self.agent}" * (self.agent is not None)
 
-    def owns(self, session: str) -> bool:
-        """Whether a session, by the executor's name, is this caller's by its name, and not by a handle."""
-        return self.whole or (self.agent is not None and session.startswith(self._owner))
+    def owns_session(self, session: str) -> bool:
+        """Return whether an executor's session belongs to this caller by name; sessions with handles do not."""
+        return self.is_only_client or (self.agent is not None and session.startswith(self._owner_prefix))
 
-    def shown(self, session: str) -> str:
-        """What this caller calls a session that is its own by its name."""
-        return session if self.whole else session.removeprefix(self._owner)
+    def format_session(self, session: str) -> str:
+        """Return this caller's own name of an executor's session."""
+        return session if self.is_only_client else session.removeprefix(self._owner_prefix)
 
     @staticmethod
     def is_handle(name: str) -> bool:
-        """Whether that can be a handle."""
+        """Return whether a session name has the form of a handle."""
         return HANDLE.fullmatch(name) is not None
 
     @staticmethod
-    def new_handle() -> str:
-        """A new one. It is kept nowhere: who has it, and is the one whom it was made for, has the session."""
+    def make_handle() -> str:
+        """Return a new handle. It is not stored: a caller that has it, with the same authentication, has the session."""
         return f"ks-{secrets.token_hex(16)}"
 
     @property
-    def _owner(self) -> str:
-        return f"{self._digest('agent', self.agent or '')[:_OWNER_CHARS]}-"
+    def _owner_prefix(self) -> str:
+        return f"{self._hash('agent', self.agent or '')[:_OWNER_CHARS]}-"
 
-    def _digest(self, kind: str, word: str) -> str:
-        return hashlib.sha256(json.dumps([kind, self.authenticated, word]).encode()).hexdigest()
-
-
-#: The client of a process that serves no other.
-PROCESS = Caller(whole=True)
-#: Whose request it is that is answered now.
-CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=PROCESS)
+    def _hash(self, kind: str, name: str) -> str:
+        return hashlib.sha256(json.dumps([kind, self.authenticated, name]).encode()).hexdigest()
 
 
-class Callers(Middleware):
-    """Finds out whose each request is, before anything answers it, and whether they may make it."""
+#: The caller in a process that serves a single client.
+ONLY_CLIENT = Caller(is_only_client=True)
+#: The caller of the current request.
+CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=ONLY_CLIENT)
 
-    def __init__(self, allotment: Allotment) -> None:
-        self._allotment = allotment
-        self.reading: set[str] = set()
-        """The tools that change nothing."""
+
+class CallerMiddleware(Middleware):
+    """Middleware that identifies the caller of each request and checks its scopes and quota."""
+
+    def __init__(self, quotas: QuotaTracker) -> None:
+        self._quotas = quotas
+        self.read_only_tools: set[str] = set()
+        """Names of tools that change nothing."""
 
     async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
         try:
-            token = CALLER.set(_caller(context))
+            token = CALLER.set(_identify_caller(context))
         except InvalidRequest as exc:
             raise MCPError(INVALID_PARAMS, str(exc)) from exc
         try:
@@ -128,69 +128,74 @@ class Callers(Middleware):
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
-        if not allows(CALLER.get().scopes, reading=context.message.name in self.reading):
+        if not is_allowed(CALLER.get().scopes, read_only=context.message.name in self.read_only_tools):
             raise ToolError(f"{context.message.name} needs a token with the scope {EXECUTE}.")
         try:
-            self._allotment.call(CALLER.get().client)
+            self._quotas.count_call(CALLER.get().client)
         except CapacityReached as exc:
             raise ToolError(str(exc)) from exc
         return await call_next(context)
 
     async def on_read_resource(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
-        if not allows(CALLER.get().scopes, reading=True):
+        if not is_allowed(CALLER.get().scopes, read_only=True):
             raise ResourceError(f"{context.message.uri} needs a token with the scope {READ}.")
         try:
-            self._allotment.call(CALLER.get().client)
+            self._quotas.count_call(CALLER.get().client)
         except CapacityReached as exc:
             raise ResourceError(str(exc)) from exc
         return await call_next(context)
 
     async def on_get_prompt(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
-        if not allows(CALLER.get().scopes, reading=False):
+        if not is_allowed(CALLER.get().scopes, read_only=False):
             raise PromptError(f"{context.message.name} needs a token with the scope {EXECUTE}.")
         return await call_next(context)
 
 
-def _caller(context: MiddlewareContext[Any]) -> Caller:
+def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     inner = context.fastmcp_context.request_context if context.fastmcp_context is not None else None
     meta: Any = inner.meta if inner is not None else None
-    named = meta.get(AGENT_META) if isinstance(meta, dict) else None
+    agent_name = meta.get(AGENT_META) if isinstance(meta, dict) else None
     try:
         request = get_http_request()
     except RuntimeError:
-        named = _checked(named, AGENT_META) or _checked(os.environ.get(AGENT_VARIABLE), AGENT_VARIABLE)
-        return PROCESS if named is None else Caller(agent=f"name {named}")
+        agent_name = _check_agent_name(agent_name, AGENT_META) or _check_agent_name(
+            os.environ.get(AGENT_VARIABLE), AGENT_VARIABLE
+        )
+        return ONLY_CLIENT if agent_name is None else Caller(agent=f"name {agent_name}")
     token = get_access_token()
     authenticated, scopes = "", None
     if token is not None:
         claims = token.claims
         authenticated = json.dumps([token.client_id, claims.get("iss"), claims.get("sub")])
         scopes = frozenset(token.scopes)
-    agent = "" if token is not None else _old_session(context)
-    if (named := _checked(named, AGENT_META) or _checked(request.headers.get(AGENT_HEADER), AGENT_HEADER)) is not None:
-        agent = f"name {named}"
+    agent = "" if token is not None else _find_legacy_session(context)
+    if (
+        agent_name := _check_agent_name(agent_name, AGENT_META)
+        or _check_agent_name(request.headers.get(AGENT_HEADER), AGENT_HEADER)
+    ) is not None:
+        agent = f"name {agent_name}"
     return Caller(authenticated, agent, scopes=scopes)
 
 
-def _checked(named: object, where: str) -> str | None:
-    """An agent's name as it was given.
+def _check_agent_name(name: object, source: str) -> str | None:
+    """Return an agent's name, or None if it is empty.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the name is invalid.
     """
-    if named is None or named == "":
+    if name is None or name == "":
         return None
-    if not isinstance(named, str) or len(named) > _AGENT_CHARS or not named.isprintable():
-        message = f"{where}: {named!r:.100} names no agent: 1 to {_AGENT_CHARS} printable characters are expected."
+    if not isinstance(name, str) or len(name) > _AGENT_CHARS or not name.isprintable():
+        message = f"{source}: {name!r:.100} must be an agent name of 1 to {_AGENT_CHARS} printable characters."
         raise InvalidRequest(message)
-    return named
+    return name
 
 
-def _old_session(context: MiddlewareContext[Any]) -> str | None:
-    """A session of the protocol before it was stateless: its id is new, and the same for all requests of one client."""
+def _find_legacy_session(context: MiddlewareContext[Any]) -> str | None:
+    """Return the id of a session of the older, stateful protocol: unique, and the same for all requests of one client."""
     inner = context.fastmcp_context
-    if inner is None or inner.request_context is None or inner.session.protocol_version >= _STATELESS:
+    if inner is None or inner.request_context is None or inner.session.protocol_version >= _STATELESS_VERSION:
         return None
     return f"session {inner.session_id}"

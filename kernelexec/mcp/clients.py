@@ -1,4 +1,4 @@
-"""The server as an entry in the settings of MCP clients."""
+"""Entries for this server in the settings of MCP clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kernelexec.provisioning.platform import HERE
 
 logger = logging.getLogger("kernelexec")
 
-#: What the engine's client goes by, where it is set.
-_PASSED = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
-#: Options whose values are paths, and what may stand before and behind the path in one.
+#: Environment variables of the container engine's client, copied into the entry if set.
+_ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+#: Options whose values are paths, with the text allowed before and after the path.
 _PATH = re.compile(r"(?P<before>)(?P<path>.+?)(?P<behind>)", re.DOTALL)
 _PATHS = dict.fromkeys(
     ("--workspace", "--work-dir", "--log-dir", "--allowed-paths", "--python", "--socket", "--tokens"), _PATH
@@ -35,94 +35,94 @@ _PATHS = dict.fromkeys(
 }
 
 
-def server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Return the server as clients take it: a program of this environment that speaks over its stdin and stdout.
+def make_server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Return the server's entry: a program of this environment that uses stdin and stdout.
 
     Args:
         options: the options of `kernelexec mcp`.
-        cwd: the directory in which it runs; by default the client's. Paths among the options are made absolute from there,
-            since some clients start their servers elsewhere all the same.
+        cwd: working directory of the server; by default the client's. Relative paths in the options become absolute from
+            there, since some clients ignore the directory.
     """
-    options = list(options) if cwd is None else _anchored(options, Path(cwd).absolute())
-    env = {name: os.environ[name] for name in _PASSED if os.environ.get(name)}
+    options = list(options) if cwd is None else _resolve_paths(options, Path(cwd).absolute())
+    env = {name: os.environ[name] for name in _ENGINE_VARIABLES if os.environ.get(name)}
     entry: dict[str, Any] = {"type": "stdio", "command": sys.executable, "args": ["-m", "kernelexec", "mcp", *options]}
     entry |= {"env": env} if env else {}
     return entry | ({} if cwd is None else {"cwd": str(Path(cwd).absolute())})
 
 
-def _anchored(options: Sequence[str], base: Path) -> list[str]:
-    """Return the options with paths that are relative to a directory as absolute ones."""
+def _resolve_paths(options: Sequence[str], base: Path) -> list[str]:
+    """Return the options with relative paths made absolute from a directory."""
     anchored: list[str] = []
     before = ""
     for each in options:
         name, equals, value = each.partition("=")
         if before in _PATHS:
-            anchored.append(_absolute(before, each, base))
+            anchored.append(_resolve_path(before, each, base))
         elif equals and name in _PATHS:
-            anchored.append(f"{name}={_absolute(name, value, base)}")
+            anchored.append(f"{name}={_resolve_path(name, value, base)}")
         else:
             anchored.append(each)
         before = "" if before in _PATHS else each
     return anchored
 
 
-def _absolute(name: str, value: str, base: Path) -> str:
-    parts = _PATHS[name].fullmatch(value)
-    if parts is None or (name == "--python" and os.sep not in value):  # searched on the PATH, or in the image
+def _resolve_path(name: str, value: str, base: Path) -> str:
+    match = _PATHS[name].fullmatch(value)
+    if match is None or (name == "--python" and os.sep not in value):  # a command on the PATH or in the image
         return value
-    path = Path(parts["path"])
-    if name != "--config":  # the only one that is taken literally
+    path = Path(match["path"])
+    if name != "--config":  # --config takes its path literally
         with suppress(RuntimeError):
             path = path.expanduser()
-    return f"{parts['before']}{base / path}{parts['behind']}"
+    return f"{match['before']}{base / path}{match['behind']}"
 
 
 def add_server(
     servers: MutableMapping[str, Any] | MutableSequence[Any], entry: MutableMapping[str, Any], *, name: str = "kernelexec"
 ) -> bool:
-    """Add the server to a client's servers: a mapping by name, or a list of entries that have names.
+    """Add the server to a client's servers: a mapping by name, or a list of entries with names.
 
-    A server that has the name already stays as it is, and the logger warns of it.
+    An existing server of that name is kept, and the logger warns about it.
 
     Returns:
         Whether it was added.
     """
     if isinstance(servers, MutableMapping):
-        known = name in servers
+        is_present = name in servers
     else:
-        known = any(isinstance(server, MutableMapping) and server.get("name") == name for server in servers)
-    if known:
-        logger.warning("kernelexec.server_known", extra={"server": name})
+        is_present = any(isinstance(server, MutableMapping) and server.get("name") == name for server in servers)
+    if is_present:
+        logger.warning("kernelexec.server_already_present", extra={"server": name})
     elif isinstance(servers, MutableMapping):
         servers[name] = dict(entry)
     else:
         servers.append({"name": name, **entry})
-    return not known
+    return not is_present
 
 
 @dataclass(frozen=True, slots=True)
 class MCPClient:
-    """One MCP client: its settings files, the form of their entries, and its own command for adding one."""
+    """One MCP client: its settings files, the form of their entries, and its command that adds an entry."""
 
     name: str
     title: str
     user: str
-    """The file with the user's settings; the part in braces is a directory, see ``_directories``."""
+    """The file with the user's settings; the part in braces is a directory, see ``_find_directories``."""
     project: str | None
-    """The file with a project's settings; None where there is none."""
+    """The file with a project's settings; None if there is none."""
     section: str = "mcpServers"
-    """The name under which the file keeps servers."""
+    """The key of the servers in the file."""
     has_type: bool = True
     """Whether an entry has a ``type``."""
     has_cwd: bool = False
-    """Whether an entry may have the directory in which the server starts."""
+    """Whether an entry may have the server's working directory."""
     url: str | None = "url"
-    """The name of the address of a server over HTTP in an entry; None where a client only starts programs."""
+    """The key of an HTTP server's address in an entry; None if the client only starts programs."""
     variable: str | None = "${{{}}}"
-    """The form of an environment variable in a header; None where an entry names the token's variable by itself."""
+    """The form of an environment variable in a header; None if the entry has a key for the token's variable."""
 
 
-#: The clients that can be set up.
+#: The supported clients.
 CLIENTS = {
     client.name: client
     for client in (
@@ -162,35 +162,37 @@ CLIENTS = {
 
 
 class UnreadableSettings(ValueError):
-    """A settings file that is not plain JSON, or has another form than expected."""
+    """Error for a settings file that is not plain JSON or has an unexpected form."""
 
 
 def find_client(name: str) -> MCPClient:
     """Return the client of that name.
 
     Raises:
-        InvalidConfig: there is none; the message names the nearest.
+        InvalidConfig: there is no such client; the message names the nearest.
     """
     if name not in CLIENTS:
-        raise InvalidConfig(f"{name!r:.50} is no client{nearest(name, list(CLIENTS))}: it is one of {', '.join(CLIENTS)}.")
+        raise InvalidConfig(f"{name!r:.50} is no client{nearest(name, list(CLIENTS))}; it must be one of {', '.join(CLIENTS)}.")
     return CLIENTS[name]
 
 
-def settings_path(client: MCPClient, scope: str, *, platform: str, home: Path, cwd: Path, environ: Mapping[str, str]) -> Path:
-    """Return the file for the entry: the user's, or with the scope ``project`` the one in the current directory.
+def find_settings_path(
+    client: MCPClient, scope: str, *, platform: str, home: Path, cwd: Path, environ: Mapping[str, str]
+) -> Path:
+    """Return the settings file: the user's, or with the scope ``project`` the one in the current directory.
 
     Raises:
         InvalidConfig: the client has no file for a project.
     """
     if scope == "project":
         if client.project is None:
-            raise InvalidConfig(f"{client.title} has no settings for a project: leave --scope out.")
+            raise InvalidConfig(f"{client.title} has no settings for a project; leave --scope out.")
         return cwd / client.project
     first, _, rest = client.user.partition("/")
-    return _directories(platform, home, environ)[first.strip("{}")] / rest
+    return _find_directories(platform, home, environ)[first.strip("{}")] / rest
 
 
-def _directories(platform: str, home: Path, environ: Mapping[str, str]) -> dict[str, Path]:
+def _find_directories(platform: str, home: Path, environ: Mapping[str, str]) -> dict[str, Path]:
     def directory(variable: str, default: Path) -> Path:
         return Path(environ[variable]) if environ.get(variable) else default
 
@@ -203,24 +205,28 @@ def _directories(platform: str, home: Path, environ: Mapping[str, str]) -> dict[
     }
 
 
-def stdio_entry(client: MCPClient, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of ``server_entry`` in the client's form: a program that it starts."""
-    omitted = {name for name, kept in (("type", client.has_type), ("cwd", client.has_cwd)) if not kept}
+def make_stdio_entry(client: MCPClient, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of ``make_server_entry`` in the client's form."""
+    omitted = {name for name, is_kept in (("type", client.has_type), ("cwd", client.has_cwd)) if not is_kept}
     adapted = {name: value for name, value in entry.items() if name not in omitted}
     args = entry["args"]
     if "cwd" in omitted and not any(each.partition("=")[0] in ("--workspace", "--config") for each in args):
-        adapted["args"] = [*args, "--workspace", str(Path(entry["cwd"]) / "workspaces")]  # wherever the client starts it
+        adapted["args"] = [
+            *args,
+            "--workspace",
+            str(Path(entry["cwd"]) / "workspaces"),
+        ]  # independent of the client's directory
     return adapted
 
 
-def http_entry(client: MCPClient, url: str, token_variable: str | None) -> dict[str, Any]:
-    """Return the entry of a server over HTTP; its token stays in a variable of the client's environment.
+def make_http_entry(client: MCPClient, url: str, token_variable: str | None) -> dict[str, Any]:
+    """Return the entry of an HTTP server; the token stays in a variable of the client's environment.
 
     Raises:
         InvalidConfig: the client only starts programs.
     """
     if client.url is None:
-        message = f"{client.title} starts programs only: leave --url out, or add the server among its connectors."
+        message = f"{client.title} only starts programs; leave --url out, or add the server to its connectors."
         raise InvalidConfig(message)
     entry: dict[str, Any] = ({"type": "http"} if client.has_type else {}) | {client.url: url}
     if token_variable is not None and client.variable is None:
@@ -230,20 +236,20 @@ def http_entry(client: MCPClient, url: str, token_variable: str | None) -> dict[
     return entry
 
 
-def render(client: MCPClient, name: str, entry: Mapping[str, Any]) -> str:
-    """Return the text of a settings file with only this entry: JSON, or TOML for Codex."""
+def render_settings(client: MCPClient, name: str, entry: Mapping[str, Any]) -> str:
+    """Return the text of a settings file with this entry only: JSON, or TOML for Codex."""
     if client.name != "codex":
         return json.dumps({client.section: {name: dict(entry)}}, indent=2, ensure_ascii=False) + "\n"
     tables = {name: {key: value for key, value in entry.items() if not isinstance(value, dict)}}
     tables |= {f"{name}.{key}": value for key, value in entry.items() if isinstance(value, dict)}
     lines = []
-    for table, values in tables.items():  # strings and lists of strings are written alike in JSON and TOML
+    for table, values in tables.items():  # JSON and TOML write strings and lists of strings alike
         lines += [f"[{client.section}.{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""]
     return "\n".join(lines)
 
 
-def add_command(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any]) -> list[str] | None:
-    """Return the client's own command that adds the entry; None where the client has none for that scope."""
+def make_add_command(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any]) -> list[str] | None:
+    """Return the client's own command that adds the entry; None if it has none for that scope."""
     variables = [word for key, value in entry.get("env", {}).items() for word in ("--env", f"{key}={value}")]
     headers = [word for key, value in entry.get("headers", {}).items() for word in ("--header", f"{key}: {value}")]
     match client.name, scope:
@@ -263,13 +269,13 @@ def add_command(client: MCPClient, scope: str, name: str, entry: Mapping[str, An
     return None
 
 
-def remove_command(client: MCPClient, scope: str, name: str) -> list[str] | None:
-    """Return the command that has to run before a server of that name can be added again; None where it is replaced."""
+def make_remove_command(client: MCPClient, scope: str, name: str) -> list[str] | None:
+    """Return the command that must run before a server of that name is added again; None if the client replaces it."""
     return ["claude", "mcp", "remove", "--scope", scope, name] if client.name == "claude-code" else None
 
 
 def has_server(client: MCPClient, path: Path, name: str) -> bool:
-    """Return whether a settings file has a server of that name; a file that cannot be read has none."""
+    """Return whether a settings file has a server of that name; an unreadable file has none."""
     with suppress(OSError, ValueError, AttributeError, RecursionError):
         if not path.is_file():
             return False
@@ -280,25 +286,25 @@ def has_server(client: MCPClient, path: Path, name: str) -> bool:
 
 
 def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 0o600) -> None:
-    """Put the entry into a settings file of plain JSON, whole or not at all; all other values stay.
+    """Write the entry into a settings file of plain JSON, atomically; keep all other values.
 
     Args:
         client: the client.
-        path: its file; a link is followed.
-        name: the name of the server.
+        path: its file; links are followed.
+        name: name of the server.
         entry: its entry.
-        mode: the permissions of a file that is made; those of an existing one stay, as its owner does.
+        mode: permissions of a new file; an existing file keeps its permissions and owner.
 
     Raises:
-        UnreadableSettings: the file has another form, comments for example, or it changed meanwhile; it stays as it is.
-        OSError, RuntimeError: it cannot be read or written.
+        UnreadableSettings: the file has another form, such as comments, or has changed meanwhile; it is not modified.
+        OSError, RuntimeError: the file cannot be read or written.
     """
     target = path.resolve()
-    before = _content(target)
-    settings = _plain_json(before if before and before.strip() else b"{}")
+    before = _read_content(target)
+    settings = _parse_json(before if before and before.strip() else b"{}")
     servers = settings.setdefault(client.section, {})
     if not isinstance(servers, dict):
-        raise UnreadableSettings(f"{client.section}: an object is expected")
+        raise UnreadableSettings(f"{client.section} must be an object")
     servers[name] = dict(entry)
     indent = re.search(rb'^([ \t]+)"', before or b"", re.MULTILINE)
     text = json.dumps(settings, indent=indent[1].decode() if indent else 2, ensure_ascii=False) + "\n"
@@ -314,28 +320,28 @@ def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, An
             shutil.copymode(target, temporary)
             if HERE.users:
                 os.chown(temporary, target.stat().st_uid, target.stat().st_gid)
-        if _content(target) != before:
-            raise UnreadableSettings("it changed meanwhile")
+        if _read_content(target) != before:
+            raise UnreadableSettings("it has changed meanwhile")
         temporary.replace(target)
 
 
-def _content(path: Path) -> bytes | None:
-    """Return a file's content; None where there is no file.
+def _read_content(path: Path) -> bytes | None:
+    """Return a file's content; None if there is no file.
 
     Raises:
-        UnreadableSettings: it is a directory, a pipe or another file without a content of its own.
-        OSError: it is a link that leads to itself, or cannot be read.
+        UnreadableSettings: the path is a directory, a pipe or another special file.
+        OSError: the file is unreadable or a link to itself.
     """
     if path.exists() and not path.is_file():
-        raise UnreadableSettings("it is no plain file")
+        raise UnreadableSettings("it must be a regular file")
     return path.read_bytes() if path.is_symlink() or path.exists() else None
 
 
-def _plain_json(content: bytes) -> dict[str, Any]:
-    """Return the object that a text in JSON has; a text whose rewriting would lose something is refused.
+def _parse_json(content: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text; refuse a text that would lose something when rewritten.
 
     Raises:
-        UnreadableSettings: it is no plain JSON, no object, or has a name twice.
+        UnreadableSettings: the text is not plain JSON, is not an object, or has duplicate names.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -349,7 +355,7 @@ def _plain_json(content: bytes) -> dict[str, Any]:
     except UnreadableSettings:
         raise
     except (ValueError, RecursionError) as exc:
-        raise UnreadableSettings(f"it is not plain JSON: {exc}") from exc
+        raise UnreadableSettings(f"it must be plain JSON: {exc}") from exc
     if not isinstance(settings, dict):
-        raise UnreadableSettings("an object is expected")
+        raise UnreadableSettings("it must be an object")
     return settings

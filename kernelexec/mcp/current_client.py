@@ -1,16 +1,16 @@
-"""Who sent what happens now, as logs and spans say it."""
+"""The client of the current request, for logs and spans."""
 
 from __future__ import annotations
 
 import re
 import sys
 
-#: How a session's handle looks.
+#: Form of a session's handle.
 HANDLE = re.compile(r"ks-[0-9a-f]{32}", re.ASCII)
 
 
-def client() -> dict[str, str]:
-    """The client whose request this is, by the name that its quota has; nothing where there is one client only."""
-    callers = sys.modules.get("kernelexec.mcp.callers")  # it takes a second to import, and whoever sends a cell has done so
-    found = callers.CALLER.get().client if callers is not None else ""
-    return {"client": found} if found else {}
+def get_current_client() -> dict[str, str]:
+    """Return the client of the current request, named as in its quota; nothing if there is only one client."""
+    callers = sys.modules.get("kernelexec.mcp.callers")  # importing it takes a second; a server has imported it
+    client_name = callers.CALLER.get().client if callers is not None else ""
+    return {"client": client_name} if client_name else {}

@@ -1,7 +1,6 @@
-"""What each client may have at once, and how often it may call: nobody takes what others need.
+"""Quotas: how many sessions each client may have, and how often it may call.
 
-A client is who is authenticated; where nobody is, the agent by its name or its connection; who cannot be known shares one
-quota with all such.
+A client is the authenticated client, or else the agent by its name or connection. All unknown agents share one quota.
 """
 
 from __future__ import annotations
@@ -16,44 +15,44 @@ from dataclasses import dataclass
 from kernelexec.config.types import is_count
 from kernelexec.errors import CapacityReached, InvalidConfig
 
-#: How many clients' calls are counted; of more, the one that called longest ago begins anew.
-_CLIENTS = 10_000
+#: Number of clients with a count; beyond it the least recent caller loses its count.
+_CLIENTS_MAX = 10_000
 _MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The bounds of each client; None is no bound.
+    """Limits of each client; None means no limit.
 
     Args:
         sessions: open sessions.
-        calls_per_minute: tool calls; as many may come at once after a pause of a minute.
+        calls_per_minute: tool calls; after a pause of a minute all of them may come at once.
     """
 
     sessions: int | None = None
     calls_per_minute: int | None = None
 
     def check(self) -> None:
-        """Refuse what bounds nothing.
+        """Refuse invalid limits.
 
         Raises:
-            InvalidConfig: see above.
+            InvalidConfig: a limit is not a whole number of at least 1.
         """
         for name, value in (("max-sessions", self.sessions), ("calls-per-minute", self.calls_per_minute)):
             if value is not None and (not is_count(value) or value < 1):
-                message = f"--{name} {value}: it is a whole number, 1 or more; leave it out for no bound."
+                message = f"--{name} {value} must be a whole number, 1 or more; leave it out for no limit."
                 raise InvalidConfig(message)
 
 
 NO_QUOTAS = Quotas()
 
 
-class Allotment:
-    """What clients have of their quotas.
+class QuotaTracker:
+    """Tracker of the sessions and calls of each client.
 
     Args:
-        quotas: the bounds.
-        clock: seconds, for what is counted by time.
+        quotas: the limits.
+        clock: returns seconds, to count calls per minute.
     """
 
     def __init__(self, quotas: Quotas = NO_QUOTAS, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,48 +63,50 @@ class Allotment:
         self._sessions: dict[str, dict[str, None]] = {}
         self._making: Counter[str] = Counter()
 
-    def call(self, client: str) -> None:
-        """Take note of a call.
+    def count_call(self, client: str) -> None:
+        """Count a call.
 
         Raises:
-            CapacityReached: too many came; the message says when the next may.
+            CapacityReached: the client called too often; the message has the time of the next call.
         """
-        most = self._quotas.calls_per_minute
-        if most is None:
+        limit = self._quotas.calls_per_minute
+        if limit is None:
             return
         now = self._clock()
-        left, since = self._calls.pop(client, (float(most), now))
-        left = min(float(most), left + (now - since) * most / _MINUTE)
-        self._calls[client] = (left - 1 if left >= 1 else left), now
-        while len(self._calls) > _CLIENTS:
+        calls_left, since = self._calls.pop(client, (float(limit), now))
+        calls_left = min(float(limit), calls_left + (now - since) * limit / _MINUTE)
+        self._calls[client] = (calls_left - 1 if calls_left >= 1 else calls_left), now
+        while len(self._calls) > _CLIENTS_MAX:
             self._calls.popitem(last=False)
-        if left < 1:
-            seconds = math.ceil((1 - left) * _MINUTE / most)
-            message = f"Too many calls: {most} a minute are allowed here. Call again in {seconds} s; nothing ran."
+        if calls_left < 1:
+            seconds = math.ceil((1 - calls_left) * _MINUTE / limit)
+            message = f"Too many calls: the limit is {limit} a minute. Call again in {seconds} s; nothing ran."
             raise CapacityReached(message)
 
     @contextmanager
-    def session(self, client: str, name: str, is_open: Callable[[str], bool]) -> Iterator[None]:
-        """Make a session within, by the executor's name of it, or have one that there is; who comes at once counts too.
+    def reserve_session(self, client: str, name: str, is_open: Callable[[str], bool]) -> Iterator[None]:
+        """Reserve a session, by the executor's name, while the caller opens it; concurrent reservations count too.
 
         Raises:
-            CapacityReached: the client has as many as it may.
+            CapacityReached: the client has reached its limit.
         """
         if self._quotas.sessions is None:
             yield
             return
         mine, making = self._sessions.pop(client, {}), self._making
-        mine = {one: None for one in mine if is_open(one) or making[one]}
-        known = name in mine or is_open(name)
-        self._sessions[client] = mine | {name: None} if known or len(mine) < self._quotas.sessions else mine
+        mine = {session: None for session in mine if is_open(session) or making[session]}
+        is_known = name in mine or is_open(name)
+        self._sessions[client] = mine | {name: None} if is_known or len(mine) < self._quotas.sessions else mine
         if name not in self._sessions[client]:
-            message = f"You have {len(mine)} open sessions, your limit is {self._quotas.sessions}: close_session ends one."
+            message = (
+                f"You have {len(mine)} open sessions and your limit is {self._quotas.sessions}: end one with close_session."
+            )
             raise CapacityReached(message)
         making[name] += 1
         try:
             yield
         finally:
             making[name] -= 1
-            making += Counter()  # those that are none are forgotten
-        while len(self._sessions) > _CLIENTS:
+            making += Counter()  # removes names with a count of 0
+        while len(self._sessions) > _CLIENTS_MAX:
             self._sessions.pop(next(iter(self._sessions)))

@@ -1,6 +1,6 @@
-"""What the registry of MCP servers is told of this one: ``server.json``, made rather than kept, so that its version is ours.
+"""``server.json`` for the registry of MCP servers, generated so that its version is the package's.
 
-The registry takes a package for its server's by the line ``mcp-name: NAME`` in the package's README.
+The registry accepts a package if its README has the line ``mcp-name: NAME``.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Any
 
-#: Who publishes has to own what stands before the slash.
+#: The publisher must own the namespace before the slash.
 SERVER_NAME = "io.github.kernelexec/kernelexec"
 _SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 #: At most 100 characters.
 _DESCRIPTION = "Run code and shell commands in persistent, sandboxed Jupyter kernels; one honest result per cell."
 _VARIABLES = {
-    "KERNELEXEC_USE_DOCKER": ("Whether code runs in containers: 1, which is the default, or 0 for this machine.", "boolean"),
-    "KERNELEXEC_AGENT": ("The name of the agent that calls.", "string"),
-    "DOCKER_HOST": ("Where the container engine answers, if it is not this machine's own.", "string"),
+    "KERNELEXEC_USE_DOCKER": ("Whether code runs in containers: 1, the default, or 0 for this machine.", "boolean"),
+    "KERNELEXEC_AGENT": ("The name of the calling agent.", "string"),
+    "DOCKER_HOST": ("The address of the container engine, if it is not on this machine.", "string"),
 }
 
 
-def server_json() -> dict[str, Any]:
-    """The server as a package that clients fetch and start, which speaks over its stdin and stdout."""
+def make_server_json() -> dict[str, Any]:
+    """Return the server as a package that clients install and start over stdin and stdout."""
     version = importlib.metadata.version("kernelexec")
     package = {
         "registryType": "pypi",

@@ -1,4 +1,4 @@
-"""What clients read of a session by an address, without a tool: its notebook, the files of its workspace, a cell's output."""
+"""MCP resources of a session: its notebook, the files of its workspace, and the output of a cell."""
 
 from __future__ import annotations
 
@@ -12,63 +12,64 @@ from fastmcp.exceptions import ValidationError
 from fastmcp.resources import ResourceContent, ResourceResult
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.mcp.calls.sessions import Calls
-from kernelexec.mcp.content.answers import json_bytes
-from kernelexec.mcp.tools.code import refusing
-from kernelexec.mcp.toolsets import Offer
+from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.content.answers import count_json_bytes
+from kernelexec.mcp.tools.code_tools import report_errors
+from kernelexec.mcp.toolsets import ServerOptions
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
 
-#: The addresses. A session is called by its name or its handle, as by tools.
+#: The addresses. A session is named by its name or handle, as in tools.
 NOTEBOOK = "kernelexec://sessions/{session}/notebook"
 FILE = "kernelexec://sessions/{session}/files/{path*}"
 OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
-#: What clients take of an answer, of text as JSON has it; of bytes less, since they travel as base64.
+#: The largest answer that clients accept: text as JSON; less for bytes, which are sent as base64.
 TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
+_TOO_LARGE = f"the limit of a resource is {TEXT_BYTES}. Read it in pieces with read_file."
 _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
-#: What is wrong is told as wrong parameters, and not as an error of the server.
-_raising = partial(refusing, ValidationError)
+#: Our errors become errors of the parameters, not of the server.
+_report_errors = partial(report_errors, ValidationError)
 
 
 class Resources:
-    """What can be read, one method each, for one executor's sessions; none of them makes a session."""
+    """Resources of one executor's sessions, one method each; none creates a session."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
 
     async def notebook(self, session: str) -> ResourceResult:
-        """Read a session's notebook as it is now: its cells and what came of them, in Jupyter's format."""
-        with _raising():
-            opened = self._calls.open_session(session)
+        """Read a session's notebook: its cells and their outputs so far, in Jupyter's format."""
+        with _report_errors():
+            opened = self._sessions.find_session(session)
             if opened.notebook is None:
-                raise InvalidRequest(f"Session {session} keeps no notebook.")
+                raise InvalidRequest(f"Session {session} has no notebook.")
             await opened.save_notebook()
-            return await self._file(opened, opened.notebook, _NOTEBOOK_TYPE)
+            return await self._read_file(opened, opened.notebook, _NOTEBOOK_TYPE)
 
     async def file(self, session: str, path: str) -> ResourceResult:
-        """Read a file of a session's workspace: text as text, anything else as bytes."""
-        with _raising():
-            return await self._file(self._calls.open_session(session), path, mimetypes.guess_type(path)[0])
+        """Read a file of a session's workspace, as text if possible, else as bytes."""
+        with _report_errors():
+            return await self._read_file(self._sessions.find_session(session), path, mimetypes.guess_type(path)[0])
 
     async def output(self, session: str, execution_id: str) -> ResourceResult:
-        """Read the text that a cell has printed so far, from its beginning."""
-        with _raising():
-            opened = self._calls.session_of(execution_id, session)
+        """Read the text output of a cell so far, from its beginning."""
+        with _report_errors():
+            opened = self._sessions.find_session_of(execution_id, session)
             limit, text = TEXT_BYTES, None
-            while text is None or _taken(text) > TEXT_BYTES:
+            while text is None or _count_text_bytes(text) > TEXT_BYTES:
                 page = await opened.read_output(execution_id, offset=0, limit=limit)
                 limit, text = limit // 2, clean_text(page.text)
-        more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} reads on]"
-        return _content(f"{text}{more}", _PLAIN)
+        more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} continues]"
+        return _make_result(f"{text}{more}", _PLAIN)
 
-    async def _file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
+    async def _read_file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
         raw = bytearray()
         following: int | None = 0
         while following is not None:
             read = await opened.files.read_bytes(path, offset=following)
             name, size = opened.mask(read.path), read.total_bytes
             if max(size, len(raw)) > TEXT_BYTES:
-                message = f"{name} has {size} bytes, {TEXT_BYTES} are the most here: read_file reads it in pieces."
+                message = f"{name} has {size} bytes; {_TOO_LARGE}"
                 raise InvalidRequest(message)
             raw += read.content
             following = read.next_offset
@@ -77,30 +78,30 @@ class Resources:
         except UnicodeDecodeError:
             readable = raw.decode("utf-8", "replace")
         else:
-            if (taken := _taken(text)) > TEXT_BYTES:
-                message = f"{name} is {taken} bytes as JSON, {TEXT_BYTES} are the most here: read_file reads it in pieces."
+            if (json_size := _count_text_bytes(text)) > TEXT_BYTES:
+                message = f"{name} has {json_size} bytes as JSON; {_TOO_LARGE}"
                 raise InvalidRequest(message)
-            return _content(text, kind or _PLAIN)
+            return _make_result(text, kind or _PLAIN)
         if len(raw) > BLOB_BYTES:
-            raise InvalidRequest(f"{name} has {size} bytes that are no text, {BLOB_BYTES} are the most here.")
+            raise InvalidRequest(f"{name} is binary and has {size} bytes; the limit of a binary resource is {BLOB_BYTES}.")
         if opened.mask(readable) != readable:
-            raise InvalidRequest(f"{name} is no text, and a secret is in it: it is not shown as it is.")
-        return _content(bytes(raw), kind or _UNKNOWN)
+            raise InvalidRequest(f"{name} is binary and contains a secret, so it cannot be shown.")
+        return _make_result(bytes(raw), kind or _UNKNOWN)
 
 
-def templates(resources: Resources, offer: Offer) -> list[tuple[str, Callable[..., Any], str]]:
-    """The addresses of what an operator offers, with what reads it and its media type."""
-    found: list[tuple[str, Callable[..., Any], str]] = [
+def list_templates(resources: Resources, options: ServerOptions) -> list[tuple[str, Callable[..., Any], str]]:
+    """Return the resources of the served toolsets: address, function and media type."""
+    addresses: list[tuple[str, Callable[..., Any], str]] = [
         (NOTEBOOK, resources.notebook, _NOTEBOOK_TYPE),
         (OUTPUT, resources.output, _PLAIN),
     ]
-    return [*found, (FILE, resources.file, _UNKNOWN)] if "files" in offer.groups else found
+    return [*addresses, (FILE, resources.file, _UNKNOWN)] if "files" in options.groups else addresses
 
 
-def _taken(text: str) -> int:
-    """How much of an answer a text takes, without its quotes."""
-    return json_bytes(text) - 2
+def _count_text_bytes(text: str) -> int:
+    """Return the size of a text in an answer, without its quotes."""
+    return count_json_bytes(text) - 2
 
 
-def _content(content: str | bytes, kind: str) -> ResourceResult:
+def _make_result(content: str | bytes, kind: str) -> ResourceResult:
     return ResourceResult(contents=[ResourceContent(content, mime_type=kind)])

@@ -1,4 +1,4 @@
-"""Serving until it is over, by whatever transport: a signal, or the end of what is served, closes all that was started."""
+"""Life of a server with any transport: a signal or the end of the connection closes everything that it started."""
 
 from __future__ import annotations
 
@@ -9,63 +9,64 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.admin_socket import Control
+from kernelexec.mcp.admin_socket import AdminSocket
 
-#: Seconds between two tellings of progress of a call that blocks.
+#: Seconds between two progress reports of a blocking call.
 INTERVAL = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Broken(RuntimeError):
-    """The server ended by itself; the cause is what it ended by."""
+class ServerFailed(RuntimeError):
+    """Error of a server that ended by itself; its cause is the original error."""
 
 
-async def until_over(
-    opening: AsyncExecutor,
-    over: anyio.Event,
-    speak: Callable[[AsyncExecutor], Awaitable[None]],
+async def run_until_signal(
+    executor: AsyncExecutor,
+    stop: anyio.Event,
+    serve: Callable[[AsyncExecutor], Awaitable[None]],
     *,
     closed: anyio.Event | None = None,
     grace: float = 0.0,
 ) -> signal.Signals | None:
-    """Have an executor spoken for until that is ``over``, a signal comes or ``speak`` ends; return the signal, all closed.
+    """Open an executor and serve until ``stop`` is set, a signal arrives or ``serve`` ends; return the signal, if any.
 
-    Once the sessions have ended, ``closed`` is set, and ``speak`` has ``grace`` seconds to say so before it is cancelled.
+    Everything is closed on return. After the sessions have ended, ``closed`` is set, and ``serve`` has ``grace`` seconds
+    to send its last responses before it is cancelled.
 
     Raises:
-        Broken: what speaks failed; that is a mistake of ours.
+        ServerFailed: ``serve`` failed, which is a bug.
     """
-    told: list[signal.Signals] = []
+    signals: list[signal.Signals] = []
     failures: list[Exception] = []
-    spoken = anyio.Event()
+    ended = anyio.Event()
 
     def on_signal(signum: signal.Signals) -> None:
-        told.append(signum)
-        over.set()
+        signals.append(signum)
+        stop.set()
 
-    async def speaking(executor: AsyncExecutor) -> None:
+    async def run_serve() -> None:
         try:
-            await speak(executor)
-        except Exception as exc:  # noqa: BLE001 - said by whoever waits
+            await serve(executor)
+        except Exception as exc:  # noqa: BLE001 - raised below as ServerFailed
             failures.append(exc)
-        spoken.set()
-        over.set()
+        ended.set()
+        stop.set()
 
     loop = asyncio.get_running_loop()
     for signum in _SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # one that this process was started without stays ignored
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
             loop.add_signal_handler(signum, on_signal, signum)
     async with anyio.create_task_group() as tasks:
-        async with opening as executor:
-            tasks.start_soon(speaking, executor)
-            tasks.start_soon(Control(executor, over).serve)
-            await over.wait()
+        async with executor:
+            tasks.start_soon(run_serve)
+            tasks.start_soon(AdminSocket(executor, stop).serve)
+            await stop.wait()
         if closed is not None:
             closed.set()
         with anyio.move_on_after(grace):
-            await spoken.wait()
+            await ended.wait()
         tasks.cancel_scope.cancel()
     if failures:
         message = f"The server ended by itself: {failures[0]!r:.500}"
-        raise Broken(message) from failures[0]
-    return told[0] if told else None
+        raise ServerFailed(message) from failures[0]
+    return signals[0] if signals else None

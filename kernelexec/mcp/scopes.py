@@ -1,13 +1,13 @@
-"""What who is authenticated may do: look, run code, or see what the whole server does."""
+"""Scopes of authenticated clients: read, run code, or see the server's metrics."""
 
 from __future__ import annotations
 
-#: ``read``: what changes nothing; ``execute``: that, and all that runs code or changes files; ``admin``: the server's figures,
-#: and none of the sessions.
+#: ``read``: tools that change nothing; ``execute``: also tools that run code or change files; ``admin``: the server's
+#: metrics, but no sessions.
 READ, EXECUTE, ADMIN = "read", "execute", "admin"
 SCOPES = (READ, EXECUTE, ADMIN)
 
 
-def allows(scopes: frozenset[str] | None, *, reading: bool) -> bool:
-    """Whether somebody with these scopes may call what only reads, or anything; None are all."""
-    return scopes is None or EXECUTE in scopes or (reading and READ in scopes)
+def is_allowed(scopes: frozenset[str] | None, *, read_only: bool) -> bool:
+    """Return whether these scopes allow a call that only reads, or any call; None allows all."""
+    return scopes is None or EXECUTE in scopes or (read_only and READ in scopes)

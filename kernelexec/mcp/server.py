@@ -1,4 +1,4 @@
-"""The server: its name, its tools, and how it refuses what makes no sense."""
+"""The FastMCP server: its tools, prompts, resources and middleware."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from mcp.types import CallToolRequestParams, ToolAnnotations
 from kernelexec.config import Config
 from kernelexec.errors import nearest
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import Callers
-from kernelexec.mcp.calls.pending_inputs import Inputs
-from kernelexec.mcp.calls.sessions import Calls
-from kernelexec.mcp.calls.tasks import Tasks
+from kernelexec.mcp.callers import CallerMiddleware
+from kernelexec.mcp.calls.pending_inputs import PendingInputs
+from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.logs import log_call
-from kernelexec.mcp.prompts import Prompts
-from kernelexec.mcp.quotas import Allotment
-from kernelexec.mcp.resources import Resources, templates
+from kernelexec.mcp.quotas import QuotaTracker
+from kernelexec.mcp.resources import Resources, list_templates
+from kernelexec.mcp.server_prompts import ServerPrompts
 from kernelexec.mcp.tools import descriptions
-from kernelexec.mcp.tools.background import Background
-from kernelexec.mcp.tools.code import Tools
-from kernelexec.mcp.tools.commands import Commands
-from kernelexec.mcp.tools.files import FileTools
-from kernelexec.mcp.tools.packages import Packages
-from kernelexec.mcp.tools.run_tests import Testing
-from kernelexec.mcp.toolsets import EVERYTHING, Offer
+from kernelexec.mcp.tools.background_tools import BackgroundTools
+from kernelexec.mcp.tools.code_tools import CodeTools
+from kernelexec.mcp.tools.command_tools import CommandTools
+from kernelexec.mcp.tools.file_tools import FileTools
+from kernelexec.mcp.tools.package_tools import PackageTools
+from kernelexec.mcp.tools.testing_tools import TestingTools
+from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
 from kernelexec.prompts import OFF, Surroundings, guidance
 from kernelexec.text import clean_text
 
-_GIVEN_CHARS = 100
+_VALUE_CHARS = 100
 _ERRORS_MAX = 10
 _MINUTE = 60.0
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -50,55 +50,57 @@ _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_
 
 
 def make_server(
-    executor: AsyncExecutor, *, interval: float, auth: AuthProvider | None = None, offer: Offer = EVERYTHING
+    executor: AsyncExecutor, *, interval: float, auth: AuthProvider | None = None, options: ServerOptions = ALL_TOOLS
 ) -> FastMCP:
-    """A server of the sessions of an open executor.
+    """Return a server for the sessions of an open executor.
 
     Args:
-        executor: whose sessions.
-        interval: seconds between two tellings of progress of a call that blocks.
-        auth: who says who is calling, where that is asked over HTTP.
-        offer: which tools there are.
+        executor: the executor.
+        interval: seconds between two progress reports of a blocking call.
+        auth: provider that authenticates callers over HTTP; None for no authentication.
+        options: toolsets and limits.
     """
-    allotment = Allotment(offer.quotas)
-    callers = Callers(allotment)
+    quotas = QuotaTracker(options.quotas)
+    callers = CallerMiddleware(quotas)
     server = FastMCP(
         "kernelexec",
-        instructions=_instructions(executor.config, offer),
+        instructions=_write_instructions(executor.config, options),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[Refusals(), callers, Logged()],
+        middleware=[ArgumentErrors(), callers, CallLogger()],
         auth=auth,
         strict_input_validation=True,
         mask_error_details=False,
     )
-    inputs = Inputs() if offer.allow_input else None
-    calls = Calls(executor, interval=interval, allotment=allotment, inputs=inputs)
-    for function, description, hints in _tools(calls, offer, _idle(executor.config)):
-        if function.__name__ in offer.tools:
+    inputs = PendingInputs() if options.allow_input else None
+    sessions = SessionService(executor, interval=interval, quotas=quotas, inputs=inputs)
+    for function, description, hints in _list_tools(sessions, options, _describe_idle_limit(executor.config)):
+        if function.__name__ in options.tools:
             server.add_tool(FunctionTool.from_function(function, description=description, annotations=hints))
             if hints is _READS:
-                callers.reading.add(function.__name__)
-    server.add_extension(Tasks(calls))
-    prompts = Prompts(calls)
+                callers.read_only_tools.add(function.__name__)
+    server.add_extension(TasksExtension(sessions))
+    prompts = ServerPrompts(sessions)
     for prompt in (prompts.guidance, prompts.debug):
         server.add_prompt(Prompt.from_function(prompt))
-    for address, function, kind in templates(Resources(calls), offer):
+    for address, function, kind in list_templates(Resources(sessions), options):
         server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
     return server
 
 
-def _tools(calls: Calls, offer: Offer, idle: str) -> tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...]:
-    """All tools, in the order of their list, with what is said of them."""
-    tools, commands = Tools(calls), Commands(calls)
-    background, files, testing = Background(calls), FileTools(calls), Testing(calls)
+def _list_tools(
+    sessions: SessionService, options: ServerOptions, idle_note: str
+) -> tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...]:
+    """Return all tools in order, with their descriptions and hints."""
+    tools, commands = CodeTools(sessions), CommandTools(sessions)
+    background, files, testing = BackgroundTools(sessions), FileTools(sessions), TestingTools(sessions)
     return (
-        (tools.execute_code, descriptions.EXECUTE_CODE + idle, _RUNS),
-        (commands.execute_command, descriptions.EXECUTE_COMMAND + idle, _RUNS),
+        (tools.execute_code, descriptions.EXECUTE_CODE + idle_note, _RUNS),
+        (commands.execute_command, descriptions.EXECUTE_COMMAND + idle_note, _RUNS),
         (tools.wait_execution, descriptions.WAIT_EXECUTION, _READS),
         (tools.read_output, descriptions.READ_OUTPUT, _READS),
         (tools.interrupt_kernel, descriptions.INTERRUPT_KERNEL, _ENDS),
         (tools.restart_kernel, descriptions.RESTART_KERNEL, _ENDS),
-        (tools.create_session, descriptions.CREATE_SESSION + idle, _RUNS),
+        (tools.create_session, descriptions.CREATE_SESSION + idle_note, _RUNS),
         (tools.list_sessions, descriptions.LIST_SESSIONS, _READS),
         (tools.close_session, descriptions.CLOSE_SESSION, _ENDS),
         (tools.list_variables, descriptions.LIST_VARIABLES, _READS),
@@ -107,7 +109,7 @@ def _tools(calls: Calls, offer: Offer, idle: str) -> tuple[tuple[Callable[..., A
         (background.kill_background, descriptions.KILL_BACKGROUND, _ENDS),
         (background.list_background, descriptions.LIST_BACKGROUND, _READS),
         (testing.run_tests, descriptions.RUN_TESTS, _RUNS),
-        (Packages(calls, offer.packages_from).install_packages, descriptions.INSTALL_PACKAGES, _RUNS),
+        (PackageTools(sessions, options.packages_from).install_packages, descriptions.INSTALL_PACKAGES, _RUNS),
         (files.list_files, descriptions.LIST_FILES, _READS),
         (files.read_file, descriptions.READ_FILE, _READS),
         (files.write_file, descriptions.WRITE_FILE, _WRITES),
@@ -115,32 +117,32 @@ def _tools(calls: Calls, offer: Offer, idle: str) -> tuple[tuple[Callable[..., A
     )
 
 
-def _instructions(config: Config, offer: Offer) -> str:
-    """How the server works, and what is known of where code runs before any does."""
+def _write_instructions(config: Config, options: ServerOptions) -> str:
+    """Return the instructions: how the server works, and where code runs."""
     if not config.enabled:
         return OFF
-    told = descriptions.INSTRUCTIONS.format(timeout=config.budgets.timeout) + descriptions.FILES * ("files" in offer.groups)
-    return f"{told}{_idle(config)}\n{guidance(Surroundings(config))}"
+    text = descriptions.INSTRUCTIONS.format(timeout=config.budgets.timeout) + descriptions.FILES * ("files" in options.groups)
+    return f"{text}{_describe_idle_limit(config)}\n{guidance(Surroundings(config))}"
 
 
-def _idle(config: Config) -> str:
-    """What is said of kernels that nobody uses."""
+def _describe_idle_limit(config: Config) -> str:
+    """Return the note about the end of idle kernels; empty if there is no idle limit."""
     seconds = config.capacity.idle_seconds
     if seconds is None:
         return ""
     return descriptions.IDLE.format(idle=f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min")
 
 
-def quiet() -> None:
-    """Have the libraries say nothing on stderr but what is wrong, and ask nothing of the network."""
+def silence_libraries() -> None:
+    """Silence the libraries' banners and logs on stderr, and their search for updates."""
     fastmcp.settings.check_for_updates = "off"
     fastmcp.settings.show_server_banner = False
     for name in ("fastmcp", "mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-class Logged(Middleware):
-    """Has each call of a tool, a prompt or a resource logged, with how it ended."""
+class CallLogger(Middleware):
+    """Middleware that logs each call of a tool, prompt or resource with its outcome."""
 
     async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
@@ -159,8 +161,8 @@ class Logged(Middleware):
         return answer
 
 
-class Refusals(Middleware):
-    """Says what is wrong with a call's arguments in plain words, one line each."""
+class ArgumentErrors(Middleware):
+    """Middleware that explains invalid arguments, one line each."""
 
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
@@ -173,20 +175,19 @@ class Refusals(Middleware):
             if not hasattr(cause, "errors"):
                 raise
             tool = await context.fastmcp_context.fastmcp.get_tool(context.message.name) if context.fastmcp_context else None
-            known = list(tool.parameters.get("properties", {})) if tool else []
-            raise ToolError(_explained(cause.errors(), known)) from exc
+            argument_names = list(tool.parameters.get("properties", {})) if tool else []
+            raise ToolError(_explain_errors(cause.errors(), argument_names)) from exc
 
 
-def _explained(errors: Sequence[dict[str, Any]], known: list[str]) -> str:
+def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str]) -> str:
     lines = []
     for error in errors[:_ERRORS_MAX]:
-        path = ".".join(str(part) for part in error["loc"])
+        path = ".".join(str(key) for key in error["loc"])
         if error["type"] == "unexpected_keyword_argument":
-            lines.append(
-                f"{path[:_GIVEN_CHARS]!r} is no argument{nearest(path, known)}: there are {', '.join(known) or 'none'}."
-            )
+            listed = ", ".join(argument_names) or "none"
+            lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{nearest(path, argument_names)}. The arguments are: {listed}.")
         elif error["type"] == "missing_argument":
-            lines.append(f"{path} is missing: it has no default.")
+            lines.append(f"{path} is required.")
         else:
-            lines.append(f"{path}: {error['msg']} (given: {error['input']!r:.{_GIVEN_CHARS}}).")
+            lines.append(f"{path}: {error['msg']} (given: {error['input']!r:.{_VALUE_CHARS}}).")
     return clean_text("\n".join(lines))

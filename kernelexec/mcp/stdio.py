@@ -1,49 +1,224 @@
-"""Serving one client over stdin and stdout, and ending with all that was started when it leaves or a signal comes."""
+"""Server for one client over stdin and stdout, one JSON-RPC message per line.
+
+The server ends when the client disconnects or a signal arrives.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import queue
+import select
 import signal
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.instrumentation import observers
-from kernelexec.mcp.run import INTERVAL, until_over
-from kernelexec.mcp.stdio_transport import Wire
-from kernelexec.mcp.toolsets import EVERYTHING, Offer
+from kernelexec.mcp.instrumentation import make_observers
+from kernelexec.mcp.run import INTERVAL, run_until_signal
+from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
 
 if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from fastmcp import FastMCP
+    from mcp.shared.message import SessionMessage
+
+#: The longest line: the largest cell fits, with every character escaped.
+LINE_BYTES = 64 * 1024 * 1024
+_CHUNK_BYTES = 256 * 1024
+_STREAMS = 3
+_PARSE_ERROR = -32700
+T = TypeVar("T")
 
 
-async def serve(config: Config, *, interval: float = INTERVAL, offer: Offer = EVERYTHING) -> signal.Signals | None:
-    """Serve until stdin ends or a signal comes, and return that signal, with everything closed.
+async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOptions = ALL_TOOLS) -> signal.Signals | None:
+    """Serve until stdin ends or a signal arrives, close everything and return the signal, if any.
 
-    Nothing but the protocol is written to stdout: from here on the process's own stdout is stderr, and its stdin is empty.
+    Only the protocol is written to stdout: the process's own stdout becomes stderr, and its stdin is empty.
 
     Raises:
-        IsolationUnavailable: containers cannot be had; nothing was served.
-        Broken: see ``until_over``.
+        IsolationUnavailable: containers are not available; the server did not start.
+        ServerFailed: see ``run_until_signal``.
     """
-    over, opening = anyio.Event(), AsyncExecutor(config=config, hooks=observers())
-    wire = Wire(on_end=over.set)
+    executor, stop = AsyncExecutor(config=config, hooks=make_observers()), anyio.Event()
+    transport = StdioTransport(on_end=stop.set)
 
-    async def speak(executor: AsyncExecutor) -> None:
-        from kernelexec.mcp.server import make_server, quiet  # noqa: PLC0415 - a second of imports, while signals are minded
+    async def run(executor: AsyncExecutor) -> None:
+        from kernelexec.mcp.server import make_server, silence_libraries  # noqa: PLC0415 - takes a second
 
-        quiet()
-        await _converse(make_server(executor, interval=interval, offer=offer), wire)
+        silence_libraries()
+        await _run_protocol(make_server(executor, interval=interval, options=options), transport)
 
-    return await until_over(opening, over, speak)
+    return await run_until_signal(executor, stop, run)
 
 
-async def _converse(server: FastMCP, wire: Wire) -> None:
-    # fastmcp 4.1 can serve stdio only by threads that nothing wakes, so a signal could not end it; its own protocol server
-    # takes any pair of streams, and has no other name than this one.
+async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:
+    # fastmcp 4.1 serves stdio only with threads that a signal cannot wake. Its protocol server accepts any pair of streams,
+    # but has no public name.
     protocol = server._mcp_server  # noqa: SLF001
     async with server._lifespan_manager(), anyio.create_task_group() as tasks:  # noqa: SLF001 - as its run_stdio_async
-        received, sent = wire.open(tasks)
+        received, sent = transport.open_streams(tasks)
         await protocol.run(received, sent, protocol.create_initialization_options())
         tasks.cancel_scope.cancel()
+
+
+class StdioTransport:
+    """Owner of descriptors 0 and 1: other writes to stdout go to stderr, other reads of stdin get nothing.
+
+    Args:
+        on_end: called in the event loop when stdin ends or stdout is closed.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._in = _take_over(0, os.open(os.devnull, os.O_RDONLY))
+        self._out = _take_over(1, os.dup(2))
+        self._on_end = on_end
+        self._reader, self._writer = BlockingWorker("kernelexec reads"), BlockingWorker("kernelexec writes")
+        self._write_lock = asyncio.Lock()
+
+    def open_streams(
+        self, tasks: TaskGroup
+    ) -> tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]:
+        """Return streams of received messages and of messages to send."""
+        from mcp.shared.message import SessionMessage  # noqa: PLC0415 - only where MCP is served
+
+        coming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        sent, going = anyio.create_memory_object_stream[SessionMessage](0)
+        tasks.start_soon(self._read, coming)
+        tasks.start_soon(self._write, going)
+        return received, sent
+
+    async def _read(self, coming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        from mcp.shared.message import SessionMessage  # noqa: PLC0415 - see open
+        from mcp.types import jsonrpc_message_adapter  # noqa: PLC0415
+
+        lines = LineReader(self._in)
+        async with coming:
+            while (line := await self._reader.call(lines.read_line)) is not None:
+                if not line.strip():
+                    continue
+                try:
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError:
+                    await self._write_line(make_parse_error(line))
+                    continue
+                with suppress(anyio.BrokenResourceError):
+                    await coming.send(SessionMessage(message))
+        self._on_end()
+
+    async def _write(self, going: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        async with going:
+            async for message in going:
+                await self._write_line(message.message.model_dump_json(by_alias=True, exclude_unset=True))
+
+    async def _write_line(self, line: str) -> None:
+        async with self._write_lock:
+            try:
+                await self._writer.call(_write_all, self._out, line.encode("utf-8", "backslashreplace") + b"\n")
+            except OSError:
+                self._on_end()
+
+
+class LineReader:
+    """Reader of lines from a descriptor; it keeps only the beginning of a line over the limit."""
+
+    def __init__(self, fd: int, limit: int = LINE_BYTES) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._buffer = b""
+
+    def read_line(self) -> bytes | None:
+        """Read the next line, blocking; return None at the end or after an error."""
+        pieces, size = [self._buffer], len(self._buffer)
+        while b"\n" not in pieces[-1]:
+            try:
+                piece = _retry_until_ready(self._fd, select.POLLIN, os.read, _CHUNK_BYTES)
+            except OSError:
+                return None
+            if not piece:
+                return None
+            if size <= self._limit or b"\n" in piece:
+                pieces.append(piece)
+            size += len(piece)
+        head, _, self._buffer = pieces.pop().partition(b"\n")
+        return b"".join((*pieces, head))
+
+
+class BlockingWorker:
+    """Daemon thread for blocking calls, one after another; the process does not wait for it when it exits."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    async def call(self, function: Callable[..., T], *args: object) -> T:
+        """Run a function in the thread and return its result; cancellation does not stop the function."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put((answer, function, args))
+        return await answer
+
+    def _work(self) -> None:
+        while True:
+            answer, function, args = self._calls.get()
+            result, failure = None, None
+            try:
+                result = function(*args)
+            except Exception as exc:  # noqa: BLE001 - raised in the caller
+                failure = exc
+            with suppress(RuntimeError):  # the loop is closed
+                answer.get_loop().call_soon_threadsafe(_settle, answer, result, failure)
+
+
+def _settle(answer: asyncio.Future[Any], result: object, failure: Exception | None) -> None:
+    if answer.done():
+        return
+    if failure is not None:
+        answer.set_exception(failure)
+    else:
+        answer.set_result(result)
+
+
+def make_parse_error(line: bytes) -> str:
+    """Return the JSON-RPC error for an invalid line, with the id of its request if known."""
+    message: object = None
+    with suppress(ValueError, RecursionError):
+        message = json.loads(line) if len(line) < LINE_BYTES else None
+    number = message.get("id") if isinstance(message, dict) else None
+    reason = "a JSON-RPC message must be UTF-8 without lone surrogates, one object per line, nested at most a hundred deep"
+    error = {"code": _PARSE_ERROR, "message": f"Invalid line: {reason}, and have at most {LINE_BYTES} bytes."}
+    return json.dumps({"jsonrpc": "2.0", "id": number if isinstance(number, int | str) else None, "error": error})
+
+
+def _take_over(fd: int, replacement: int) -> int:
+    """Move a standard descriptor to a new number and return that; the descriptor itself becomes ``replacement``."""
+    low = []
+    while (copy := os.dup(fd)) < _STREAMS:  # a closed standard descriptor: skip its number
+        low.append(copy)
+    os.dup2(replacement, fd)
+    for each in (replacement, *low):
+        os.close(each)
+    return copy
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[_retry_until_ready(fd, select.POLLOUT, os.write, view) :]
+
+
+def _retry_until_ready(fd: int, event: int, call: Callable[[int, Any], T], argument: object) -> T:
+    """Read or write, and wait if another process has made the shared stream non-blocking."""
+    while True:
+        try:
+            return call(fd, argument)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(fd, event)
+            poll.poll()

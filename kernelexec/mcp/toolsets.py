@@ -1,4 +1,4 @@
-"""The groups of tools: an operator serves some of them, and models have fewer to choose from."""
+"""Groups of tools, of which an operator serves some, and the options of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from kernelexec.errors import InvalidRequest, nearest
 from kernelexec.mcp.quotas import NO_QUOTAS, Quotas
 
-#: What an operator names, and what of it is served: sessions and their cells; the rest stands beside them.
+#: Groups by name, with their tools. The group ``core`` is always served.
 GROUPS: dict[str, tuple[str, ...]] = {
     "core": (
         "execute_code",
@@ -30,40 +30,40 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "files": ("list_files", "read_file", "write_file", "delete_files"),
 }
 
-#: Where packages come from: the network, for the installation only, or a directory of wheels; None is what cells reach.
+#: Source of packages: the network, for the installation only, or a directory of wheels; None is the network of cells.
 Source = Path | Literal["network"] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a server has for its clients: groups of tools, where ``install_packages`` takes packages from, and how much."""
+class ServerOptions:
+    """Options of a server: its groups of tools, the source of ``install_packages``, and its quotas."""
 
     groups: frozenset[str] = field(default=frozenset(GROUPS))
     packages_from: Source = None
     quotas: Quotas = NO_QUOTAS
     allow_input: bool = False
-    """Whether cells may ask, by `input()`."""
+    """Whether cells may call `input()`."""
 
     @property
     def tools(self) -> frozenset[str]:
-        """The names of all tools in its groups."""
+        """The names of all tools in these groups."""
         return frozenset(tool for group in self.groups for tool in GROUPS[group])
 
 
-EVERYTHING = Offer()
+ALL_TOOLS = ServerOptions()
 
 
-def chosen(groups: Iterable[str]) -> frozenset[str]:
-    """The groups that are named, ``core`` among them always: nothing works without it.
+def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
+    """Return the groups of these names and always ``core``, which the other groups need.
 
     Raises:
-        InvalidRequest: there is no such group, or none is named.
+        InvalidRequest: a group is unknown, or there is no name.
     """
-    found = [name.strip() for name in groups]
-    for name in found:
+    names = [name.strip() for name in groups]
+    for name in names:
         if name not in GROUPS:
-            message = f"tools={name!r:.100} is no group of tools{nearest(name, GROUPS)}: there are {', '.join(GROUPS)}."
+            message = f"tools={name!r:.100} is no group of tools{nearest(name, GROUPS)}. The groups are {', '.join(GROUPS)}."
             raise InvalidRequest(message)
-    if not found:
-        raise InvalidRequest(f"tools: name groups of tools with commas between them, of {', '.join(GROUPS)}.")
-    return frozenset({"core", *found})
+    if not names:
+        raise InvalidRequest(f"tools must name groups, separated by commas, of {', '.join(GROUPS)}.")
+    return frozenset({"core", *names})

@@ -1,1 +1,1 @@
-"""One call of a client: its session, its progress, the questions of its cell, and its task."""
+"""Tool calls: their sessions, progress, elicitation and tasks."""

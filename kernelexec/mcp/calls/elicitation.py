@@ -1,9 +1,9 @@
-"""A call's client as who is asked, in both eras of the protocol: whether a cell may run, and what it asks by `input()`.
+"""Elicitation: ask a call's client to approve a cell, or to answer its `input()`, in both eras of the protocol.
 
-Until 2025 a server asked its client while a call ran. Since 2026 a call answers that it needs input, and is sent again with
-that: so a cell that waits for approval is refused the first time, and the answer counts for that very cell only; one that runs
-and asks goes on waiting, and the call that comes again is known by the question, whatever else it says. A call that has become
-a task by then has no answer any more: the task asks, and the cell waits.
+Until 2025 a server asked its client during a call. Since 2026 a call returns "input required", and the client sends it again
+with the answer. A cell that needs approval is refused the first time, and the answer is valid for that cell only. A running
+cell keeps waiting for its input, and the repeated call is recognised by the request state. A call that has already become a
+task has returned, so its task asks and the cell waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.mcp.calls.pending_inputs import Pending
+from kernelexec.mcp.calls.pending_inputs import PendingInput
 from kernelexec.mcp.calls.task import TASK, Task
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
@@ -33,140 +33,142 @@ _APPROVAL_SCHEMA = {
     "required": [_APPROVE],
 }
 _INPUT_SCHEMA = {"type": "object", "properties": {_TEXT: {"type": "string", "title": "Answer"}}, "required": [_TEXT]}
-#: From this revision on a server asks by an answer: revisions are dates.
-_MODERN = "2026-07-28"
+#: The first protocol revision in which a call returns "input required"; revisions are dates.
+_STATELESS_VERSION = "2026-07-28"
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What the client answers with this call: a question of an execution, by its name; None for a text is none, and why."""
+class InputAnswer:
+    """The client's answer to an execution's input request; with no text, the reason for that."""
 
     execution_id: str
-    question: str
+    input_name: str
     text: str | None
-    why: str
+    reason: str
 
 
-class Asking:
-    """Whom one call can ask. ``needed`` is what the call is to answer where the client has to be asked by that.
+class Elicitation:
+    """Access to one call's client for questions. The call must return ``input_required`` if it is set.
 
     Args:
-        context: the call's.
-        shown: what its caller calls a session.
+        context: the call's context.
+        format_session: returns the caller's own name of a session.
     """
 
-    def __init__(self, context: Context, shown: Callable[[str], str]) -> None:
-        self.needed: InputRequiredResult | None = None
+    def __init__(self, context: Context, format_session: Callable[[str], str]) -> None:
+        self.input_required: InputRequiredResult | None = None
         self._context = context
-        self._shown = shown
+        self._format_session = format_session
         self._task = TASK.get()
 
     @property
-    def possible(self) -> bool:
-        """Whether the client can be asked at all."""
+    def is_possible(self) -> bool:
+        """Whether the client supports elicitation."""
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
 
     async def __call__(self, request: ApprovalRequest, /) -> Approval:
         """See ``Approver``."""
-        if not self.possible:
-            return Approval(approved=False, reason="this client cannot be asked: it has no elicitation")
-        question = self._question(request)
-        if self._modern:
-            return await self._approved(request, question)
-        said = await self._context.elicit(question, bool, response_title="Run it?")
-        return _approval(approved=isinstance(said, AcceptedElicitation) and said.data is True, action=said.action)
+        if not self.is_possible:
+            return Approval(approved=False, reason="this client does not support elicitation, so it cannot be asked")
+        question = self._describe_proposal(request)
+        if self._is_stateless:
+            return await self._ask_approval(request, question)
+        answer = await self._context.elicit(question, bool, response_title="Run it?")
+        return _make_approval(approved=isinstance(answer, AcceptedElicitation) and answer.data is True, action=answer.action)
 
-    async def answer(self, pending: Pending) -> bool:
-        """Have the client asked what a cell asks; whether it was, or the call has to answer ``needed`` for that."""
+    async def ask_input(self, pending: PendingInput) -> bool:
+        """Ask the client for a cell's input; return False if the call must return ``input_required`` for that."""
         request = pending.request
-        session = self._shown(request.session)
-        if self._modern:
-            self._need(_INPUT, asked_of(pending, session), f"{_INPUT}:{request.execution_id}:{pending.name}")
+        session = self._format_session(request.session)
+        if self._is_stateless:
+            self._require_input(_INPUT, make_input_form(pending, session), f"{_INPUT}:{request.execution_id}:{pending.name}")
             return False
-        said = await self._context.elicit(_inquiry(request, session), str, response_title="Answer")
-        pending.answer(said.data if isinstance(said, AcceptedElicitation) else None, f"the client's answer was {said.action}")
+        answer = await self._context.elicit(_describe_input(request, session), str, response_title="Answer")
+        pending.answer(
+            answer.data if isinstance(answer, AcceptedElicitation) else None, f"the client's answer was {answer.action}"
+        )
         return True
 
     @property
-    def answered(self) -> Answered | None:
-        """The answer that this call brings, where it is one that was sent before and answered by a question."""
-        kind, _, named = (self._context.request_state or "").partition(":")
-        execution_id, _, question = named.partition(":")
-        said = (self._context.input_responses or {}).get(_INPUT)
-        if kind != _INPUT or not isinstance(said, ElicitResult):
+    def input_answer(self) -> InputAnswer | None:
+        """The answer in this call, if it repeats a call that returned an input request."""
+        kind, _, execution = (self._context.request_state or "").partition(":")
+        execution_id, _, question = execution.partition(":")
+        answer = (self._context.input_responses or {}).get(_INPUT)
+        if kind != _INPUT or not isinstance(answer, ElicitResult):
             return None
-        return Answered(execution_id, question, _text(said), _why(said))
+        return InputAnswer(execution_id, question, _read_text(answer), _explain_refusal(answer))
 
     @property
-    def _modern(self) -> bool:
-        return self._context.session.protocol_version >= _MODERN
+    def _is_stateless(self) -> bool:
+        return self._context.session.protocol_version >= _STATELESS_VERSION
 
     @property
-    def _begun(self) -> Task | None:
-        return self._task if self._task is not None and self._task.begun else None
+    def _started_task(self) -> Task | None:
+        return self._task if self._task is not None and self._task.is_started else None
 
-    async def _approved(self, request: ApprovalRequest, question: str) -> Approval:
-        mark = _mark(request)
-        said = (self._context.input_responses or {}).get(_APPROVAL)
-        if isinstance(said, ElicitResult) and self._context.request_state == mark:
-            return _said(said)
-        asked = _elicitation(question, _APPROVAL_SCHEMA)
-        if self._begun is not None:
-            return _said(await self._begun.ask(asked))
-        self._need(_APPROVAL, asked, mark)
-        return Approval(approved=False, reason="the client is asked first")
+    async def _ask_approval(self, request: ApprovalRequest, question: str) -> Approval:
+        mark = _hash_request(request)
+        answer = (self._context.input_responses or {}).get(_APPROVAL)
+        if isinstance(answer, ElicitResult) and self._context.request_state == mark:
+            return _read_approval(answer)
+        form = _make_form(question, _APPROVAL_SCHEMA)
+        if self._started_task is not None:
+            return _read_approval(await self._started_task.ask(form))
+        self._require_input(_APPROVAL, form, mark)
+        return Approval(approved=False, reason="the client must approve it first")
 
-    def _need(self, key: str, asked: ElicitRequest, state: str) -> None:
-        self.needed = InputRequiredResult(input_requests={key: asked}, request_state=state)
+    def _require_input(self, key: str, form: ElicitRequest, request_state: str) -> None:
+        self.input_required = InputRequiredResult(input_requests={key: form}, request_state=request_state)
 
-    def _question(self, request: ApprovalRequest) -> str:
+    def _describe_proposal(self, request: ApprovalRequest) -> str:
         proposal = request.proposal
-        what = "command" if proposal.kind == "command" else f"{proposal.language} cell"
+        kind = "command" if proposal.kind == "command" else f"{proposal.language} cell"
         shown, more = proposal.source[:_SHOWN_CHARS], len(proposal.source) - _SHOWN_CHARS
-        shown += f"\n[... {more} characters more]" if more > 0 else ""
-        session, reasons = self._shown(proposal.session), " ".join(request.reasons)
-        return clean_text(f"Run this {what} in session {session}? {reasons}\n\n{shown}")
+        shown += f"\n[... {more} more characters]" if more > 0 else ""
+        session, reasons = self._format_session(proposal.session), " ".join(request.reasons)
+        return clean_text(f"Run this {kind} in session {session}? {reasons}\n\n{shown}")
 
 
-def asked_of(pending: Pending, session: str) -> ElicitRequest:
-    """What a client is to be asked of a cell in what it calls that session."""
-    return _elicitation(_inquiry(pending.request, session), _INPUT_SCHEMA)
+def make_input_form(pending: PendingInput, session: str) -> ElicitRequest:
+    """Return a form that asks the client for a cell's input; ``session`` is the caller's name of the session."""
+    return _make_form(_describe_input(pending.request, session), _INPUT_SCHEMA)
 
 
-def take(pending: Pending, said: ElicitResult) -> None:
-    """Answer a question with what a client said."""
-    pending.answer(_text(said), _why(said))
+def accept_answer(pending: PendingInput, answer: ElicitResult) -> None:
+    """Pass a client's answer on to the cell."""
+    pending.answer(_read_text(answer), _explain_refusal(answer))
 
 
-def _inquiry(request: InputRequest, session: str) -> str:
-    return clean_text(f"The cell that runs in session {session} asks: {request.prompt or 'input()'}")
+def _describe_input(request: InputRequest, session: str) -> str:
+    return clean_text(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
 
 
-def _elicitation(message: str, schema: dict[str, Any]) -> ElicitRequest:
+def _make_form(message: str, schema: dict[str, Any]) -> ElicitRequest:
     return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
-def _text(said: ElicitResult) -> str | None:
-    text = (said.content or {}).get(_TEXT) if said.action == "accept" else None
+def _read_text(answer: ElicitResult) -> str | None:
+    text = (answer.content or {}).get(_TEXT) if answer.action == "accept" else None
     return text if isinstance(text, str) else None
 
 
-def _why(said: ElicitResult) -> str:
-    return f"the client's answer was {said.action}"
+def _explain_refusal(answer: ElicitResult) -> str:
+    return f"the client's answer was {answer.action}"
 
 
-def _said(answer: ElicitResult) -> Approval:
+def _read_approval(answer: ElicitResult) -> Approval:
     yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
-    return _approval(approved=yes, action=answer.action)
+    return _make_approval(approved=yes, action=answer.action)
 
 
-def _approval(*, approved: bool, action: str) -> Approval:
+def _make_approval(*, approved: bool, action: str) -> Approval:
     return Approval(approved, "" if approved else f"the client's answer was {'no' if action == 'accept' else action}")
 
 
-def _mark(request: ApprovalRequest) -> str:
-    """What an answer is for: this text, in this session, for these reasons."""
+def _hash_request(request: ApprovalRequest) -> str:
+    """Return a hash of the request: an approval is valid only for this source, session and these reasons."""
     proposal = request.proposal
-    said = [proposal.session, proposal.kind, proposal.language, proposal.source, *request.reasons]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    parts = [proposal.session, proposal.kind, proposal.language, proposal.source, *request.reasons]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

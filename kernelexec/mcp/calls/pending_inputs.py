@@ -1,4 +1,4 @@
-"""What cells ask by `input()`: kept until a call of theirs takes it to a client, and brings the answer back."""
+"""Pending `input()` requests of cells, kept until a call passes them to its client and returns the answer."""
 
 from __future__ import annotations
 
@@ -9,65 +9,69 @@ import anyio
 
 from kernelexec.results import InputRequest
 
-_PASSWORD = "passwords are not asked for over MCP: pass secrets by reference, with --secret"  # noqa: S105 - a sentence
+_PASSWORD = "the server does not ask for passwords over MCP; pass secrets by reference, with --secret"  # noqa: S105 - a sentence
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
-    """A question that waits for its answer, under a name of its own."""
+class PendingInput:
+    """An input request that waits for its answer, with a unique name."""
 
     request: InputRequest
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    given: anyio.Event = field(default_factory=anyio.Event)
+    answered: anyio.Event = field(default_factory=anyio.Event)
     text: str | None = None
-    why: str = ""
+    reason: str = ""
 
-    def answer(self, text: str | None, why: str = "") -> None:
-        """Answer it; the first answer counts. None is none, and why."""
-        if not self.given.is_set():
-            self.text, self.why = text, why
-            self.given.set()
+    def answer(self, text: str | None, reason: str = "") -> None:
+        """Set the answer, or the reason for none; the first call counts."""
+        if not self.answered.is_set():
+            self.text, self.reason = text, reason
+            self.answered.set()
 
 
-class Inputs:
-    """The questions of all executions that wait, the oldest first."""
+class PendingInputs:
+    """Pending input requests of all executions, oldest first."""
 
     def __init__(self) -> None:
-        self._pending: list[Pending] = []
-        self._news = anyio.Event()
+        self._pending: list[PendingInput] = []
+        self._changed = anyio.Event()
 
     async def ask(self, request: InputRequest) -> str:
-        """Wait for the answer.
+        """Wait for the answer and return it.
 
         Raises:
-            EOFError: there is none, with the reason.
+            EOFError: there is no answer; the message has the reason.
         """
         if request.password:
             raise EOFError(_PASSWORD)
-        pending = Pending(request)
+        pending = PendingInput(request)
         self._pending.append(pending)
-        self._news.set()
-        self._news = anyio.Event()
+        self._changed.set()
+        self._changed = anyio.Event()
         try:
-            await pending.given.wait()
+            await pending.answered.wait()
         finally:
             self._pending.remove(pending)
         if pending.text is None:
-            raise EOFError(pending.why)
+            raise EOFError(pending.reason)
         return pending.text
 
-    def of(self, execution_id: str) -> Pending | None:
-        """The question of an execution that waits the longest for its answer."""
-        waiting = (one for one in self._pending if one.request.execution_id == execution_id and not one.given.is_set())
+    def find(self, execution_id: str) -> PendingInput | None:
+        """Return an execution's oldest pending input request."""
+        waiting = (
+            pending
+            for pending in self._pending
+            if pending.request.execution_id == execution_id and not pending.answered.is_set()
+        )
         return next(waiting, None)
 
-    async def asked(self, execution_id: str) -> None:
-        """Return once an execution asks something."""
-        while self.of(execution_id) is None:
-            await self._news.wait()
+    async def wait_for(self, execution_id: str) -> None:
+        """Wait until an execution asks for input."""
+        while self.find(execution_id) is None:
+            await self._changed.wait()
 
-    def answer(self, execution_id: str, name: str, text: str | None, why: str) -> None:
-        """Answer the question of that name, if it still waits."""
-        for one in self._pending:
-            if (one.request.execution_id, one.name) == (execution_id, name):
-                one.answer(text, why)
+    def answer(self, execution_id: str, name: str, text: str | None, reason: str) -> None:
+        """Answer the input request of that name, if it is still pending."""
+        for pending in self._pending:
+            if (pending.request.execution_id, pending.name) == (execution_id, name):
+                pending.answer(text, reason)

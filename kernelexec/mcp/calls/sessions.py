@@ -1,4 +1,4 @@
-"""Calls that block on a cell: they tell of its progress, let go of it after a time, and end it when they are cancelled."""
+"""Sessions for tool calls: a call runs a cell, reports progress, returns after its wait, and interrupts on cancellation."""
 
 from __future__ import annotations
 
@@ -16,283 +16,289 @@ from kernelexec.config import SHORTEST_TIMEOUT, seconds
 from kernelexec.errors import UnknownExecution, UnknownSession, nearest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller
-from kernelexec.mcp.calls.elicitation import Asking
-from kernelexec.mcp.calls.pending_inputs import Inputs, Pending
-from kernelexec.mcp.calls.progress import Report, Seen, Show, check_wait, newest_line
+from kernelexec.mcp.calls.elicitation import Elicitation
+from kernelexec.mcp.calls.pending_inputs import PendingInput, PendingInputs
+from kernelexec.mcp.calls.progress import PartialResult, Renderer, Report, check_wait, find_last_line
 from kernelexec.mcp.calls.task import TASK, Task
-from kernelexec.mcp.quotas import Allotment
+from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.results import ExecutionResult, OnInput, Progress
 from kernelexec.session import AsyncSession
 
-#: What sends a cell and waits so many seconds for it.
+#: Sends a cell and waits at most that many seconds for its result.
 Send = Callable[[float], Awaitable[ExecutionResult]]
 
-_WAITS = "It waits for an answer to its input(): a call of a client that can be asked (elicitation) takes the question to it."
+_INPUT_NOTE = "It waits for an answer to its input(): to answer, call wait_execution from a client that supports elicitation."
 _LINE_CHARS = 200
-_LOOKED_AT = 20
-_TITLES = 1000
-_ENDING = 30.0
-#: How long a call waits for its cell before its client gets a task, in seconds: what takes less is answered itself.
-_AT_ONCE = 0.5
+_NEWEST = 20
+_TITLES_MAX = 1000
+_INTERRUPT_SECONDS = 30.0
+#: Seconds that a call waits for its cell before the client gets a task; shorter cells are answered directly.
+_TASK_AFTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
-    """A call that waits for an execution.
+class CallOptions:
+    """Options of a call that waits for an execution.
 
     Args:
-        wait: seconds that it may block.
-        report: tells its client of the progress.
-        asking: whom it can ask.
-        show: makes its answer, also later, where it may become a task.
+        wait: seconds that the call may block.
+        report: reports progress to the client.
+        elicitation: asks the client.
+        render: makes the call's answer, later if it becomes a task; None if it cannot become one.
     """
 
     wait: float
     report: Report | None = None
-    asking: Asking | None = None
-    show: Show | None = None
+    elicitation: Elicitation | None = None
+    render: Renderer | None = None
 
 
-class Calls:
-    """The sessions of one executor, as calls use them.
+class SessionService:
+    """Sessions of one executor, as tool calls use them.
 
     Args:
-        executor: whose sessions; it is open.
-        interval: seconds between two tellings of progress.
-        allotment: how many sessions each client may have.
-        inputs: what cells ask, where they may.
+        executor: the open executor.
+        interval: seconds between two progress reports.
+        quotas: limits of each client.
+        inputs: pending input requests; None if cells may not ask for input.
     """
 
-    def __init__(self, executor: AsyncExecutor, *, interval: float, allotment: Allotment, inputs: Inputs | None = None) -> None:
+    def __init__(
+        self, executor: AsyncExecutor, *, interval: float, quotas: QuotaTracker, inputs: PendingInputs | None = None
+    ) -> None:
         self._executor = executor
-        self._allotment = allotment
+        self._quotas = quotas
         self._inputs = inputs
         self._interval = seconds(interval, "interval")
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
-        self._callers: Counter[str] = Counter()
+        self._waiting_calls: Counter[str] = Counter()
         self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
 
-    async def session(self, name: str) -> AsyncSession:
-        """The caller's session of that name, made if it is new; or that of a handle, which there must be.
+    async def get_session(self, name: str) -> AsyncSession:
+        """Return the caller's session of that name, created if new; a handle must belong to an open session.
 
         Raises:
             UnknownSession: no session has that handle.
-            CapacityReached: the caller may have no more.
-            KernelexecError: what ``AsyncExecutor.session`` raises.
+            CapacityReached: the caller has reached its limit of sessions.
+            KernelexecError: see ``AsyncExecutor.session``.
         """
         if Caller.is_handle(name):
-            return self.open_session(name)
-        return await self._made(CALLER.get().session(name))
+            return self.find_session(name)
+        return await self._create(CALLER.get().resolve_session(name))
 
-    async def new_session(self) -> tuple[str, AsyncSession]:
-        """A new session of the caller's, with the handle by which it is called."""
-        handle = Caller.new_handle()
-        session = await self._made(CALLER.get().session(handle))
+    async def create_session(self) -> tuple[str, AsyncSession]:
+        """Create a session for the caller and return it with its handle."""
+        handle = Caller.make_handle()
+        session = await self._create(CALLER.get().resolve_session(handle))
         self._handles[session.name] = handle
         return handle, session
 
-    async def _made(self, wanted: str) -> AsyncSession:
-        with self._allotment.session(CALLER.get().client, wanted, lambda one: self._executor.open_session(one) is not None):
-            return await self._executor.session(wanted)
+    async def _create(self, session_name: str) -> AsyncSession:
+        with self._quotas.reserve_session(
+            CALLER.get().client, session_name, lambda name: self._executor.open_session(name) is not None
+        ):
+            return await self._executor.session(session_name)
 
     async def close_session(self, name: str) -> None:
-        """End an open session of the caller's.
+        """Close an open session of the caller.
 
         Raises:
-            UnknownSession: there is none.
+            UnknownSession: the caller has no such session.
         """
-        session = self.open_session(name)
+        session = self.find_session(name)
         self._handles.pop(session.name, None)
         await session.close()
 
-    def sessions(self) -> tuple[AsyncSession, ...]:
-        """The caller's open sessions that have names, the oldest first."""
-        found = (self._executor.open_session(name) for name in self._executor.sessions() if CALLER.get().owns(name))
-        return tuple(session for session in found if session is not None)
+    def list_sessions(self) -> tuple[AsyncSession, ...]:
+        """Return the caller's open sessions that have names, oldest first."""
+        sessions = (self._executor.open_session(name) for name in self._executor.sessions() if CALLER.get().owns_session(name))
+        return tuple(session for session in sessions if session is not None)
 
-    def open_session(self, name: str) -> AsyncSession:
-        """The caller's open session of that name, or handle.
+    def find_session(self, name: str) -> AsyncSession:
+        """Return the caller's open session of that name or handle.
 
         Raises:
-            UnknownSession: none; the message names those of the caller's that are open.
+            UnknownSession: there is none; the message lists the caller's open sessions.
         """
         caller = CALLER.get()
-        wanted = caller.session(name)
-        session = self._executor.open_session(wanted)
+        session_name = caller.resolve_session(name)
+        session = self._executor.open_session(session_name)
         if session is not None:
             if caller.is_handle(name):
-                self._handles[wanted] = name
+                self._handles[session_name] = name
             return session
-        found = [caller.shown(session.name) for session in self.sessions()]
-        known = f"Open are: {', '.join(found)}." if found else "None is open yet."
-        made = "create_session makes one" if caller.is_handle(name) else "execute_code and execute_command make one"
-        raise UnknownSession(f"No session {name!r} is open{nearest(name, found)}. {known} {made}.")
+        names = [caller.format_session(session.name) for session in self.list_sessions()]
+        hint = f"Open sessions: {', '.join(names)}." if names else "No session is open."
+        how_to = "create_session creates one" if caller.is_handle(name) else "execute_code and execute_command create one"
+        raise UnknownSession(f"No session {name!r} is open{nearest(name, names)}. {hint} {how_to}.")
 
-    def session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
-        """The caller's open session that knows an execution; of that name, or handle, if there is one.
+    def find_session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
+        """Return the caller's open session that has an execution; search only ``name``, a name or handle, if it is set.
 
         Raises:
-            UnknownSession: see ``open_session``.
-            UnknownExecution: none does.
+            UnknownSession: see ``find_session``.
+            UnknownExecution: no session has the execution.
         """
-        for session in self.sessions() if name is None else [self.open_session(name)]:
+        for session in self.list_sessions() if name is None else [self.find_session(name)]:
             if execution_id in session.executions():
                 return session
         message = (
-            f"No open session of yours knows an execution {execution_id!r:.100}: take the execution_id of an answer that said "
-            "running, and pass the session's handle if it has one. Only the newest finished ones are remembered; list_sessions "
-            "names those that run."
+            f"None of your open sessions has an execution {execution_id!r:.100}. Use the execution_id of an answer with status "
+            "running, and pass the session's handle if it has one. Sessions keep only their newest finished executions; "
+            "list_sessions shows the running ones."
         )
         raise UnknownExecution(message)
 
-    def knows(self, caller: Caller, name: str, execution_id: str) -> bool:
-        """Whether a caller's session of that name is open, and remembers an execution."""
-        session = self._executor.open_session(caller.session(name))
+    def has_execution(self, caller: Caller, name: str, execution_id: str) -> bool:
+        """Return whether a caller's session of that name is open and still has an execution."""
+        session = self._executor.open_session(caller.resolve_session(name))
         return session is not None and execution_id in session.executions()
 
-    def shown(self, session: str) -> str:
-        """What the caller calls a session."""
-        return self._handles.get(session) or CALLER.get().shown(session)
+    def format_session(self, session: str) -> str:
+        """Return the caller's name or handle of an executor's session."""
+        return self._handles.get(session) or CALLER.get().format_session(session)
 
-    def result(self, result: ExecutionResult) -> ExecutionResult:
-        """A result that names its session as the caller does."""
-        return replace(result, session=self.shown(result.session))
+    def rename_session(self, result: ExecutionResult) -> ExecutionResult:
+        """Return a result with the caller's name of the session."""
+        return replace(result, session=self.format_session(result.session))
 
-    def asking(self, context: Context) -> Asking:
-        """Whom a call of the caller's can ask."""
-        caller = CALLER.get()  # questions come also from where that is not known
-        return Asking(context, lambda session: self._handles.get(session) or caller.shown(session))
+    def make_elicitation(self, context: Context) -> Elicitation:
+        """Return the elicitation of a call."""
+        caller = CALLER.get()  # a task asks outside of the request, where CALLER is not set
+        return Elicitation(context, lambda session: self._handles.get(session) or caller.format_session(session))
 
-    def on_input(self, asking: Asking) -> OnInput | None:
-        """Who answers the `input()` of a cell that a call sends; nobody where cells may not ask, or its client cannot be."""
-        return self._inputs.ask if self._inputs is not None and asking.possible else None
+    def choose_input_handler(self, elicitation: Elicitation) -> OnInput | None:
+        """Return the handler of `input()` for a call's cell; None if the server or the client does not support input."""
+        return self._inputs.ask if self._inputs is not None and elicitation.is_possible else None
 
-    async def resumed(self, name: str | None, waiter: Waiter, *, cursor: int, sends: bool = False) -> Seen | None:
-        """What a call sees whose client was asked and answers now; None where it was not. The call sends nothing, then.
+    async def resume(self, name: str | None, options: CallOptions, *, cursor: int, sends: bool = False) -> PartialResult | None:
+        """Continue a call that brings the answer to an input request; return None for any other call.
 
-        One that ``sends`` otherwise has sent that cell: cancelling it is as in ``run``.
+        A call that ``sends`` cells has sent the waiting cell before, so cancelling it works as in ``run_cell``.
 
         Raises:
-            UnknownSession, UnknownExecution: the cell that asked is nowhere.
+            UnknownSession, UnknownExecution: the cell that asked is gone.
         """
-        if self._inputs is None or waiter.asking is None or (said := waiter.asking.answered) is None:
+        if self._inputs is None or options.elicitation is None or (answer := options.elicitation.input_answer) is None:
             return None
-        session = self.session_of(said.execution_id, name)
-        self._inputs.answer(said.execution_id, said.question, said.text, said.why)
+        session = self.find_session_of(answer.execution_id, name)
+        self._inputs.answer(answer.execution_id, answer.input_name, answer.text, answer.reason)
         if not sends:
-            return await self._waited(session, said.execution_id, waiter, cursor=cursor)
-        async with self._calling(session, said.execution_id):
-            return await self._waited(session, said.execution_id, waiter, cursor=cursor)
+            return await self._wait(session, answer.execution_id, options, cursor=cursor)
+        async with self._waiting_call(session, answer.execution_id):
+            return await self._wait(session, answer.execution_id, options, cursor=cursor)
 
-    def asked(self, execution_id: str) -> Pending | None:
-        """What an execution asks."""
-        return None if self._inputs is None else self._inputs.of(execution_id)
+    def find_input(self, execution_id: str) -> PendingInput | None:
+        """Return the pending input request of an execution."""
+        return None if self._inputs is None else self._inputs.find(execution_id)
 
-    async def run(self, session: AsyncSession, send: Send, waiter: Waiter, *, title: str) -> Seen:
-        """Send a cell and see it through as long as the call waits; cancelling that interrupts it, or takes it off the queue.
+    async def run_cell(self, session: AsyncSession, send: Send, options: CallOptions, *, title: str) -> PartialResult:
+        """Send a cell and follow it while the call waits. Cancellation interrupts the cell or removes it from the queue.
 
-        Where several calls of one request wait for it, the last one does, and none if it is a task. The cell itself runs in
-        the session's life: nothing that becomes of this call loses it. A call that may become a task does so soon.
+        If several calls with one request id wait for the cell, only cancelling the last one interrupts it; if the cell is a
+        task, none does. The session owns the cell, so it survives this call. A call that may become a task does so soon.
         """
-        check_wait(waiter.wait)
-        with anyio.CancelScope(shield=True):  # between sending a cell and knowing its id nothing is cancelled
+        check_wait(options.wait)
+        with anyio.CancelScope(shield=True):  # no cancellation before the id of the cell is known
             sent = await send(SHORTEST_TIMEOUT)
-        self._name(sent.execution_id, title)
+        self._keep_title(sent.execution_id, title)
         if sent.status != "running":
-            return Seen(self.result(sent), sent.outputs, held=sent.execution_id in session.executions())
-        async with self._calling(session, sent.execution_id):
-            return await self._waited(session, sent.execution_id, waiter, cursor=0)
+            return PartialResult(self.rename_session(sent), sent.outputs, is_readable=sent.execution_id in session.executions())
+        async with self._waiting_call(session, sent.execution_id):
+            return await self._wait(session, sent.execution_id, options, cursor=0)
 
-    async def _waited(self, session: AsyncSession, execution_id: str, waiter: Waiter, *, cursor: int) -> Seen:
-        """See an execution through, or make the call a task where it may become one."""
+    async def _wait(self, session: AsyncSession, execution_id: str, options: CallOptions, *, cursor: int) -> PartialResult:
+        """Follow an execution, and turn the call into a task if it may become one."""
         task = TASK.get()
-        waiter = waiter if task is None else replace(waiter, wait=_AT_ONCE)
-        seen = await self.follow(session, execution_id, waiter, cursor=cursor)
-        needed = waiter.asking.needed if waiter.asking is not None else None
-        if task is not None and waiter.show is not None and seen.result.status == "running" and needed is None:
-            task.begin(seen.result.session, execution_id, waiter.show)
+        options = options if task is None else replace(options, wait=_TASK_AFTER)
+        partial_result = await self.follow(session, execution_id, options, cursor=cursor)
+        needed = options.elicitation.input_required if options.elicitation is not None else None
+        if task is not None and options.render is not None and partial_result.result.status == "running" and needed is None:
+            task.start(partial_result.result.session, execution_id, options.render)
             self._tasks.setdefault(execution_id, task)
-        return seen
+        return partial_result
 
-    async def follow(self, session: AsyncSession, execution_id: str, waiter: Waiter, *, cursor: int) -> Seen:
-        """See an execution through as long as a call waits. Cancelling this costs the cell nothing.
+    async def follow(self, session: AsyncSession, execution_id: str, options: CallOptions, *, cursor: int) -> PartialResult:
+        """Follow an execution while a call waits. Cancelling this does not affect the cell.
 
-        What it asks is asked of the call's client, which may need an answer that says so instead of what is seen.
+        Its input requests go to the call's client, which may need "input required" as the call's answer.
         """
         began = time.monotonic()
-        patience = check_wait(waiter.wait)
-        heard, newest, over = cursor, "", False
+        patience = check_wait(options.wait)
+        read_to, last_line, over = cursor, "", False
         while not over:
-            left = patience - (time.monotonic() - began)
-            over = left <= self._interval
-            step = max(min(left, self._interval), SHORTEST_TIMEOUT)
-            progress = await self._heard(session, execution_id, cursor=heard, wait=step)
-            if progress.result is not None or not await self._answered(execution_id, waiter.asking):
+            seconds_left = patience - (time.monotonic() - began)
+            over = seconds_left <= self._interval
+            step = max(min(seconds_left, self._interval), SHORTEST_TIMEOUT)
+            progress = await self._wait_for_progress(session, execution_id, cursor=read_to, wait=step)
+            if progress.result is not None or not await self._ask_client(execution_id, options.elicitation):
                 break
-            heard, newest = progress.cursor, newest_line(progress.outputs) or newest
-            if not over and waiter.report is not None:
-                await waiter.report(time.monotonic() - began, newest)
+            read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
+            if not over and options.report is not None:
+                await options.report(time.monotonic() - began, last_line)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and not cursor:
-            return Seen(self.result(progress.result), progress.result.outputs, 0, progress.cursor)
+            return PartialResult(self.rename_session(progress.result), progress.result.outputs, 0, progress.cursor)
         result = progress.result or ExecutionResult(
             execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
         )
-        if progress.result is None and self._inputs is not None and self._inputs.of(execution_id) is not None:
-            result = replace(result, notes=(_WAITS,))
-        return Seen(self.result(result), progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place)
+        if progress.result is None and self._inputs is not None and self._inputs.find(execution_id) is not None:
+            result = replace(result, notes=(_INPUT_NOTE,))
+        return PartialResult(
+            self.rename_session(result), progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place
+        )
 
-    async def _heard(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:
-        """What is new of an execution once it has ended, has asked something, or the time is over."""
-        if self._inputs is not None and self._inputs.of(execution_id) is None:
+    async def _wait_for_progress(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:
+        """Wait until an execution ends, asks for input or the time is over; return its new output."""
+        if self._inputs is not None and self._inputs.find(execution_id) is None:
             async with anyio.create_task_group() as tasks:
 
-                async def asked(inputs: Inputs) -> None:
-                    await inputs.asked(execution_id)
+                async def stop_on_input(inputs: PendingInputs) -> None:
+                    await inputs.wait_for(execution_id)
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(asked, self._inputs)
+                tasks.start_soon(stop_on_input, self._inputs)
                 await session.wait_for(execution_id, wait=wait)
                 tasks.cancel_scope.cancel()
             wait = SHORTEST_TIMEOUT
         return await session.wait_for(execution_id, cursor=cursor, wait=wait)
 
-    async def _answered(self, execution_id: str, asking: Asking | None) -> bool:
-        """Have a call's client asked what an execution asks; whether the call goes on."""
-        if self._inputs is None or asking is None or not asking.possible:
+    async def _ask_client(self, execution_id: str, elicitation: Elicitation | None) -> bool:
+        """Ask a call's client for an execution's input; return whether the call continues."""
+        if self._inputs is None or elicitation is None or not elicitation.is_possible:
             return True
-        pending = self._inputs.of(execution_id)
-        return pending is None or await asking.answer(pending)
+        pending = self._inputs.find(execution_id)
+        return pending is None or await elicitation.ask_input(pending)
 
-    async def running(self, session: AsyncSession) -> list[tuple[str, str]]:
-        """The ids and first lines of what runs or waits in a session, in its order, the newest twenty."""
-        found: list[tuple[str, str]] = []
-        for execution_id in reversed(session.executions()[-_LOOKED_AT:]):
+    async def list_running(self, session: AsyncSession) -> list[tuple[str, str]]:
+        """Return ids and first lines of a session's running and queued cells, in order, the newest twenty."""
+        rows: list[tuple[str, str]] = []
+        for execution_id in reversed(session.executions()[-_NEWEST:]):
             progress = await session.wait_for(execution_id, cursor=2**62, wait=SHORTEST_TIMEOUT)
             if progress.result is not None:
                 break
-            found.append((execution_id, self._titles.get(execution_id, "")))
-        return found[::-1]
+            rows.append((execution_id, self._titles.get(execution_id, "")))
+        return rows[::-1]
 
     @asynccontextmanager
-    async def _calling(self, session: AsyncSession, execution_id: str) -> AsyncIterator[None]:
-        """One of the calls that wait for a cell of theirs; if the last one is cancelled the cell is interrupted."""
-        self._callers[execution_id] += 1
+    async def _waiting_call(self, session: AsyncSession, execution_id: str) -> AsyncIterator[None]:
+        """Count a call that waits for its own cell; interrupt the cell if its last call is cancelled."""
+        self._waiting_calls[execution_id] += 1
         try:
             try:
                 yield
             finally:
-                self._callers[execution_id] -= 1
-                if not self._callers[execution_id]:
-                    del self._callers[execution_id]
+                self._waiting_calls[execution_id] -= 1
+                if not self._waiting_calls[execution_id]:
+                    del self._waiting_calls[execution_id]
         except anyio.get_cancelled_exc_class():
-            if not (execution_id in self._callers or execution_id in self._tasks):
-                with anyio.move_on_after(_ENDING, shield=True):
+            if not (execution_id in self._waiting_calls or execution_id in self._tasks):
+                with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
             raise
 
-    def _name(self, execution_id: str, title: str) -> None:
+    def _keep_title(self, execution_id: str, title: str) -> None:
         self._titles[execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
-        while len(self._titles) > _TITLES:
+        while len(self._titles) > _TITLES_MAX:
             self._titles.popitem(last=False)

@@ -1,4 +1,4 @@
-"""One call whose client lets it be answered with a task: what has to be known of it beside its cell."""
+"""State of one call whose client accepts a task as the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from mcp.types import ElicitRequest, ElicitResult
 
-from kernelexec.mcp.calls.progress import Show
+from kernelexec.mcp.calls.progress import Renderer
 
 if TYPE_CHECKING:
     from kernelexec.mcp.callers import Caller
@@ -19,71 +19,71 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Question:
-    """What a person is asked, until there is an answer."""
+    """A question to the client, and its answer."""
 
     request: ElicitRequest
-    answered: anyio.Event = field(default_factory=anyio.Event)
+    is_answered: anyio.Event = field(default_factory=anyio.Event)
     answer: ElicitResult | None = None
 
 
 class Task:
-    """A call of a tool that may become a task: it is one from ``begin`` on.
+    """A tool call that may become a task; ``start`` makes it one.
 
     Args:
-        owner: whose call it is.
-        tool: by its name.
+        owner: the caller.
+        tool: name of the tool.
     """
 
     def __init__(self, owner: Caller, tool: str) -> None:
         self.owner = owner
         self.tool = tool
         self.session = ""
-        """As the owner calls it."""
+        """The owner's name of the session."""
         self.execution_id = ""
-        """It is the task's id, too."""
+        """Also the task's id."""
         self.created = self.updated = datetime.now(UTC)
         self.cursor = 0
-        """Up to where its output has been looked at."""
-        self.newest = ""
-        """The last line of that."""
-        self.cancelled = False
-        """Whether that was asked for while it ran."""
-        self.show: Show | None = None
+        """End of the output that status requests have read."""
+        self.last_line = ""
+        """The last line of that output."""
+        self.is_cancelled = False
+        """Whether the client cancelled it while it ran."""
+        self.render: Renderer | None = None
         self._questions: dict[str, _Question] = {}
-        self._asked = 0
+        self._question_count = 0
 
     @property
-    def begun(self) -> bool:
-        """Whether its client is answered with the task, and not with an outcome."""
-        return self.show is not None
+    def is_started(self) -> bool:
+        """Whether the call is answered with a task and not with a result."""
+        return self.render is not None
 
-    def begin(self, session: str, execution_id: str, show: Show) -> None:
-        """Its cell goes on: ``show`` makes the answer when that has ended."""
-        self.session, self.execution_id, self.show = session, execution_id, show
+    def start(self, session: str, execution_id: str, render: Renderer) -> None:
+        """Make the call a task; ``render`` makes its answer once the cell has ended."""
+        self.session, self.execution_id, self.render = session, execution_id, render
 
-    async def ask(self, request: ElicitRequest) -> ElicitResult:
-        """What the client answers, whenever it looks at its task and does."""
-        self._asked += 1
-        key, question = f"question-{self._asked}", _Question(request)
+    async def ask(self, form: ElicitRequest) -> ElicitResult:
+        """Ask the client, and wait until it polls the task and answers."""
+        self._question_count += 1
+        key, question = f"question-{self._question_count}", _Question(form)
         self._questions[key] = question
         try:
-            await question.answered.wait()
+            await question.is_answered.wait()
         finally:
             del self._questions[key]
         assert question.answer is not None
         return question.answer
 
-    def questions(self) -> dict[str, dict[str, Any]]:
-        """What is asked now, as the protocol has it."""
-        waiting = {key: one.request for key, one in self._questions.items() if not one.answered.is_set()}
-        return {key: one.model_dump(by_alias=True, mode="json", exclude_none=True) for key, one in waiting.items()}
+    def list_questions(self) -> dict[str, dict[str, Any]]:
+        """Return the open questions in the form of the protocol."""
+        forms = {key: question.request for key, question in self._questions.items() if not question.is_answered.is_set()}
+        return {key: form.model_dump(by_alias=True, mode="json", exclude_none=True) for key, form in forms.items()}
 
     def answer(self, answers: Mapping[str, ElicitResult]) -> None:
-        """Take answers to what is asked now."""
+        """Accept answers to open questions."""
         for key, answer in answers.items():
             self._questions[key].answer = answer
-            self._questions[key].answered.set()
+            self._questions[key].is_answered.set()
 
 
-#: The task that the call which is answered now may become.
+#: The task that the current call may become.
 TASK: ContextVar[Task | None] = ContextVar("kernelexec_task", default=None)

@@ -1,1 +1,1 @@
-"""Content blocks: the outcome of a cell as text, images and tables that clients show to a model."""
+"""Content blocks of answers: a cell's result as text, images and tables for a model."""

@@ -1,4 +1,4 @@
-"""What a cell's outcome looks like to a model: text within bounds, pictures that clients take, the record beside them."""
+"""Answers for a model: a cell's result as bounded text and pictures, with a machine-readable record."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from fastmcp.tools import ToolResult
 from mcp.types import TextContent
 
-from kernelexec.mcp.calls.progress import Seen
-from kernelexec.mcp.content.pictures import PICTURE_BYTES, PICTURES_MAX, Inline, inline
-from kernelexec.mcp.content.tables import compacted
+from kernelexec.mcp.calls.progress import PartialResult
+from kernelexec.mcp.content.pictures import PICTURE_BYTES, PICTURES_MAX, InlinePictures, select_pictures
+from kernelexec.mcp.content.tables import compact_tables
 from kernelexec.mcp.tools.descriptions import PREVIEW_CHARS
 from kernelexec.results import ExecutionResult, Stream, image_of, output_text, remarks
 from kernelexec.results.notes import LISTED, listed
@@ -22,102 +22,110 @@ from kernelexec.text import apply_returns, clean, utf8_size
 T = TypeVar("T")
 #: The key of the machine-readable record in an answer's ``_meta``.
 RECORD = "kernelexec/result"
-#: What clients take of an answer.
+#: The largest answer that clients accept.
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
-#: What is said of a timeout.
-OVER_TIME = "Over its timeout: give a larger timeout if it needs more time, and a small wait to go on meanwhile."
-_NO_MORE = "it ran before, and its output is no longer held"
+#: Note for a cell over its timeout.
+TIMEOUT_HINT = "Over its timeout: use a larger timeout if the cell needs more time, and a small wait to continue meanwhile."
+_NOT_READABLE = "it ran before, and its output is no longer available"
 _MARGIN_BYTES = 2000
 _BULKY = ("outputs", "late")
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
 
 
-async def answer(seen: Seen) -> ToolResult:
-    """The answer to a call: content only, since some clients show their model nothing else where there is structure too."""
-    record = _record(seen)
-    text = _text(replace(seen, outputs=compacted(seen.outputs)))
+async def render_answer(partial_result: PartialResult) -> ToolResult:
+    """Return the answer to a call: content only, since some clients hide the content of an answer with structure."""
+    record = _make_record(partial_result)
+    text = _render_text(replace(partial_result, outputs=compact_tables(partial_result.outputs)))
     room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps(text)) - len(json.dumps(record))
-    images = [image for output in seen.outputs if (image := image_of(output)) is not None]
-    pictures = await inline(images, room)
-    text += "".join(f"\n{line}" for line in _elsewhere(pictures, len(images), seen))
+    images = [image for output in partial_result.outputs if (image := image_of(output)) is not None]
+    pictures = await select_pictures(images, room)
+    text += "".join(f"\n{line}" for line in _describe_hidden_pictures(pictures, len(images), partial_result))
     content = [TextContent(type="text", text=text), *pictures.shown]
-    return ToolResult(content=content, meta={RECORD: record}, is_error=seen.result.status == "aborted")
+    return ToolResult(content=content, meta={RECORD: record}, is_error=partial_result.result.status == "aborted")
 
 
-def json_bytes(value: object) -> int:
-    """How much of an answer something takes."""
+def count_json_bytes(value: object) -> int:
+    """Return the size of a value in an answer."""
     return utf8_size(json.dumps(value, ensure_ascii=False))
 
 
-def fitted(make: Callable[[int], T], most: int) -> T:
-    """A structured answer with ``most`` of something, or with so much of it that clients take it."""
-    answered = make(most)
-    while most > 1 and _travels(answered) > ANSWER_BYTES - _MARGIN_BYTES:
-        most //= 2
-        answered = make(most)
-    return answered
+def fit_answer(make: Callable[[int], T], limit: int) -> T:
+    """Return a structured answer with ``limit`` items or characters, halved until clients accept the size."""
+    answer = make(limit)
+    while limit > 1 and _count_answer_bytes(answer) > ANSWER_BYTES - _MARGIN_BYTES:
+        limit //= 2
+        answer = make(limit)
+    return answer
 
 
-def _travels(answered: Any) -> int:  # noqa: ANN401 - any of our dataclasses
-    """How much clients get of a structured answer: it comes a second time, as text."""
-    text = json.dumps(asdict(answered), ensure_ascii=False)
-    return utf8_size(text) + json_bytes(text)
+def _count_answer_bytes(answer: Any) -> int:  # noqa: ANN401 - any of our dataclasses
+    """Return the size of a structured answer, which is sent a second time as text."""
+    text = json.dumps(asdict(answer), ensure_ascii=False)
+    return utf8_size(text) + count_json_bytes(text)
 
 
-def preview(text: str, more: str, *, cut: bool = False, chars: int = PREVIEW_CHARS) -> str:
-    """The text if it fits an answer, else its head and tail, and between them what is missing and where it is.
+def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_CHARS) -> str:
+    """Return a text that fits an answer: its head and tail, with the size of the omitted part and ``more``, its location.
 
-    ``cut`` says that the text itself may lack something, and ``chars`` how much of it fits.
+    With ``is_cut`` the text itself may be incomplete; ``chars`` is the number of characters that fit.
     """
     if len(text) <= chars:
         return text
     half = max(chars // 2, 1)
-    return f"{text[:half]}\n[... {'at least ' * cut}{len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
+    return f"{text[:half]}\n[... {'at least ' * is_cut}{len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
 
 
-def _text(seen: Seen) -> str:
-    result = seen.result
-    output = apply_returns(output_text(seen.outputs))
-    parts = [_headline(seen)]
-    if seen.missed_bytes:
-        parts.append(f"[{seen.missed_bytes} earlier bytes are no longer held here: read_output has them]")
-    more = f"read_output(execution_id='{result.execution_id}'{_offset(seen)}) reads on" if seen.held else _NO_MORE
-    parts.append(str(clean(preview(output, more, cut=result.truncated))).rstrip("\n") if output.strip() else _nothing(seen))
+def _render_text(partial_result: PartialResult) -> str:
+    result = partial_result.result
+    output = apply_returns(output_text(partial_result.outputs))
+    parts = [_render_headline(partial_result)]
+    if partial_result.missed_bytes:
+        parts.append(f"[{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them]")
+    more = (
+        f"read_output(execution_id='{result.execution_id}'{_render_offset(partial_result)}) continues"
+        if partial_result.is_readable
+        else _NOT_READABLE
+    )
+    parts.append(
+        str(clean(preview(output, more, is_cut=result.truncated))).rstrip("\n")
+        if output.strip()
+        else _describe_no_output(partial_result)
+    )
     if result.late:
-        parts.append("[output that came after the cell had ended:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
-    parts.extend(f"[{line}]" for line in remarks(result, over_time=OVER_TIME))
+        parts.append("[output after the end of the cell:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
+    parts.extend(f"[{line}]" for line in remarks(result, over_time=TIMEOUT_HINT))
     return "\n".join(parts)
 
 
-def _headline(seen: Seen) -> str:
-    result = seen.result
-    who = f"session {result.session}"
+def _render_headline(partial_result: PartialResult) -> str:
+    result = partial_result.result
+    session = f"session {result.session}"
     if result.status == "running":
-        waits = f"it waits behind {seen.place} other(s)" if seen.place else "it goes on"
-        call = f"wait_execution(execution_id='{result.execution_id}', cursor={seen.cursor})"
-        return f"[running: {who}; {waits}. Call {call} to collect it; do not send it again.]"
+        waits = f"it waits behind {partial_result.queue_position} other(s)" if partial_result.queue_position else "it continues"
+        call = f"wait_execution(execution_id='{result.execution_id}', cursor={partial_result.cursor})"
+        return f"[running: {session}; {waits}. Call {call} to collect it; do not send it again.]"
     if result.status in ("unknown", "aborted"):
-        return f"[{result.status}: {who}; {'how it ended is not known' if result.status == 'unknown' else 'it did not run'}]"
-    facts = [who, f"exit code {result.exit_code}"] if result.status != "ok" else [who]
+        return f"[{result.status}: {session}; {'its result is unknown' if result.status == 'unknown' else 'it did not run'}]"
+    facts = [session, f"exit code {result.exit_code}"] if result.status != "ok" else [session]
     if result.interrupted:
         facts.append(f"ended by {result.interrupted}")
     return f"[{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s]"
 
 
-def _nothing(seen: Seen) -> str:
-    """What stands where there is no text, and is true."""
-    if seen.result.status in ("unknown", "aborted"):
-        return "(no output is known)" if seen.result.status == "unknown" else "(no output)"
-    if seen.result.truncated:
-        return "(nothing of the output could be kept)"
-    return "(no new output)" if seen.since else "(no output)"
+def _describe_no_output(partial_result: PartialResult) -> str:
+    """Return the text for a result without output."""
+    if partial_result.result.status in ("unknown", "aborted"):
+        return "(its output is unknown)" if partial_result.result.status == "unknown" else "(no output)"
+    if partial_result.result.truncated:
+        return "(no output could be kept)"
+    return "(no new output)" if partial_result.since else "(no output)"
 
 
-def _offset(seen: Seen) -> str:
-    """Where in the streams the head of the preview ends: displays are not among them, so it is never too far."""
+def _render_offset(partial_result: PartialResult) -> str:
+    """Return the offset argument: the end of the preview's head in the streams, without displays, so never too large."""
     left, size = PREVIEW_CHARS // 2, 0
-    for output in seen.outputs if not seen.since else ():
+    for output in partial_result.outputs if not partial_result.since else ():
         if left <= 0:
             break
         text = output_text([output])
@@ -126,50 +134,54 @@ def _offset(seen: Seen) -> str:
     return f", offset={size}" if size else ""
 
 
-def record_schema() -> dict[str, Any]:
-    """The JSON Schema of the record beside an answer: that of results without what the content shows."""
+def make_record_schema() -> dict[str, Any]:
+    """Return the JSON Schema of an answer's record: the schema of results without their outputs."""
     schema = ExecutionResult.json_schema()
-    properties = {name: said for name, said in schema["properties"].items() if name not in _BULKY}
+    properties = {name: schema_of for name, schema_of in schema["properties"].items() if name not in _BULKY}
     places = {name: {"type": "integer", "minimum": 0} for name in ("cursor", "place")}
     required = [name for name in schema["required"] if name not in _BULKY]
     return {**schema, "title": RECORD, "properties": properties | places, "required": required, "additionalProperties": False}
 
 
-def _record(seen: Seen) -> dict[str, Any]:
-    """The result without its outputs, and with bounded lists."""
-    plain = {key: value for key, value in seen.result.to_dict().items() if key not in _BULKY}
+def _make_record(partial_result: PartialResult) -> dict[str, Any]:
+    """Return the result as a record, without outputs and with bounded lists."""
+    plain = {key: value for key, value in partial_result.result.to_dict().items() if key not in _BULKY}
     for key in ("lost_names", "files", "notes"):
         plain[key] = plain[key][:LISTED]
-    if seen.result.status == "running":
-        plain |= {"cursor": seen.cursor, "place": seen.place}
-    found: dict[str, Any] = clean(plain)
-    return found
+    if partial_result.result.status == "running":
+        plain |= {"cursor": partial_result.cursor, "place": partial_result.queue_position}
+    record: dict[str, Any] = clean(plain)
+    return record
 
 
-def _elsewhere(pictures: Inline, count: int, seen: Seen) -> Iterator[str]:
-    """Which files of the workspace hold the pictures that are not inline, or not as large as they are."""
+def _describe_hidden_pictures(pictures: InlinePictures, count: int, partial_result: PartialResult) -> Iterator[str]:
+    """Describe the workspace files with pictures that are omitted or shown smaller."""
     if pictures.smaller:
-        yield f"[{len(pictures.smaller)} picture(s) shown smaller than they are; {_saved(pictures.smaller, count, seen)}]"
+        files = _describe_saved_files(pictures.smaller, count, partial_result)
+        yield f"[{len(pictures.smaller)} picture(s) shown smaller; {files}]"
     if pictures.left_out:
         limits = (
-            f"at most {PICTURES_MAX} pictures are shown, of what can be brought to {PICTURE_BYTES // 1000} kB, while the whole "
-            f"answer, pictures in base64, is within {ANSWER_BYTES // 1000} kB"
+            f"an answer has at most {PICTURES_MAX} pictures of at most {PICTURE_BYTES // 1000} kB each, "
+            f"and {ANSWER_BYTES // 1000} kB in all, pictures in base64"
         )
-        yield f"[{len(pictures.left_out)} picture(s) not shown here: {limits}; {_saved(pictures.left_out, count, seen)}]"
+        files = _describe_saved_files(pictures.left_out, count, partial_result)
+        yield f"[{len(pictures.left_out)} picture(s) not shown here: {limits}; {files}]"
 
 
-def _saved(numbers: Sequence[int], count: int, seen: Seen) -> str:
-    if seen.result.status == "running":
-        return "they are saved when the cell ends"
-    saved = sorted((int(match[1]), name) for name in seen.result.files if (match := _SAVED.fullmatch(name)))
+def _describe_saved_files(numbers: Sequence[int], count: int, partial_result: PartialResult) -> str:
+    if partial_result.result.status == "running":
+        return "they will be saved when the cell ends"
+    saved = sorted((int(match[1]), name) for name in partial_result.result.files if (match := _SAVED.fullmatch(name)))
     names = [name for _, name in saved]
-    if len(names) == count:  # else some were not saved, or belong to an earlier answer: then all are named
+    if len(names) == count:  # else some were not saved or belong to an earlier answer: list all
         names = [names[number] for number in numbers]
-    return f"see {listed(names)} in the workspace" if names else "and not saved either"
+    return f"see {listed(names)} in the workspace" if names else "they were not saved"
 
 
-def streams(seen: Seen, name: str) -> str:
-    """One stream's text as it reads, within the bounds of an answer."""
-    text = apply_returns(output_text([output for output in seen.outputs if isinstance(output, Stream) and output.name == name]))
-    more = "read_output(execution_id) has all of it" if seen.held else _NO_MORE
-    return str(clean(preview(text, more, cut=seen.result.truncated)))
+def render_stream(partial_result: PartialResult, name: str) -> str:
+    """Return one stream's text, shortened to fit an answer."""
+    text = apply_returns(
+        output_text([output for output in partial_result.outputs if isinstance(output, Stream) and output.name == name])
+    )
+    more = "read_output(execution_id) has all of it" if partial_result.is_readable else _NOT_READABLE
+    return str(clean(preview(text, more, is_cut=partial_result.result.truncated)))

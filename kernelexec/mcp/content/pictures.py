@@ -1,6 +1,6 @@
-"""Pictures as models take them: at most so many, of a bounded size, in a format that clients know.
+"""Pictures for models: a bounded number, of a bounded size, in a format that clients support.
 
-Pictures come from kernels, so their headers are read before anything is decoded: what says that it is huge is left alone.
+Kernels are not trusted, so the header of a picture is checked before it is decoded, and a huge picture is never decoded.
 """
 
 from __future__ import annotations
@@ -24,50 +24,54 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kernelexec")
 
-#: How many go into one answer, how large each may be in bytes, and how many pixels a side may have: models see no more.
+#: Limits of an answer: number of pictures, bytes of each, pixels of a side; models see no more.
 PICTURES_MAX = 4
 PICTURE_BYTES = 500_000
 SIDE_PIXELS = 1568
-#: What is decoded at all: 64 megapixels are 256 MB of memory, and one is decoded at a time.
+#: The largest picture that is decoded: 64 megapixels take 256 MB of memory; pictures are decoded one by one.
 _DECODED_PIXELS = 64_000_000
-#: How many are tried, where some cannot be shown.
+#: Number of pictures to try, as some may be unusable.
 _TRIED = 2 * PICTURES_MAX
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _QUALITY, _SMALLER, _STEPS = 85, 0.7, 6
 _ENVELOPE_BYTES = 100
-_ONE = anyio.CapacityLimiter(1)
+_ONE_THREAD = anyio.CapacityLimiter(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Inline:
-    """The pictures of an answer; by their numbers, those that are shown smaller than they are, and those that are not."""
+class InlinePictures:
+    """Pictures of an answer, and the numbers of those that are shown smaller or left out."""
 
     shown: list[ImageContent]
     smaller: list[int]
     left_out: list[int]
 
 
-async def inline(images: Sequence[Image], room: int) -> Inline:
-    """The first pictures that can be shown, within ``room`` bytes of an answer."""
-    found = Inline([], [], [])
+async def select_pictures(images: Sequence[Image], room: int) -> InlinePictures:
+    """Return the first usable pictures that fit into ``room`` bytes of an answer."""
+    pictures = InlinePictures([], [], [])
     for number, image in enumerate(images):
         fit, smaller = None, False
-        if len(found.shown) < PICTURES_MAX and number < _TRIED:
-            fit, smaller = (image, False) if _is_fit(image) else await anyio.to_thread.run_sync(_fitted, image, limiter=_ONE)
+        if len(pictures.shown) < PICTURES_MAX and number < _TRIED:
+            fit, smaller = (
+                (image, False) if _is_fit(image) else await anyio.to_thread.run_sync(_fit, image, limiter=_ONE_THREAD)
+            )
         encoded_bytes = 0 if fit is None else (len(fit.content) + 2) // 3 * 4 + _ENVELOPE_BYTES
         if fit is None or encoded_bytes > room:
-            found.left_out.append(number)
+            pictures.left_out.append(number)
             continue
         room -= encoded_bytes
         if smaller:
-            found.smaller.append(number)
-        found.shown.append(ImageContent(type="image", data=base64.b64encode(fit.content).decode("ascii"), mime_type=fit.mime))
-    return found
+            pictures.smaller.append(number)
+        pictures.shown.append(
+            ImageContent(type="image", data=base64.b64encode(fit.content).decode("ascii"), mime_type=fit.mime)
+        )
+    return pictures
 
 
 def _is_fit(image: Image) -> bool:
-    """Whether a picture is shown as it is: one that is not what it says spoils a whole conversation."""
+    """Return whether a picture needs no change; an invalid picture would break the whole conversation."""
     content = image.content
     if image.mime != "image/png" or len(content) > PICTURE_BYTES or not content.startswith(_SIGNATURE):
         return False
@@ -76,7 +80,7 @@ def _is_fit(image: Image) -> bool:
 
 
 def _is_whole(png: bytes) -> bool:
-    """Whether all pieces of a PNG are there, as they were written: what is cut off or damaged is no picture to a model."""
+    """Return whether a PNG is complete and undamaged; models reject any other."""
     at, kind, data = len(_SIGNATURE), b"", 0
     while kind != b"IEND":
         length, kind = int.from_bytes(png[at : at + 4], "big"), png[at + 4 : at + 8]
@@ -88,10 +92,10 @@ def _is_whole(png: bytes) -> bool:
     return data > 0
 
 
-def _fitted(image: Image) -> tuple[Image | None, bool]:
-    """A picture that models take, of what was sent, if that can be had, and whether it has fewer pixels. For a thread."""
+def _fit(image: Image) -> tuple[Image | None, bool]:
+    """Return a picture converted for models, or None, and whether it has fewer pixels. Blocks: run it in a thread."""
     try:
-        import PIL.Image  # noqa: PLC0415 - only where a picture needs it
+        import PIL.Image  # noqa: PLC0415 - few pictures need it
     except ImportError:
         return None, False
     bombs = PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning
@@ -100,28 +104,28 @@ def _fitted(image: Image) -> tuple[Image | None, bool]:
             width, height = opened.size
             if not 0 < width * height <= _DECODED_PIXELS:
                 return None, False
-            if opened.format == "JPEG" and image.mime == "image/jpeg" and _sent_whole(image, max(width, height)):
-                opened.load()  # one that is cut off ends here
+            if opened.format == "JPEG" and image.mime == "image/jpeg" and _is_sendable(image, max(width, height)):
+                opened.load()  # raises for a truncated picture
                 return image, False
-            opened.draft("RGB", (SIDE_PIXELS, SIDE_PIXELS))  # a JPEG is decoded at a part of its size
+            opened.draft("RGB", (SIDE_PIXELS, SIDE_PIXELS))  # decodes a JPEG at a reduced size
             plain = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
             plain.thumbnail((SIDE_PIXELS, SIDE_PIXELS))
-            encoded = _encoded(plain)
+            encoded = _encode(plain)
     except (OSError, ValueError, SyntaxError, ArithmeticError, MemoryError, *bombs) as exc:
         logger.info("kernelexec.picture_not_shown", extra={"mime": image.mime, "why": repr(exc)[:200]})
         return None, False
     if encoded is None:
         return None, False
-    found, size = encoded
-    return found, size != (width, height)
+    fitted, size = encoded
+    return fitted, size != (width, height)
 
 
-def _sent_whole(image: Image, side: int) -> bool:
+def _is_sendable(image: Image, side: int) -> bool:
     return side <= SIDE_PIXELS and len(image.content) <= PICTURE_BYTES
 
 
-def _encoded(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:
-    """As PNG, where that is small enough; else as JPEG, on white, and then smaller and smaller; with its width and height."""
+def _encode(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:
+    """Return a picture as PNG if small enough, else as JPEG on white, scaled down until it fits; with its size in pixels."""
     import PIL.Image  # noqa: PLC0415 - as above
 
     written = BytesIO()

@@ -1,4 +1,4 @@
-"""Who may call over HTTP: who has a token of the operator's file, or one of an authorization server's."""
+"""Authentication over HTTP: by tokens of the operator's file, JWTs of an authorization server, or an OAuth provider."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fastmcp.server.auth.providers.jwt import JWTVerifier
 from pydantic import AnyHttpUrl
 
 from kernelexec.errors import InvalidConfig
-from kernelexec.mcp.http.oauth import Provided
-from kernelexec.mcp.http.tokens import Tokens
+from kernelexec.mcp.http.oauth import OperatorProvider
+from kernelexec.mcp.http.tokens import TokenFile
 from kernelexec.mcp.scopes import SCOPES
 
-#: What is signed by a key that nobody but the authorization server has.
+#: Algorithms with a private key that only the authorization server has.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _KEY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """Tokens in the form of JWT (RFC 7519), whose claims ``scope`` or ``scp`` name our scopes.
+class JwtOptions:
+    """Options for JWTs (RFC 7519) whose claim ``scope`` or ``scp`` has our scopes.
 
     Args:
-        keys: the address of the signer's JWKS, where new keys are found when they come, or a file with one public key in PEM.
-        issuer: what ``iss`` has to be.
-        audience: what ``aud`` has to be, or name among others: tokens for other servers are none here.
-        algorithm: of the signature.
-        public_url: this server's address for clients; with it they are told where tokens are had: at the issuer (RFC 9728).
+        keys: address of the signer's JWKS, which also provides its new keys, or a file with one public key in PEM.
+        issuer: the required ``iss``.
+        audience: a value that ``aud`` must have or contain; tokens for other servers are rejected.
+        algorithm: algorithm of the signature.
+        public_url: this server's address for clients; if set, clients learn that the issuer gives tokens (RFC 9728).
     """
 
     keys: str
@@ -38,91 +38,95 @@ class Signed:
     algorithm: str = "RS256"
     public_url: str | None = None
 
-    def verifier(self) -> TokenVerifier:
-        """Who verifies them.
+    def make_verifier(self) -> TokenVerifier:
+        """Return the verifier of these tokens.
 
         Raises:
-            InvalidConfig: the options fit nothing, or the key cannot be read.
+            InvalidConfig: an option is invalid, or the key cannot be read.
         """
         if self.algorithm not in ALGORITHMS:
-            raise InvalidConfig(f"--jwt-algorithm {self.algorithm!r:.50}: it is one of {', '.join(ALGORITHMS)}.")
+            raise InvalidConfig(f"--jwt-algorithm {self.algorithm!r:.50} must be one of {', '.join(ALGORITHMS)}.")
         for name, value in (("jwt-issuer", self.issuer), ("jwt-audience", self.audience)):
             if not value.strip():
-                raise InvalidConfig(f"--{name} is empty: without it tokens for anybody would count here.")
-        for name, said in (("public-url", self.public_url), ("jwt-issuer", self.issuer)):
-            if self.public_url is not None and not _is_url(said or ""):
-                message = f"--{name} {said!r:.200}: it is an address, as https://example.org, where clients are told of it."
+                raise InvalidConfig(f"--{name} must not be empty; without it the server would accept tokens for other servers.")
+        for name, url in (("public-url", self.public_url), ("jwt-issuer", self.issuer)):
+            if self.public_url is not None and not _is_url(url or ""):
+                message = f"--{name} {url!r:.200} must be an address like https://example.org if --public-url is set."
                 raise InvalidConfig(message)
         if _is_url(self.keys):
-            return _Lasting(jwks_uri=self.keys, issuer=self.issuer, audience=self.audience, algorithm=self.algorithm)
-        key = _read(Path(self.keys))
-        return _Lasting(public_key=key, issuer=self.issuer, audience=self.audience, algorithm=self.algorithm)
+            return _ExpiringTokenVerifier(
+                jwks_uri=self.keys, issuer=self.issuer, audience=self.audience, algorithm=self.algorithm
+            )
+        key = _read_key(Path(self.keys))
+        return _ExpiringTokenVerifier(public_key=key, issuer=self.issuer, audience=self.audience, algorithm=self.algorithm)
 
 
-class _Lasting(JWTVerifier):
-    """One that takes no token for ever, and none of nobody's: each has to say when it ends, and whose it is."""
+class _ExpiringTokenVerifier(JWTVerifier):
+    """Verifier that rejects tokens without ``exp`` or without a subject."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """See fastmcp's ``TokenVerifier``."""
-        found = await super().verify_token(token)
-        if found is None or found.expires_at is None:
+        access_token = await super().verify_token(token)
+        if access_token is None or access_token.expires_at is None:
             return None
-        return found if any(found.claims.get(name) for name in ("sub", "client_id", "azp")) else None
+        return access_token if any(access_token.claims.get(name) for name in ("sub", "client_id", "azp")) else None
 
 
-class _Either(TokenVerifier):
-    """Takes a token that one of two takes."""
+class _EitherVerifier(TokenVerifier):
+    """Verifier that accepts the tokens of two others."""
 
     def __init__(self, first: TokenVerifier, second: TokenVerifier) -> None:
         super().__init__()
-        self._both = first, second
+        self._verifiers = first, second
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """See fastmcp's ``TokenVerifier``."""
-        for one in self._both:
-            if (found := await one.verify_token(token)) is not None:
-                return found
+        for verifier in self._verifiers:
+            if (access_token := await verifier.verify_token(token)) is not None:
+                return access_token
         return None
 
 
-def authentication(tokens: Path | None, signed: Signed | None, provided: Provided | None = None) -> AuthProvider | None:
-    """Who says who calls; None where everybody may.
+def make_auth_provider(
+    tokens: Path | None, jwt: JwtOptions | None, operator_provider: OperatorProvider | None = None
+) -> AuthProvider | None:
+    """Return the provider that authenticates callers; None if everybody may call.
 
     Raises:
-        InvalidConfig: see ``Tokens``, ``Signed`` and ``Provided``; or the last two are both there.
+        InvalidConfig: see ``TokenFile``, ``JwtOptions`` and ``OperatorProvider``; or both of the last two are set.
     """
-    known = None if tokens is None else Tokens(tokens)
-    if provided is not None:
-        if signed is not None:
-            message = "--auth and --jwt-keys: one of them; fastmcp's MultiAuth makes one provider of several."
+    own_verifier = None if tokens is None else TokenFile(tokens)
+    if operator_provider is not None:
+        if jwt is not None:
+            message = "--auth and --jwt-keys cannot be combined; fastmcp's MultiAuth combines several providers into one."
             raise InvalidConfig(message)
-        return provided.provider(known)
-    if signed is None:
-        return known
-    verifier = signed.verifier()
-    verifier = verifier if known is None else _Either(known, verifier)
-    if signed.public_url is None:
+        return operator_provider.load(own_verifier)
+    if jwt is None:
+        return own_verifier
+    verifier = jwt.make_verifier()
+    verifier = verifier if own_verifier is None else _EitherVerifier(own_verifier, verifier)
+    if jwt.public_url is None:
         return verifier
-    servers = [AnyHttpUrl(signed.issuer)]
-    return RemoteAuthProvider(verifier, servers, signed.public_url, scopes_supported=list(SCOPES))
+    servers = [AnyHttpUrl(jwt.issuer)]
+    return RemoteAuthProvider(verifier, servers, jwt.public_url, scopes_supported=list(SCOPES))
 
 
-def _is_url(given: str) -> bool:
+def _is_url(text: str) -> bool:
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         return False
 
 
-def _read(path: Path) -> str:
+def _read_key(path: Path) -> str:
     try:
         with path.open("rb") as file:
             text = file.read(_KEY_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        why = getattr(exc, "strerror", None) or "it is no text"
-        raise InvalidConfig(f"--jwt-keys {path}: it cannot be read: {why}.") from exc
+        reason = getattr(exc, "strerror", None) or "it must be UTF-8 text"
+        raise InvalidConfig(f"--jwt-keys {path} cannot be read: {reason}.") from exc
     if "-----BEGIN " not in text or "PRIVATE KEY" in text:
-        message = f"--jwt-keys {path}: it holds no public key in PEM. Give one, or the address of a JWKS."
+        message = f"--jwt-keys {path} must hold a public key in PEM; or use the address of a JWKS."
         raise InvalidConfig(message)
     return text

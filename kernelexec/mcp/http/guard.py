@@ -1,7 +1,7 @@
-"""What an HTTP request has to be before anything reads it: meant for this server, from a page that may, and of a bounded size.
+"""Guard of the HTTP server: check the ``Host``, ``Origin`` and size of a request before anything reads it.
 
-A page of a stranger's, open in somebody's browser, can send requests to this machine (DNS rebinding, too). Browsers say by
-``Host`` and ``Origin`` what they mean and where that comes from.
+A foreign page in a user's browser can send requests to this machine, also by DNS rebinding. Browsers set ``Host`` to the
+target and ``Origin`` to the page.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelexec.mcp.stdio_transport import LINE_BYTES
+from kernelexec.mcp.stdio import LINE_BYTES
 
-#: The largest request: what fits over stdin fits here.
+#: The largest request body, the same as over stdin.
 BODY_BYTES = LINE_BYTES
-#: The largest one where strangers log in: forms, and what registers a client.
+#: The largest body before login: forms and client registrations.
 FORM_BYTES = 256 * 1024
 _LOOPBACK = "localhost"
 
 
-class Gate:
-    """ASGI middleware: refuses a foreign ``Host`` or ``Origin`` with 403, too large a body with 413, all at the end with 503.
+class RequestGuard:
+    """ASGI middleware that refuses a foreign ``Host`` or ``Origin`` (403), a large body (413), and all during shutdown (503).
 
-    It answers about health itself, at ``/healthz`` and ``/readyz``.
+    It answers ``/healthz`` and ``/readyz`` itself.
 
     Args:
-        app: what comes behind it.
-        hosts: names, without a port, that ``Host`` may have besides those of this machine itself.
-        origins: pages' origins, as ``https://example.org``, that may send requests besides this machine's and the server's own.
-        ready: whether cells can be run, or the server ends.
-        body_bytes: how large a body may be.
-        path: where it may; elsewhere nobody has shown a token, and ``FORM_BYTES`` are the most. None is everywhere.
+        app: the application behind it.
+        hosts: names without a port that ``Host`` may have, besides those of this machine.
+        origins: page origins such as ``https://example.org`` that may send requests, besides this machine's and the server's.
+        ready: returns whether cells can run; false during shutdown.
+        body_bytes: the largest body.
+        path: path for large bodies; elsewhere, before authentication, the limit is ``FORM_BYTES``. None means all paths.
     """
 
     def __init__(
@@ -62,79 +62,81 @@ class Gate:
             return
         if scope["path"] in ("/healthz", "/readyz") and scope["method"] in ("GET", "HEAD"):
             alive = scope["path"] == "/healthz" or self._ready()
-            await say(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
+            await respond(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
             return
         if not self._ready():
-            await say(send, 503, {"error": "The server is ending."})
+            await respond(send, 503, {"error": "The server is shutting down."})
             return
-        if (why := self._foreign(scope)) is not None:
-            await say(send, 403, {"error": why})
+        if (reason := self._explain_refusal(scope)) is not None:
+            await respond(send, 403, {"error": reason})
             return
         most = self._body_bytes if self._path in (None, scope["path"]) else min(self._body_bytes, FORM_BYTES)
-        if any(name == b"content-length" and not _fits(value, most) for name, value in scope["headers"]):
-            await _too_large(send, most)
+        if any(name == b"content-length" and not _is_within(value, most) for name, value in scope["headers"]):
+            await _refuse_body(send, most)
             return
-        bounded = _Bounded(receive, send, most)
-        with suppress(ClientDisconnect):  # nobody is there any more to be answered, or the gate answers
+        bounded = _BoundedRequest(receive, send, most)
+        with suppress(ClientDisconnect):  # the client has gone, or the guard answers
             await self._app(scope, bounded.receive, bounded.send)
-        if bounded.over:
-            await _too_large(send, most)
+        if bounded.is_too_large:
+            await _refuse_body(send, most)
 
-    def _foreign(self, scope: Scope) -> str | None:
-        """Why a request is not meant for this server, or comes from a page that may not; None where neither is so."""
-        said = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
-        host = said.get(b"host", "")
-        if not self._is_ours(_host_of(f"//{host}")):
-            return "Host: this server has another name; --allowed-host gives it one more."
-        origin = said.get(b"origin")
+    def _explain_refusal(self, scope: Scope) -> str | None:
+        """Return the reason to refuse a request's ``Host`` or ``Origin``; None if both are allowed."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
+        host = headers.get(b"host", "")
+        if not self._is_allowed(_parse_host(f"//{host}")):
+            return "Host: this server does not have that name; --allowed-host adds a name."
+        origin = headers.get(b"origin")
         if origin is None or origin.lower().rstrip("/") in self._origins:
             return None
-        page, own = _host_of(origin), _host_of(f"//{host}")
-        if page is not None and ((is_loopback(page) and own is not None and is_loopback(own)) or _same(origin, host)):
+        page, server = _parse_host(origin), _parse_host(f"//{host}")
+        if page is not None and (
+            (is_loopback(page) and server is not None and is_loopback(server)) or _is_same_origin(origin, host)
+        ):
             return None
-        return "Origin: pages from there may not send requests; --allowed-origin lets them."
+        return "Origin: pages of that origin may not send requests; --allowed-origin allows them."
 
-    def _is_ours(self, host: str | None) -> bool:
+    def _is_allowed(self, host: str | None) -> bool:
         return host is not None and (host in self._hosts or is_loopback(host))
 
 
-class _Bounded:
-    """A request's body as it comes, so that it is read by nobody before it is known who sends it; and its answer.
+class _BoundedRequest:
+    """Request whose body is counted while the application reads it, so that nothing is buffered before authentication.
 
-    Once it is too large the request is as good as left, and what is answered to that goes nowhere: the answer is the gate's.
+    Once the body is too large, the application sees a disconnect, its response is dropped, and the guard responds.
     """
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
-        self.over = False
+        self.is_too_large = False
         self._receive = receive
         self._send = send
         self._left = limit
-        self._answered = False
+        self._has_answered = False
 
     async def receive(self) -> Message:
-        """The next piece, if there is still room for it."""
-        if not self.over:
+        """Return the next message; a disconnect if the body is too large."""
+        if not self.is_too_large:
             message = await self._receive()
             self._left -= len(message.get("body", b""))
-            self.over = self._left < 0 and not self._answered
-        return {"type": "http.disconnect"} if self.over else message
+            self.is_too_large = self._left < 0 and not self._has_answered
+        return {"type": "http.disconnect"} if self.is_too_large else message
 
     async def send(self, message: Message) -> None:
-        """Answer, unless the gate has to."""
-        if not self.over:
-            self._answered = True
+        """Send a message, unless the guard must respond."""
+        if not self.is_too_large:
+            self._has_answered = True
             await self._send(message)
 
 
-def _fits(length: bytes, most: int) -> bool:
+def _is_within(length: bytes, most: int) -> bool:
     return length.isdigit() and int(length) <= most
 
 
-async def _too_large(send: Send, most: int) -> None:
-    await say(send, 413, {"error": f"The body is larger than {most} bytes."})
+async def _refuse_body(send: Send, most: int) -> None:
+    await respond(send, 413, {"error": f"The body must have at most {most} bytes."})
 
 
-def _host_of(url: str) -> str | None:
+def _parse_host(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -142,7 +144,7 @@ def _host_of(url: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, by name or address, is this machine's own side only."""
+    """Return whether a host name or address is loopback."""
     if host == _LOOPBACK:
         return True
     try:
@@ -151,17 +153,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _same(origin: str, host: str) -> bool:
-    """Whether a page is the server's own."""
+def _is_same_origin(origin: str, host: str) -> bool:
+    """Return whether a page comes from the server itself."""
     try:
         return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
         return False
 
 
-async def say(send: Send, status: int, said: object) -> None:
-    """Answer a request with something as JSON, and hear no more of it."""
-    body = json.dumps(said).encode()
+async def respond(send: Send, status: int, content: object) -> None:
+    """Send a JSON response and close the connection."""
+    body = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

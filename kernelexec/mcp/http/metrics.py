@@ -1,4 +1,4 @@
-"""What a server does in figures, as Prometheus reads them: cells, kernels, sessions, calls, and the process itself."""
+"""Prometheus metrics of a server: cells, kernels, sessions, calls, and the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNKNOWN_TOOL = "unknown"
 
 
 class Metrics(Middleware):
-    """Counts what happens: a hook of all sessions, and of all calls a middleware. Nothing of it is of one agent alone."""
+    """Metrics of all sessions and calls, as a hook and a middleware; no metric belongs to a single agent."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -32,23 +32,29 @@ class Metrics(Middleware):
         self._running: set[str] = set()
         self._open: set[str] = set()
         Gauge("kernelexec_sessions", "Open sessions.", registry=registry).set_function(lambda: len(self._open))
-        Gauge("kernelexec_cells_running", "Cells that run.", registry=registry).set_function(lambda: len(self._running))
+        Gauge("kernelexec_cells_running", "Running cells.", registry=registry).set_function(lambda: len(self._running))
         self._cells = Counter("kernelexec_cells", "Cells that ended.", ("kind", "status", "state"), registry=registry)
         self._cell_seconds = Histogram(
-            "kernelexec_cell_seconds", "How long they ran.", ("kind",), buckets=_BUCKETS, registry=registry
+            "kernelexec_cell_seconds", "Run time of cells in seconds.", ("kind",), buckets=_BUCKETS, registry=registry
         )
-        self._refused = Counter("kernelexec_cells_refused", "Cells that were not taken.", ("kind", "error"), registry=registry)
-        self._aborted = Counter("kernelexec_cells_aborted", "Cells that were taken and never ran.", registry=registry)
-        self._output = Counter("kernelexec_output_bytes", "What cells put out.", registry=registry)
-        self._kernels = Counter("kernelexec_kernels", "Kernels that came or went.", ("change", "cause"), registry=registry)
+        self._refused = Counter("kernelexec_cells_refused", "Cells that were refused.", ("kind", "error"), registry=registry)
+        self._aborted = Counter("kernelexec_cells_aborted", "Cells that were accepted and never ran.", registry=registry)
+        self._output = Counter("kernelexec_output_bytes", "Output of cells in bytes.", registry=registry)
+        self._kernels = Counter(
+            "kernelexec_kernels", "Starts, restarts and ends of kernels.", ("change", "cause"), registry=registry
+        )
         self._memory = Counter("kernelexec_memory_high", "Kernels that used 80 % of their memory.", registry=registry)
         self._calls = Counter("kernelexec_calls", "Tool calls.", ("tool", "outcome"), registry=registry)
         self._call_seconds = Histogram(
-            "kernelexec_call_seconds", "How long they took, cells included.", ("tool",), buckets=_BUCKETS, registry=registry
+            "kernelexec_call_seconds",
+            "Time of tool calls in seconds, cells included.",
+            ("tool",),
+            buckets=_BUCKETS,
+            registry=registry,
         )
 
     def observe(self, event: events.Event) -> None:
-        """Take notice of an event: a hook."""
+        """Count an event."""
         match event:
             case events.SessionOpened() | events.SessionAdopted():
                 self._open.add(event.session)
@@ -78,7 +84,7 @@ class Metrics(Middleware):
         """See fastmcp's ``Middleware``."""
         began, outcome, tool = time.monotonic(), "cancelled", context.message.name
         if context.fastmcp_context is None or await context.fastmcp_context.fastmcp.get_tool(tool) is None:
-            tool = _UNKNOWN_TOOL  # a client may call anything: there is no figure for each
+            tool = _UNKNOWN_TOOL  # a client may send any name, so unknown tools share one label
         try:
             answer = await call_next(context)
             outcome = "error" if getattr(answer, "is_error", False) else "ok"
@@ -90,13 +96,13 @@ class Metrics(Middleware):
             self._call_seconds.labels(tool).observe(time.monotonic() - began)
         return answer
 
-    async def answer(self, request: Request, auth: AuthProvider | None) -> Response:
-        """All figures, for whom the operator lets see them: 401 and 403 where tokens are asked for and none is good."""
+    async def respond(self, request: Request, auth: AuthProvider | None) -> Response:
+        """Respond with all metrics; 401 without a valid token, 403 without the scope ``admin``, if tokens are required."""
         if auth is not None:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            known = await auth.verify_token(token.strip()) if scheme.lower() == "bearer" else None
-            if known is None:
-                return PlainTextResponse("A bearer token is needed.\n", 401, {"WWW-Authenticate": "Bearer"})
-            if ADMIN not in known.scopes:
-                return PlainTextResponse(f"A token with the scope {ADMIN} is needed.\n", 403)
+            access_token = await auth.verify_token(token.strip()) if scheme.lower() == "bearer" else None
+            if access_token is None:
+                return PlainTextResponse("A bearer token is required.\n", 401, {"WWW-Authenticate": "Bearer"})
+            if ADMIN not in access_token.scopes:
+                return PlainTextResponse(f"A token with the scope {ADMIN} is required.\n", 403)
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)

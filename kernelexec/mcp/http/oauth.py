@@ -1,7 +1,7 @@
-"""Who calls, as a provider of the operator's says: OAuth by one of fastmcp's, which a Python module of theirs makes.
+"""Authentication by the operator's OAuth provider: a provider of fastmcp, created by a Python module of the operator.
 
-Its users are the clients: who has the same issuer and the same subject (``sub``) is one user, with whatever program they
-come. Programs are no users: a provider in front of another has one ``client_id`` for all of them, so it tells nobody apart.
+Users are the clients: one issuer and subject (``sub``) is one user, with any program. The ``client_id`` does not identify
+users, because a proxy provider has one for all of them.
 """
 
 from __future__ import annotations
@@ -25,71 +25,73 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelexec.errors import InvalidConfig
-from kernelexec.mcp.http.guard import say
+from kernelexec.mcp.http.guard import respond
 from kernelexec.mcp.scopes import EXECUTE, READ, SCOPES
 
 logger = logging.getLogger("kernelexec")
 
 _ERROR_CHARS = 300
 _MODULE = "kernelexec_operators_auth"
-#: Instead of a program's name, which nobody is told apart by.
+#: Client id of all users of a provider; the subject identifies the user.
 _USER = "user"
-_NOBODY = "The provider's token names no user, it has no `sub`: nobody could tell your sessions from another's."
+_NO_SUBJECT = (
+    "The provider's token must have a `sub`: without it the server cannot tell your sessions from those of other users."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Provided:
-    """A provider in a module of the operator's.
+class OperatorProvider:
+    """Provider in a module of the operator.
 
     Args:
-        place: MODULE:NAME or FILE.py:NAME of an ``AuthProvider`` of fastmcp, or of a function without arguments that gives one.
-        scopes: those of ours that everybody has whom it lets in, at most: a token that names fewer of ours has these. None are
-            those that tokens name.
+        reference: MODULE:NAME or FILE.py:NAME of an ``AuthProvider`` of fastmcp, or of a function without arguments for one.
+        scopes: the most of our scopes that a user gets; a token without any of them gets all of them. None means the scopes
+            of the token.
     """
 
-    place: str
+    reference: str
     scopes: tuple[str, ...] | None = None
 
-    def provider(self, known: TokenVerifier | None = None) -> AuthProvider:
-        """The provider, beside whom we know ourselves.
+    def load(self, own_verifier: TokenVerifier | None = None) -> AuthProvider:
+        """Load the provider; ``own_verifier`` accepts tokens of the operator's file.
 
         Raises:
-            InvalidConfig: there is none, or no such scope.
+            InvalidConfig: the provider cannot be loaded, or a scope is unknown.
         """
         for scope in self.scopes or ():
             if scope not in SCOPES:
-                raise InvalidConfig(f"--auth-scopes: {scope!r:.50} is no scope: there are {', '.join(SCOPES)}.")
-        source, _, name = self.place.rpartition(":")
+                raise InvalidConfig(f"--auth-scopes: {scope!r:.50} must be one of {', '.join(SCOPES)}.")
+        source, _, name = self.reference.rpartition(":")
         if not source or not name:
-            raise InvalidConfig(f"--auth {self.place!r:.200}: MODULE:NAME or FILE.py:NAME of a provider is expected.")
-        return _Users(self._made(_module(source), name), self.scopes, known)
+            raise InvalidConfig(f"--auth {self.reference!r:.200} must be MODULE:NAME or FILE.py:NAME of a provider.")
+        return _UserProvider(self._create(_load_module(source), name), self.scopes, own_verifier)
 
-    def _made(self, module: ModuleType, name: str) -> AuthProvider:
-        found = getattr(module, name, None)
-        if found is None:
-            raise InvalidConfig(f"--auth {self.place}: there is no {name!r:.100} in it.")
-        if not isinstance(found, AuthProvider) and callable(found):
+    def _create(self, module: ModuleType, name: str) -> AuthProvider:
+        provider = getattr(module, name, None)
+        if provider is None:
+            raise InvalidConfig(f"--auth {self.reference}: the module has no {name!r:.100}.")
+        if not isinstance(provider, AuthProvider) and callable(provider):
             try:
-                found = found()
+                provider = provider()
             except (Exception, SystemExit) as exc:
-                raise InvalidConfig(f"--auth {self.place}: it failed: {_why(exc)}.") from exc
-        if not isinstance(found, AuthProvider):
+                raise InvalidConfig(f"--auth {self.reference} failed: {_describe_error(exc)}.") from exc
+        if not isinstance(provider, AuthProvider):
             message = (
-                f"--auth {self.place}: it is of the class {type(found).__name__}: an AuthProvider of fastmcp is expected, or a "
-                "function without arguments that gives one."
+                f"--auth {self.reference} is of the class {type(provider).__name__}; it must be an AuthProvider of fastmcp, "
+                "or a function without arguments that returns one."
             )
             raise InvalidConfig(message)
-        return found
+        return provider
 
 
-class _Users(AuthProvider):
-    """A provider whose tokens say who their users are, and what they may do here; its routes are its own."""
+class _UserProvider(AuthProvider):
+    """Wrapper of the operator's provider that maps its tokens to our users and scopes; the routes are the provider's."""
 
-    def __init__(self, provider: AuthProvider, scopes: tuple[str, ...] | None, known: TokenVerifier | None) -> None:
+    def __init__(self, provider: AuthProvider, scopes: tuple[str, ...] | None, own_verifier: TokenVerifier | None) -> None:
         super().__init__(provider.base_url, provider.required_scopes, provider.resource_base_url)
         self._provider = provider
         self._scopes = scopes
-        self._known = known
+        self._own_verifier = own_verifier
 
     @property
     def scopes_supported(self) -> list[str]:
@@ -107,53 +109,53 @@ class _Users(AuthProvider):
 
     def get_middleware(self) -> list[Middleware]:
         """See fastmcp's ``AuthProvider``."""
-        return [*super().get_middleware(), Middleware(_Named)]
+        return [*super().get_middleware(), Middleware(_UnnamedUserGuard)]
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Whose a token is. A token of a user whom nobody can name is good for nothing, and has no ``client_id``."""
-        if self._known is not None and (ours := await self._known.verify_token(token)) is not None:
-            needed = [scope for scope in self.required_scopes if scope not in SCOPES]  # which are for its own tokens
-            return ours.model_copy(update={"scopes": [*ours.scopes, *needed]})
-        found = await self._provider.verify_token(token)
-        if found is None or (found.expires_at is not None and found.expires_at < time.time()):
+        """Return the user and scopes of a token; a token without a subject gets no scopes and no ``client_id``."""
+        if self._own_verifier is not None and (own_token := await self._own_verifier.verify_token(token)) is not None:
+            needed = [scope for scope in self.required_scopes if scope not in SCOPES]  # required of the provider's own tokens
+            return own_token.model_copy(update={"scopes": [*own_token.scopes, *needed]})
+        access_token = await self._provider.verify_token(token)
+        if access_token is None or (access_token.expires_at is not None and access_token.expires_at < time.time()):
             return None
-        claims = found.claims or {}
-        subject = found.subject or claims.get("sub")
+        claims = access_token.claims or {}
+        subject = access_token.subject or claims.get("sub")
         if not isinstance(subject, str) or not subject.strip():
             logger.warning("kernelexec.token_without_subject", extra={"provider": type(self._provider).__name__})
-            return AccessToken(token=token, client_id="", scopes=[], expires_at=found.expires_at)
+            return AccessToken(token=token, client_id="", scopes=[], expires_at=access_token.expires_at)
         return AccessToken(
             token=token,
-            client_id=self._namespace(found),
-            scopes=[*(scope for scope in found.scopes if scope not in SCOPES), *self._granted(found.scopes)],
-            expires_at=found.expires_at,
+            client_id=self._make_namespace(access_token),
+            scopes=[*(scope for scope in access_token.scopes if scope not in SCOPES), *self._limit_scopes(access_token.scopes)],
+            expires_at=access_token.expires_at,
             subject=subject,
             claims={name: value for name, value in claims.items() if name == "iss"} | {"sub": subject},
         )
 
-    def _granted(self, named: list[str]) -> list[str]:
-        ours = [scope for scope in SCOPES if scope in named]
+    def _limit_scopes(self, token_scopes: list[str]) -> list[str]:
+        ours = [scope for scope in SCOPES if scope in token_scopes]
         if self._scopes is None:
             return ours
         most = {*self._scopes, *([READ] if EXECUTE in self._scopes else ())}
         return [scope for scope in ours if scope in most] or list(self._scopes)
 
     @staticmethod
-    def _namespace(found: PlainToken) -> str:
-        """Within what a subject names one user, besides its issuer: a provider may ask several, and not all name themselves."""
+    def _make_namespace(access_token: PlainToken) -> str:
+        """Return the namespace of a subject, besides its issuer: a provider may combine sources that set no issuer."""
         sources: list[str] = []
-        client, original = found.client_id, getattr(found, "original_client_id", None)
-        while original is not None and client != original:  # so MultiAuth says who knew a token, one within another
+        client, original = access_token.client_id, getattr(access_token, "original_client_id", None)
+        while original is not None and client != original:  # MultiAuth nests the names of its sources
             source, client, *_ = json.loads(client)
             sources.append(source)
-        asserted = (found.claims or {}).get("assertion_iss")  # whose word a proxy took, when ``iss`` is the proxy
+        asserted = (access_token.claims or {}).get("assertion_iss")  # the issuer that a proxy trusted, if ``iss`` is the proxy
         if asserted is not None:
             sources.append(str(asserted))
         return json.dumps(sources) if sources else _USER
 
 
-class _Named:
-    """ASGI middleware: tells whom a token names nobody for that it is so, before anything else is answered."""
+class _UnnamedUserGuard:
+    """ASGI middleware that refuses requests whose token has no subject."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -161,36 +163,36 @@ class _Named:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         user = scope.get("user")
         if scope["type"] == "http" and isinstance(user, AuthenticatedUser) and not user.access_token.client_id:
-            # In the form that clients of MCP show to who uses them.
-            await say(send, 403, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": _NOBODY}})
+            # MCP clients show errors of this form to their users.
+            await respond(send, 403, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": _NO_SUBJECT}})
             return
         await self._app(scope, receive, send)
 
 
-def _module(source: str) -> ModuleType:
-    """The operator's module. A directory's modules are found by their names where Python has it on its path, never here."""
+def _load_module(source: str) -> ModuleType:
+    """Load the operator's module; a name is searched on Python's path only, not in the current directory."""
     path = Path(source).expanduser().absolute()
     is_file = source.endswith(".py")
     if is_file and not path.is_file():
-        raise InvalidConfig(f"--auth {source}: there is no such file.")
+        raise InvalidConfig(f"--auth {source}: no such file.")
     try:
-        return _read(path) if is_file else importlib.import_module(source)
+        return _load_file(path) if is_file else importlib.import_module(source)
     except (Exception, SystemExit) as exc:
         if isinstance(exc, ModuleNotFoundError) and exc.name is not None and f"{source}.".startswith(f"{exc.name}."):
-            message = f"--auth {source}: there is no such module for {sys.executable}. A file is named as FILE.py:NAME."
+            message = f"--auth {source}: {sys.executable} has no such module. For a file use FILE.py:NAME."
             raise InvalidConfig(message) from exc
-        raise InvalidConfig(f"--auth {source}: it cannot be imported: {_why(exc)}.") from exc
+        raise InvalidConfig(f"--auth {source} cannot be imported: {_describe_error(exc)}.") from exc
 
 
-def _read(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)  # where its own classes look for it
+    module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)  # the module's classes look it up there
     spec.loader.exec_module(module)
     return module
 
 
-def _why(exc: BaseException) -> str:
-    said: Any = str(exc).strip().rstrip(".")
-    return f"{type(exc).__name__}: {said:.{_ERROR_CHARS}}"
+def _describe_error(exc: BaseException) -> str:
+    text: Any = str(exc).strip().rstrip(".")
+    return f"{type(exc).__name__}: {text:.{_ERROR_CHARS}}"

@@ -1,7 +1,7 @@
-"""Bearer tokens in a file, of which it holds the hashes: who has which, and what they may do.
+"""Token file: hashes of bearer tokens, with their clients and scopes.
 
-A line for each: a name, the scopes with commas between them, and the SHA-256 of the token in hexadecimal. Tokens are 256
-random bits, which no search finds, so a plain hash keeps them. The file is read again when it has changed.
+Each line has a client name, scopes separated by commas, and the SHA-256 of the token in hexadecimal. Tokens are 256 random
+bits, too many to guess, so a plain hash is enough. The file is read again when it changes.
 """
 
 from __future__ import annotations
@@ -27,95 +27,95 @@ _OTHERS = 0o077
 _FIELDS = 3
 
 
-class Tokens(TokenVerifier):
-    """Knows who has a token.
+class TokenFile(TokenVerifier):
+    """Verifier of the tokens in a file.
 
     Args:
-        path: the file; this user's alone.
+        path: the file, accessible to this user only.
 
     Raises:
-        InvalidConfig: it cannot be read, others could read or write it, or a line is none.
+        InvalidConfig: the file is unreadable, accessible to other users, or has an invalid line.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._seen: tuple[int, ...] = ()
-        self._known: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._version: tuple[int, ...] = ()
+        self._entries: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._read()
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Who has a token; None where nobody has, or the file is no good any more. See fastmcp's ``TokenVerifier``."""
+        """Return the client of a token; None for an unknown token or an invalid file. See fastmcp's ``TokenVerifier``."""
         try:
             self._read()
         except InvalidConfig:
-            logger.exception("kernelexec.tokens_unread", extra={"tokens": str(self._path)})
-            self._known, self._seen = {}, ()
-        found = self._known.get(hashed(token))
-        return None if found is None else AccessToken(token=token, client_id=found[0], scopes=list(found[1]))
+            logger.exception("kernelexec.tokens_unreadable", extra={"tokens": str(self._path)})
+            self._entries, self._version = {}, ()
+        entry = self._entries.get(hash_token(token))
+        return None if entry is None else AccessToken(token=token, client_id=entry[0], scopes=list(entry[1]))
 
     def _read(self) -> None:
-        """Read the file, if it is another one than the last time: a token that was taken out is none from then on."""
+        """Read the file if it has changed; removed tokens become invalid."""
         try:
             with self._path.open("rb") as file:
-                about = os.fstat(file.fileno())
-                seen = (about.st_ino, about.st_mtime_ns, about.st_ctime_ns, about.st_size)
-                if seen == self._seen:
+                status = os.fstat(file.fileno())
+                version = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+                if version == self._version:
                     return
-                if about.st_mode & _OTHERS:
-                    raise InvalidConfig(f"tokens: {self._path} is not this user's alone: chmod 600.")
+                if status.st_mode & _OTHERS:
+                    raise InvalidConfig(f"tokens: {self._path} must be accessible to this user only: chmod 600.")
                 text = file.read(_FILE_BYTES + 1)
         except OSError as exc:
             raise InvalidConfig(f"tokens: {self._path} cannot be read: {exc.strerror}.") from exc
-        self._known = _parsed(self._path, text)
-        self._seen = seen
+        self._entries = _parse(self._path, text)
+        self._version = version
 
 
-def hashed(token: str) -> str:
-    """What the file holds of a token."""
+def hash_token(token: str) -> str:
+    """Return the hash of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def add_token(path: Path, name: str, scopes: tuple[str, ...]) -> str:
-    """Make a new token for a name, add its hash to the file, which is made if need be, and return the token.
+    """Create a token for a client, add its hash to the file, created if missing, and return the token.
 
     Raises:
-        InvalidConfig: no such name or scope; or see ``Tokens``.
+        InvalidConfig: the name or a scope is invalid; or see ``TokenFile``.
         OSError: the file cannot be written.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidConfig(f"{name!r:.100} is no name of a client: 1 to 64 letters, digits, dots, dashes, underscores, @.")
+        raise InvalidConfig(f"{name!r:.100} must be a client name of 1 to 64 letters, digits, dots, dashes, underscores or @.")
     line = f"{name} {','.join(scopes)} "
     token = secrets.token_urlsafe(32)
-    _parsed(path, f"{line}{hashed(token)}\n".encode())
+    _parse(path, f"{line}{hash_token(token)}\n".encode())
     if path.exists():
-        Tokens(path)
+        TokenFile(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(f"{line}{hashed(token)}\n")
+        file.write(f"{line}{hash_token(token)}\n")
     return token
 
 
-def _parsed(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """The names and scopes by the hashes of their tokens.
+def _parse(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return clients and scopes by the hashes of their tokens.
 
     Raises:
-        InvalidConfig: a line is none; the message has its number, and nothing of it.
+        InvalidConfig: a line is invalid; the message has its number but not its text.
     """
     if len(text) > _FILE_BYTES:
-        raise InvalidConfig(f"tokens: {path} is larger than {_FILE_BYTES} bytes.")
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+        raise InvalidConfig(f"tokens: {path} must have at most {_FILE_BYTES} bytes.")
+    entries: dict[str, tuple[str, tuple[str, ...]]] = {}
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
         scopes = tuple(fields[1].split(",")) if len(fields) == _FIELDS else ()
         if len(fields) != _FIELDS or not _NAME.fullmatch(fields[0]) or not _HASH.fullmatch(fields[2]):
-            message = f"tokens: {path}, line {number}: it is no token: a name, scopes and a hash are expected."
+            message = f"tokens: {path}, line {number} must have a client name, scopes and a hash."
             raise InvalidConfig(message)
         unknown = [scope for scope in scopes if scope not in SCOPES]
         if unknown:
-            message = f"tokens: {path}, line {number}: {unknown[0]!r:.50} is no scope: there are {', '.join(SCOPES)}."
+            message = f"tokens: {path}, line {number}: {unknown[0]!r:.50} must be one of {', '.join(SCOPES)}."
             raise InvalidConfig(message)
-        found[fields[2]] = fields[0], scopes
-    return found
+        entries[fields[2]] = fields[0], scopes
+    return entries

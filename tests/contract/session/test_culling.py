@@ -18,7 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from kernelexec import CapacityReached, Config, Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.events import Event, KernelChanged
-from kernelexec.mcp.http.app import Door, serve_http
+from kernelexec.mcp.http.http_server import HttpOptions, serve_http
 from tests.end_to_end.mcp.test_http import serving
 from tests.support.engine import MINIMAL, containers, needs_engine
 
@@ -132,7 +132,7 @@ def test_a_server_says_how_long_kernels_live_that_nobody_uses(tmp_path: Path) ->
     with serving(tmp_path, "--idle", "90") as server, server.client(x_kernelexec_agent="a") as agent:
         said = {tool.name: tool.description for tool in agent.do("list_tools")}
         for name in ("execute_code", "execute_command", "create_session"):
-            assert "not used for 1.5 min loses its kernel" in said[name]
+            assert "idle for 1.5 min loses its kernel" in said[name]
 
 
 @pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), (None, 10**9)])
@@ -146,5 +146,5 @@ def test_an_older_clients_connection_outlives_its_kernels(tmp_path: Path, idle: 
         signal.raise_signal(signal.SIGTERM)
 
     config = Config(isolation="local", workspace=tmp_path / "w", capacity={"idle_seconds": idle})  # type: ignore[arg-type]
-    asyncio.run(serve_http(config, Door(port=0), told=ready))
+    asyncio.run(serve_http(config, HttpOptions(port=0), on_listening=ready))
     assert found == [least]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kernelexec.mcp.registry import server_json
+from kernelexec.mcp.registry import make_server_json
 from tests.end_to_end.cli.test_command import kernelexec as command
 from tests.end_to_end.cli.test_command import refused
 
@@ -13,6 +13,6 @@ from tests.end_to_end.cli.test_command import refused
 def test_the_command_prints_it_and_takes_no_option_besides(tmp_path: Path) -> None:
     shown = command(tmp_path, "mcp-config", "--registry")
     assert shown.returncode == 0
-    assert json.loads(shown.stdout) == server_json()
+    assert json.loads(shown.stdout) == make_server_json()
     assert "--registry takes no option besides" in refused(command(tmp_path, "mcp-config", "--registry", "--http"))
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from kernelexec import AsyncExecutor, Executor
 from kernelexec.adapters.tracing import NAME, Tracing
 from kernelexec.config import Config
 from kernelexec.mcp.callers import CALLER
-from kernelexec.mcp.instrumentation import observers
+from kernelexec.mcp.instrumentation import make_observers
 from kernelexec.mcp.server import make_server
 
 
@@ -82,7 +82,7 @@ def test_over_mcp_a_cell_is_under_the_clients_span_and_says_whose_it_is(
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: traces.provider)  # it can be set once in a process
 
     async def work() -> None:
-        executor = AsyncExecutor(config=Config(isolation="local", workspace=tmp_path), hooks=observers())
+        executor = AsyncExecutor(config=Config(isolation="local", workspace=tmp_path), hooks=make_observers())
         async with executor, Client(make_server(executor, interval=5.0)) as client:
             with traces.tracer.start_as_current_span("agent's turn"):
                 await client.call_tool("execute_code", {"code": "1"})
@@ -99,4 +99,4 @@ def test_over_mcp_a_cell_is_under_the_clients_span_and_says_whose_it_is(
         assert client.start_time is not None
         assert cell.start_time > client.start_time
     assert traces.cells()[1].end_time > traces.named("detached").end_time  # type: ignore[operator] # the cell outlives its call
-    assert CALLER.get().whole
+    assert CALLER.get().is_only_client

@@ -42,21 +42,21 @@ def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
     running = agent.call("execute_code", code=code, session="pages", wait=1)
     execution_id = record_of(running)["execution_id"]
     page = agent.text("read_output", execution_id=execution_id)
-    assert "this is all so far, and the cell still runs: read on later with offset=6]" in page
-    assert "this is all so far" in agent.text("read_output", execution_id=execution_id, grep="nowhere")
+    assert "all output so far; the cell still runs, continue later with offset=6]" in page
+    assert "all output so far" in agent.text("read_output", execution_id=execution_id, grep="nowhere")
     interrupted = agent.call("interrupt_kernel", session="pages")
     assert record_of(interrupted)["execution_id"] == execution_id
-    assert "this is the end]" in agent.text("read_output", execution_id=execution_id)
+    assert "end of output]" in agent.text("read_output", execution_id=execution_id)
     nothing = agent.text("read_output", execution_id=execution_id, grep="nowhere")
-    assert nothing.startswith("(no such line)")
-    assert "(nothing from here on)" in agent.text("read_output", execution_id=execution_id, offset=100)
+    assert nothing.startswith("(no matching line)")
+    assert "(no more output)" in agent.text("read_output", execution_id=execution_id, offset=100)
 
 
 def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> None:
     code = "for n in range(280): print('y' * 999_999)"
     execution_id = record_of(agent.call("execute_code", code=code, session="quota"))["execution_id"]
     page = agent.text("read_output", execution_id=execution_id, offset=268_435_400)
-    assert page.endswith("of 280000000; this is the end of what could be kept, the first 268435456 bytes]")
+    assert page.endswith("of 280000000; end of the kept output, the first 268435456 bytes]")
 
 
 def test_what_is_left_out_is_not_told_as_less_than_it_is(agent: Agent) -> None:
@@ -78,7 +78,7 @@ def test_what_nobody_can_know_says_so_and_what_to_do(tmp_path: Path) -> None:
         psutil.wait_procs(family, timeout=10)
     with raw(tmp_path, "legacy") as client:
         text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
-    assert text.startswith("[unknown: session default; how it ended is not known]\n(no output is known)\n")
+    assert text.startswith("[unknown: session default; its result is unknown]\n(its output is unknown)\n")
     assert "It was not run again." in text
     assert "With a new request_id it would run again." in text
 
@@ -103,4 +103,4 @@ def test_an_outcome_of_an_earlier_server_promises_no_more_than_it_has(tmp_path: 
         with connected(transport(tmp_path), ERAS[0]) as agent:
             texts.append(agent.text("execute_code", **call))
     assert "read_output(" in texts[0]
-    assert "[... 80001 characters left out: it ran before, and its output is no longer held ...]" in texts[1]
+    assert "[... 80001 characters left out: it ran before, and its output is no longer available ...]" in texts[1]

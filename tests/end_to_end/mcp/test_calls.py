@@ -13,7 +13,7 @@ import pytest
 from fastmcp import Client
 
 from kernelexec import AsyncExecutor
-from kernelexec.mcp.calls.progress import newest_line
+from kernelexec.mcp.calls.progress import find_last_line
 from kernelexec.mcp.server import make_server
 from kernelexec.results import DisplayData, Stream
 from tests.support.mcp_clients import ERAS, record_of, text_of
@@ -185,9 +185,9 @@ def test_the_place_in_the_queue_is_told(served: Served) -> None:
 
 
 def test_the_newest_line_says_something_and_is_bounded() -> None:
-    assert newest_line([]) == ""
-    assert newest_line([Stream("stdout", "a\nb\n\n  \n")]) == "b"
-    assert newest_line([Stream("stdout", "10 %\r20 %\r")]) == "20 %"
-    assert newest_line([Stream("stdout", "a\n"), DisplayData({"text/plain": "shown"})]) == "shown"
-    assert newest_line([Stream("stdout", "a\n"), Stream("stderr", "\n")]) == "a"
-    assert len(newest_line([Stream("stdout", "x" * 10**6)])) == 200
+    assert find_last_line([]) == ""
+    assert find_last_line([Stream("stdout", "a\nb\n\n  \n")]) == "b"
+    assert find_last_line([Stream("stdout", "10 %\r20 %\r")]) == "20 %"
+    assert find_last_line([Stream("stdout", "a\n"), DisplayData({"text/plain": "shown"})]) == "shown"
+    assert find_last_line([Stream("stdout", "a\n"), Stream("stderr", "\n")]) == "a"
+    assert len(find_last_line([Stream("stdout", "x" * 10**6)])) == 200

@@ -47,7 +47,7 @@ def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
         assert record_of(said)["status"] == "ok"
         assert "Grace Joan" in agent.text("execute_code", code="print(a, b)")
         assert (tmp_path / "workspaces/default/ran").read_text() == "x"
-    assert person.questions == [f"The cell that runs in session default asks: {prompt}" for prompt in ("Name? ", "1? ", "2? ")]
+    assert person.questions == [f"The running cell in session default asks: {prompt}" for prompt in ("Name? ", "1? ", "2? ")]
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -90,7 +90,7 @@ def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
     person = Person()
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
         said = agent.text("execute_code", code="import getpass; getpass.getpass()")
-    assert "EOFError: passwords are not asked for over MCP" in said
+    assert "EOFError: the server does not ask for passwords over MCP" in said
     assert person.questions == []
 
 
@@ -119,7 +119,7 @@ def test_a_task_asks_what_its_cell_asks(said: dict[str, Any], told: str, tmp_pat
         asking = until(agent, task.task_id, "input_required", "completed")
         assert asking.input_requests is not None
         [(key, question)] = asking.input_requests.items()
-        assert question["params"]["message"] == "The cell that runs in session default asks: Name? "
+        assert question["params"]["message"] == "The running cell in session default asks: Name? "
         request(agent, "tasks/update", task.task_id, input_responses={key: said})
         assert told in text_of(answer_of(until(agent, task.task_id, "completed")))
 
@@ -132,7 +132,7 @@ def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
         sent(server, "b", code="1 + 1")
         foreign = sent(server, "b", eve, code=ASKS)
         assert foreign["isError"]
-        assert "No open session of yours knows an execution" in foreign["content"][0]["text"]
+        assert "None of your open sessions has an execution" in foreign["content"][0]["text"]
         told = sent(server, "a", ada, code=ASKS)
         assert told["content"][0]["text"].splitlines()[1:] == ["Name? Ada", "Hello Ada"]
         again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
@@ -150,7 +150,7 @@ def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path:
         asking = until(agent, task["taskId"], "input_required", "completed")
         assert asking.input_requests is not None
         [(key, question)] = asking.input_requests.items()
-        assert question["params"]["message"] == "The cell that runs in session default asks: 2? "
+        assert question["params"]["message"] == "The running cell in session default asks: 2? "
         request(agent, "tasks/update", task["taskId"], input_responses={key: {"action": "accept", "content": {"text": "Joan"}}})
         assert "Ada Joan" in text_of(answer_of(until(agent, task["taskId"], "completed")))
 

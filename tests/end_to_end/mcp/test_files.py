@@ -47,12 +47,12 @@ def found(agent: Agent, tool: str, /, **arguments: Any) -> dict[str, Any]:
 
 def test_a_file_is_written_read_listed_and_deleted(agent: Agent, name: str) -> None:
     text = agent.text("write_file", path="src/a.py", content="n = 41\n", session=name)
-    assert text == "src/a.py was made: 7 bytes."
+    assert text == "src/a.py was created: 7 bytes."
     assert "was added to: 14 bytes" in agent.text("write_file", path="src/a.py", content="n += 1\n", append=True, session=name)
     ran = agent.text("execute_code", code="exec(open('src/a.py').read())\nprint(n)", session=name)
     assert "42" in ran.splitlines()
     read = agent.call("read_file", path="src/a.py", session=name)
-    assert text_of(read) == "n = 41\nn += 1\n\n[src/a.py, from byte 0 of 14; this is the end]"
+    assert text_of(read) == "n = 41\nn += 1\n\n[src/a.py, from byte 0 of 14; end of file]"
     assert read.meta is not None
     assert read.meta["kernelexec/file"]["total_bytes"] == 14
     listed = found(agent, "list_files", recursive=True, pattern="*.py", session=name)
@@ -66,7 +66,7 @@ def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
     whole = "".join(f"line {number}\n" for number in range(8000))
     agent.call("write_file", path="long.txt", content=whole, session=name)
     first = agent.text("read_file", path="long.txt", session=name)
-    assert first.endswith(f"\n[long.txt, from byte 0 of {len(whole)}; read on with offset=20000]")
+    assert first.endswith(f"\n[long.txt, from byte 0 of {len(whole)}; continue with offset=20000]")
     rest = agent.text("read_file", path="long.txt", offset=20000, limit=10**9, session=name)
     assert first.rpartition("\n[")[0] + rest.rpartition("\n[")[0] == whole
     assert "(nothing)" in agent.text("read_file", path="long.txt", offset=10**6, session=name)
@@ -74,7 +74,7 @@ def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
 
 def test_a_file_that_is_no_text_says_so(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="open('raw', 'wb').write(bytes(range(256)))", session=name)
-    assert "this is the end; bytes that are no UTF-8 are shown as \N{REPLACEMENT CHARACTER}]" in agent.text(
+    assert "end of file; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}]" in agent.text(
         "read_file", path="raw", session=name
     )
 
@@ -112,14 +112,14 @@ def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
             {"path": "x", "content": "x" * 150_001},
             "one call writes 150000 at most: write the rest",
         ),
-        ("write_file", {"path": "."}, "content is missing"),
+        ("write_file", {"path": "."}, "content is required"),
         ("list_files", {"path": "here/x"}, "is no directory"),
         ("list_files", {"pattern": "/x"}, "a pattern is relative to the directory"),
         ("list_files", {"session": "a b"}, "session name 'a b'"),
-        ("delete_files", {}, "Give either path, or include"),
-        ("delete_files", {"path": "here", "include": ["*"]}, "Give either path, or include"),
-        ("delete_files", {"include": ["*"], "recursive": True}, "recursive goes with path"),
-        ("delete_files", {"path": "here", "exclude": ["*"]}, "nothing was deleted"),
+        ("delete_files", {}, "Use either path, or include"),
+        ("delete_files", {"path": "here", "include": ["*"]}, "Use either path, or include"),
+        ("delete_files", {"include": ["*"], "recursive": True}, "Use recursive only with path"),
+        ("delete_files", {"path": "here", "exclude": ["*"]}, "Nothing was deleted"),
         ("delete_files", {"include": []}, "include names no pattern"),
         ("delete_files", {"path": "here"}, "here has not been read: read it first"),
         ("delete_files", {"path": "."}, "is not deleted"),

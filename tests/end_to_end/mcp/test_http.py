@@ -105,7 +105,7 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: str) -> None:
     with (
-        pytest.raises(McpError, match=r"x-kernelexec-agent: 'nnn.* names no agent") as caught,
+        pytest.raises(McpError, match=r"x-kernelexec-agent: 'nnn.* must be an agent name") as caught,
         server.client(era, x_kernelexec_agent="n" * 201) as agent,
     ):
         agent.do("list_prompts")
@@ -129,7 +129,7 @@ def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
 
 def test_who_cannot_be_known_is_told_to_make_a_handle(server: Server) -> None:
     with server.client() as agent:
-        assert "call create_session" in agent.text("execute_code", code="1")
+        assert "Call create_session" in agent.text("execute_code", code="1")
         assert agent.call("execute_command", command="true").structured_content["exit_code"] == -1  # type: ignore[index]
         assert agent.rows("list_sessions", "sessions") == []
         made = agent.call("create_session").structured_content
@@ -139,7 +139,7 @@ def test_who_cannot_be_known_is_told_to_make_a_handle(server: Server) -> None:
         assert f"session {handle}" in again.text("execute_code", code="x = 41", session=handle)
         begun = again.call("execute_code", code="import time; time.sleep(1); x + 1", session=handle, wait=0)
         execution = begun.meta["kernelexec/result"]["execution_id"]  # type: ignore[index]
-        assert "No open session of yours knows" in again.text("wait_execution", execution_id=execution)
+        assert "None of your open sessions has" in again.text("wait_execution", execution_id=execution)
         assert "42" in again.text("wait_execution", execution_id=execution, session=handle)
         again.text("close_session", session=handle)
         assert "No session" in again.text("execute_code", code="1", session=handle)
@@ -226,7 +226,7 @@ def test_everything_ends_in_time_also_while_a_cell_runs(
             server.client(era, x_kernelexec_agent="a") as agent,
         ):  # it hears of the end in its own way
             agent.start("execute_code", code=STUBBORN)
-            workspace = tmp_path / "workspaces" / Caller(agent="name a").session("default")
+            workspace = tmp_path / "workspaces" / Caller(agent="name a").resolve_session("default")
             appears(server.process, workspace / "begun")  # type: ignore[arg-type]
             family = psutil.Process(server.process.pid).children(recursive=True)
             began = time.monotonic()

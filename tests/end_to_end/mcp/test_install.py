@@ -18,13 +18,13 @@ from kernelexec.errors import InvalidConfig
 from kernelexec.mcp.clients import (
     CLIENTS,
     UnreadableSettings,
-    add_command,
     find_client,
-    http_entry,
-    render,
-    server_entry,
-    settings_path,
-    stdio_entry,
+    find_settings_path,
+    make_add_command,
+    make_http_entry,
+    make_server_entry,
+    make_stdio_entry,
+    render_settings,
     write_entry,
 )
 from tests.end_to_end.cli.test_command import LOCAL, refused
@@ -45,7 +45,7 @@ if os.environ.get("FAILS"):
 
 
 def of_user(client: str, platform: str, **environ: str) -> str:
-    path = settings_path(find_client(client), "user", platform=platform, home=HOME, cwd=Path("/p"), environ=environ)
+    path = find_settings_path(find_client(client), "user", platform=platform, home=HOME, cwd=Path("/p"), environ=environ)
     return path.as_posix()
 
 
@@ -123,13 +123,13 @@ def test_variables_that_move_a_clients_files_are_followed() -> None:
 
 def test_claude_desktop_has_no_projects_and_no_addresses() -> None:
     with pytest.raises(InvalidConfig, match="no settings for a project"):
-        settings_path(find_client("claude-desktop"), "project", platform="linux", home=HOME, cwd=HOME, environ={})
-    with pytest.raises(InvalidConfig, match="starts programs only"):
-        http_entry(find_client("claude-desktop"), URL, None)
+        find_settings_path(find_client("claude-desktop"), "project", platform="linux", home=HOME, cwd=HOME, environ={})
+    with pytest.raises(InvalidConfig, match="only starts programs"):
+        make_http_entry(find_client("claude-desktop"), URL, None)
 
 
 def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None:
-    forms = {name: http_entry(client, URL, "TOKEN") for name, client in CLIENTS.items() if client.url}
+    forms = {name: make_http_entry(client, URL, "TOKEN") for name, client in CLIENTS.items() if client.url}
     header = {"headers": {"Authorization": "Bearer ${TOKEN}"}}
     of_env = {"headers": {"Authorization": "Bearer ${env:TOKEN}"}}
     assert forms == {
@@ -143,17 +143,17 @@ def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None
 
 def test_each_client_gets_the_form_of_a_program_that_it_knows() -> None:
     entry = {"type": "stdio", "command": "python", "args": ["mcp"], "env": {"A": "b"}, "cwd": "/srv/agent"}
-    shown = {name: stdio_entry(client, entry) for name, client in CLIENTS.items()}
+    shown = {name: make_stdio_entry(client, entry) for name, client in CLIENTS.items()}
     assert {name for name, made in shown.items() if "type" in made} == {"claude-code", "cursor", "vscode"}
     assert {name for name, made in shown.items() if "cwd" in made} == {"vscode"}
     for name in ("claude-code", "claude-desktop", "cursor", "codex", "gemini"):
         assert shown[name]["args"] == ["mcp", "--workspace", "/srv/agent/workspaces"]  # wherever it is started
-        assert stdio_entry(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]
+        assert make_stdio_entry(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]
 
 
 def test_each_client_with_a_command_gets_its_arguments() -> None:
     entry = {"type": "stdio", "command": "python", "args": ["-m", "kernelexec", "mcp"], "env": {"A": "b"}, "cwd": "/srv"}
-    words = {name: add_command(client, "user", "k", stdio_entry(client, entry)) for name, client in CLIENTS.items()}
+    words = {name: make_add_command(client, "user", "k", make_stdio_entry(client, entry)) for name, client in CLIENTS.items()}
     args = ["-m", "kernelexec", "mcp", "--workspace", "/srv/workspaces"]
     assert words == {
         "claude-code": [
@@ -167,7 +167,7 @@ def test_each_client_with_a_command_gets_its_arguments() -> None:
         "gemini": ["gemini", "mcp", "add", "--scope", "user", "--env", "A=b", "k", "python", "--", *args],
     }
     over_http = {
-        name: add_command(client, "user", "k", http_entry(client, URL, "TOKEN"))
+        name: make_add_command(client, "user", "k", make_http_entry(client, URL, "TOKEN"))
         for name, client in CLIENTS.items()
         if client.name in ("codex", "gemini")
     }
@@ -183,9 +183,9 @@ def test_each_client_with_a_command_gets_its_arguments() -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_is_shown_its_entry(client: str) -> None:
     known = find_client(client)
-    entry = stdio_entry(known, {**server_entry(["--sudo"], cwd="/srv"), "env": {"DOCKER_HOST": 'unix:///a"b'}})
+    entry = make_stdio_entry(known, {**make_server_entry(["--sudo"], cwd="/srv"), "env": {"DOCKER_HOST": 'unix:///a"b'}})
     read = tomllib.loads if client == "codex" else json.loads
-    assert read(render(known, "k", entry)) == {known.section: {"k": entry}}
+    assert read(render_settings(known, "k", entry)) == {known.section: {"k": entry}}
 
 
 @pytest.mark.parametrize(("client", "file"), [("cursor", ".cursor/mcp.json"), ("vscode", ".vscode/mcp.json")])
@@ -285,14 +285,14 @@ def test_a_file_that_is_missing_or_empty_is_made_for_its_user(tmp_path: Path, co
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b'{\n  "mcpServers": {} // mine\n}', "not plain JSON"),
-        (b'{\n  "mcpServers": {},\n}', "not plain JSON"),
-        (b'{"mcpServers": []}', "mcpServers: an object is expected"),
-        (b"[]", "an object is expected"),
+        (b'{\n  "mcpServers": {} // mine\n}', "must be plain JSON"),
+        (b'{\n  "mcpServers": {},\n}', "must be plain JSON"),
+        (b'{"mcpServers": []}', "mcpServers must be an object"),
+        (b"[]", "must be an object"),
         (b'{"a": 1,\n"a": 2}', "a name twice"),
-        (b"\xef\xbb\xbf{}", "not plain JSON"),
-        (b'{\n"a": "\xff"}', "not plain JSON"),
-        (b"[" * 100_000, "not plain JSON"),
+        (b"\xef\xbb\xbf{}", "must be plain JSON"),
+        (b'{\n"a": "\xff"}', "must be plain JSON"),
+        (b"[" * 100_000, "must be plain JSON"),
     ],
 )
 def test_a_file_that_would_lose_something_stays_as_it_is(tmp_path: Path, install: Install, content: bytes, why: str) -> None:
@@ -325,7 +325,7 @@ def test_a_link_is_followed_to_its_file_and_stays_one(tmp_path: Path) -> None:
 def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
-        with pytest.raises(UnreadableSettings, match="no plain file"):
+        with pytest.raises(UnreadableSettings, match="must be a regular file"):
             write_entry(CLIENTS["cursor"], tmp_path / name, "k", ENTRY)
 
 
@@ -337,7 +337,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
         path.write_text('{"newer": true}')
 
     monkeypatch.setattr(shutil, "copymode", interfering)
-    with pytest.raises(UnreadableSettings, match="it changed meanwhile"):
+    with pytest.raises(UnreadableSettings, match="it has changed meanwhile"):
         write_entry(CLIENTS["cursor"], path, "k", ENTRY)
     assert json.loads(path.read_text()) == {"newer": True}
     assert list(tmp_path.iterdir()) == [path]

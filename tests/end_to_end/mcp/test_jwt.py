@@ -183,12 +183,12 @@ def test_a_public_key_in_a_file_needs_nobody_else(tmp_path: Path) -> None:
     [
         (["--jwt-keys", "https://x.example/jwks"], "all three"),
         (["--public-url", "https://x.example"], "all three"),
-        (["--jwt-keys", "nowhere.pem", "--jwt-issuer", "i", "--jwt-audience", "a"], "it cannot be read: No such file"),
-        (["--jwt-keys", "private.pem", "--jwt-issuer", "i", "--jwt-audience", "a"], "it holds no public key"),
-        (["--jwt-keys", "https://x.example", "--jwt-issuer", " ", "--jwt-audience", "a"], "--jwt-issuer is empty"),
-        ([*WHOLE, "--jwt-algorithm", "none"], "it is one of RS256"),
-        ([*WHOLE, "--jwt-algorithm", "HS256"], "it is one of RS256"),
-        ([*WHOLE, "--public-url", "x"], "it is an address"),
+        (["--jwt-keys", "nowhere.pem", "--jwt-issuer", "i", "--jwt-audience", "a"], "cannot be read: No such file"),
+        (["--jwt-keys", "private.pem", "--jwt-issuer", "i", "--jwt-audience", "a"], "must hold a public key"),
+        (["--jwt-keys", "https://x.example", "--jwt-issuer", " ", "--jwt-audience", "a"], "--jwt-issuer must not be empty"),
+        ([*WHOLE, "--jwt-algorithm", "none"], "must be one of RS256"),
+        ([*WHOLE, "--jwt-algorithm", "HS256"], "must be one of RS256"),
+        ([*WHOLE, "--public-url", "x"], "must be an address"),
     ],
     ids=str,
 )

@@ -86,4 +86,4 @@ def test_a_handle_is_in_no_line(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "mcp", *LOCAL, "--log-file", str(tmp_path / "missing" / "log"))
     assert done.returncode == 125
-    assert "it cannot be written: No such file or directory." in done.stderr
+    assert "cannot be written: No such file or directory." in done.stderr

@@ -15,7 +15,7 @@ from tests.support.mcp_clients import ERAS, text_of
 def test_the_command_refuses_a_bound_that_is_none(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--max-sessions", "0")
     assert done.returncode == 125
-    assert "--max-sessions 0: it is a whole number" in done.stderr
+    assert "--max-sessions 0 must be a whole number" in done.stderr
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -26,7 +26,7 @@ def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> 
     ):
         asked = [one.start("execute_code", code="1", session=f"s{number}") for number in range(6)]
         said = [text_of(call.result(BOUND)) for call in asked]
-        assert sum("You have 2 open sessions, your limit is 2: close_session ends one." in text for text in said) == 4
+        assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in said) == 4
         assert "your limit is 2" in one.text("create_session")
         assert "[ok:" in other.text("execute_code", code="1")
         opened = [row["name"] for row in one.rows("list_sessions", "sessions")]
@@ -60,5 +60,5 @@ def test_a_client_that_calls_too_often_is_told_when_to_call_again(server: Server
         for _ in range(40):
             often.do("list_tools")
         said = [often.text("list_sessions") for _ in range(40)]
-        assert sum("Too many calls: 30 a minute are allowed here." in text for text in said) >= 5
+        assert sum("Too many calls: the limit is 30 a minute." in text for text in said) >= 5
         assert not seldom.call("list_sessions").is_error

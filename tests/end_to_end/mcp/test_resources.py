@@ -71,17 +71,19 @@ os.symlink('/etc/passwd', 'link')
 """
     agent.call("execute_code", code=code, session="odd")
     assert len(read(agent, "odd/files/whole.txt")[1]) == TEXT_BYTES
-    assert f"has {TEXT_BYTES + 1} bytes, {TEXT_BYTES} are the most here: read_file" in refused(agent, "odd/files/large.txt")
-    assert f"{BLOB_BYTES} are the most here" in refused(agent, "odd/files/large.bin")
+    assert f"has {TEXT_BYTES + 1} bytes; the limit of a resource is {TEXT_BYTES}." in refused(agent, "odd/files/large.txt")
+    assert f"the limit of a binary resource is {BLOB_BYTES}" in refused(agent, "odd/files/large.bin")
     agent.call("write_file", path="quotes.json", content='"' * (TEXT_BYTES // 2 + 1), session="odd")
-    assert f"is {TEXT_BYTES + 2} bytes as JSON, {TEXT_BYTES} are the most here" in refused(agent, "odd/files/quotes.json")
+    assert f"has {TEXT_BYTES + 2} bytes as JSON; the limit of a resource is {TEXT_BYTES}" in refused(
+        agent, "odd/files/quotes.json"
+    )
     assert "link" in refused(agent, "odd/files/link")
     assert "nothing.txt" in refused(agent, "odd/files/nothing.txt")
     for outside in ("odd/files/..%2Fother", "odd/files/%2Fetc%2Fpasswd", "odd/files/a/../../x", "..%2Fodd/notebook"):
         assert refused(agent, outside), outside
     assert "No session 'new' is open" in refused(agent, "new/notebook")
     assert "new" not in [row["name"] for row in agent.rows("list_sessions", "sessions")]
-    assert "knows an execution" in refused(agent, f"odd/output/{'0' * 32}")
+    assert "has an execution" in refused(agent, f"odd/output/{'0' * 32}")
 
 
 def test_secrets_are_masked_or_what_holds_them_is_not_shown(agent: Agent) -> None:
@@ -99,9 +101,9 @@ print(token)
         assert isinstance(said, str)
         assert "TOKEN" in said, address
         assert "s3cr3t-value" not in said, address
-    assert "a secret is in it" in refused(agent, "secret/files/t.bin")
+    assert "contains a secret" in refused(agent, "secret/files/t.bin")
     too_large = refused(agent, "secret/files/s3cr3t-value")
-    assert "are the most here" in too_large
+    assert "the limit of a resource is" in too_large
     assert "s3cr3t-value has" not in too_large
 
 
@@ -112,13 +114,13 @@ def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None
     long = agent.call("execute_code", code="print('x' * 2_000_000)", session="runs")
     said = read(agent, f"runs/output/{record_of(long)['execution_id']}")[1]
     assert isinstance(said, str)
-    assert said.endswith(f"\n[read_output with offset={TEXT_BYTES} reads on]")
+    assert said.endswith(f"\n[read_output with offset={TEXT_BYTES} continues]")
     assert len(said) < TEXT_BYTES + 100
     quotes = agent.call("execute_code", code="print('\"' * 2_000_000)", session="runs")
     said = read(agent, f"runs/output/{record_of(quotes)['execution_id']}")[1]
     assert isinstance(said, str)
     assert len(json.dumps(said)) < TEXT_BYTES + 200
-    assert said.endswith(f"\n[read_output with offset={said.index(chr(10))} reads on]")
+    assert said.endswith(f"\n[read_output with offset={said.index(chr(10))} continues]")
 
 
 def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kernelexec.mcp.stdio_transport import Lines, refusal
+from kernelexec.mcp.stdio import LineReader, make_parse_error
 from tests.end_to_end.cli.test_command import AWAY, BOUND, COMMAND, environment, kernelexec, names, refused
 from tests.end_to_end.cli.test_running import appears
 from tests.support.mcp_clients import ERAS, raw
@@ -111,7 +111,7 @@ def test_a_line_that_is_no_message_is_answered_and_harms_nobody(tmp_path: Path) 
             client.write(line)
             answer = client.answer()
             assert (answer["id"], answer["error"]["code"]) == (number, -32700)
-            assert "could not be read" in answer["error"]["message"]
+            assert "Invalid line" in answer["error"]["message"]
         client.write(b"")
         assert "2" in client.answer(client.call("execute_code", code="1 + 1"))["result"]["content"][0]["text"]
 
@@ -195,8 +195,8 @@ def lines_of(content: bytes, limit: int) -> list[bytes]:
     os.write(writing, content)
     os.close(writing)
     try:
-        lines = Lines(reading, limit)
-        return list(iter(lines.next, None))
+        lines = LineReader(reading, limit)
+        return list(iter(lines.read_line, None))
     finally:
         os.close(reading)
 
@@ -210,7 +210,7 @@ def test_lines_are_taken_apart_and_bounded() -> None:
 
 def test_a_refusal_names_the_id_only_where_it_is_one() -> None:
     def number(line: bytes) -> Any:
-        return json.loads(refusal(line))["id"]
+        return json.loads(make_parse_error(line))["id"]
 
     assert number(b'{"id": 5}') == 5
     assert number(b'{"id": "five"}') == "five"

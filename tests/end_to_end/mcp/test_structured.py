@@ -30,7 +30,7 @@ def test_many_cases_that_say_much(client: Raw) -> None:
     found = told(client, "run_tests", cases=cases, session="tests")
     assert [case["verdict"] for case in found["cases"]] == ["FAIL", *["PASS"] * 199]
     assert "characters left out: print less ...]" in found["cases"][0]["output"]
-    assert "characters left out: say less ...]" in found["cases"][0]["message"]
+    assert "characters left out: shorten the message ...]" in found["cases"][0]["message"]
     few = told(client, "run_tests", cases=cases[:1], session="tests")["cases"][0]
     assert len(few["output"]) == 16_001
     assert "left out" not in few["message"]
@@ -53,4 +53,4 @@ def test_many_long_commands_in_the_background(client: Raw) -> None:
         told(client, "start_background", command=f"true {n} # " + "c" * 30_000, session="many")
     found = told(client, "list_background", session="many")["commands"]
     assert [one["command"].split()[1] for one in found] == [str(n) for n in range(40)]
-    assert all("characters left out: as it was sent" in one["command"] for one in found)
+    assert all("characters left out: the command as you sent it" in one["command"] for one in found)

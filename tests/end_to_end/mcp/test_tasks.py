@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from kernelexec import AsyncExecutor
 from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.mcp.calls import sessions, tasks
+from kernelexec.mcp.calls import sessions, tasks_extension
 from kernelexec.mcp.server import make_server
 from tests.end_to_end.cli.test_command import BOUND, names
 from tests.end_to_end.cli.test_running import appears
@@ -124,7 +124,7 @@ def test_a_task_of_a_session_that_has_ended_is_unknown(connect: Connect) -> None
     with connect(extensions=[Knowing()]) as agent:
         task = begin(agent, "execute_code", code=LONG)
         agent.call("close_session", session="default")
-        with pytest.raises(MCPError, match="none whose session has ended") as caught:
+        with pytest.raises(MCPError, match="none of a closed session") as caught:
             request(agent, "tasks/get", task.task_id)
         assert caught.value.error.code == UNKNOWN
 
@@ -166,7 +166,7 @@ def test_a_task_asks_its_client_when_the_turn_comes(connect: Connect, answer: bo
         assert "rule 'sudo'" in question["params"]["message"]
         said = {"action": "accept", "content": {"approve": answer}}
         request(agent, "tasks/update", task.task_id, input_responses={"other": {"roots": []}})
-        with pytest.raises(MCPError, match="is answered by an action"):
+        with pytest.raises(MCPError, match="must have an action"):
             request(agent, "tasks/update", task.task_id, input_responses={key: {"action": "perhaps"}})
         assert request(agent, "tasks/get", task.task_id).status == "input_required"
         request(agent, "tasks/update", task.task_id, input_responses={key: said})
@@ -230,8 +230,8 @@ def test_a_server_over_http_with_a_task_ends_in_time_and_leaves_nothing(tmp_path
 
 
 def test_tasks_that_nobody_can_look_at_any_more_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_AT_ONCE", SHORTEST_TIMEOUT)
-    monkeypatch.setattr(tasks, "_MANY", 4)
+    monkeypatch.setattr(sessions, "_TASK_AFTER", SHORTEST_TIMEOUT)
+    monkeypatch.setattr(tasks_extension, "_CLEAN_UP_AT", 4)
     kept: list[int] = []
 
     async def test() -> None:

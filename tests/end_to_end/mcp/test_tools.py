@@ -104,7 +104,7 @@ def test_long_output_is_shown_at_both_ends_and_read_on(agent: Agent, name: str) 
     shown = text[: text.index("\n[... ")].split("\n", 1)[1]
     everything = "".join(f"line {i}\n" for i in range(20000))
     assert shown + page[:50] == everything[: len(shown) + 50]
-    assert "read on with offset=" in page
+    assert "continue with offset=" in page
     matching = agent.text("read_output", execution_id=execution_id, grep="^line 1999[89]$")
     assert matching.splitlines()[:2] == ["line 19998", "line 19999"]
 
@@ -204,10 +204,10 @@ def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments:
         ("execute_code", {"code": "1", "tiemout": 1}, "'tiemout' is no argument (did you mean 'timeout'?)"),
         ("execute_code", {"code": "1", "timeout": "5"}, "timeout: Input should be a valid number (given: '5')"),
         ("execute_code", {}, "code is missing"),
-        ("wait_execution", {"execution_id": "nobody"}, "No open session of yours knows an execution 'nobody'"),
-        ("read_output", {"execution_id": "nobody"}, "No open session of yours knows an execution 'nobody'"),
+        ("wait_execution", {"execution_id": "nobody"}, "None of your open sessions has an execution 'nobody'"),
+        ("read_output", {"execution_id": "nobody"}, "None of your open sessions has an execution 'nobody'"),
         ("interrupt_kernel", {"session": "defautl"}, "No session 'defautl' is open (did you mean 'default'?)"),
-        ("restart_kernel", {"session": "nobody"}, "execute_code and execute_command make one"),
+        ("restart_kernel", {"session": "nobody"}, "execute_code and execute_command create one"),
         ("list_variables", {"session": "nobody"}, "No session 'nobody' is open"),
         ("no_tool", {}, "Unknown tool: 'no_tool'"),
     ],

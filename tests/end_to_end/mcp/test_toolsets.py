@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernelexec.mcp.clients import server_entry
-from kernelexec.mcp.toolsets import EVERYTHING, GROUPS
+from kernelexec.mcp.clients import make_server_entry
+from kernelexec.mcp.toolsets import ALL_TOOLS, GROUPS
 from tests.end_to_end.cli.test_command import kernelexec
 from tests.end_to_end.mcp.test_http import TOOLS
 from tests.support.mcp_clients import ERAS, Agent, connected, text_of, transport
@@ -24,7 +24,7 @@ def names(agent: Agent) -> list[str]:
 def test_every_tool_is_in_one_group() -> None:
     tools = [tool for group in GROUPS.values() for tool in group]
     assert sorted(tools) == sorted({*TOOLS, "create_session", "list_sessions"})
-    assert EVERYTHING.tools == set(tools)
+    assert ALL_TOOLS.tools == set(tools)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -53,7 +53,7 @@ def test_what_is_no_group_or_directory_is_refused(option: str, value: str, said:
 
 def test_a_clients_entry_has_the_directory_of_wheels_by_its_path_and_the_network_by_its_word() -> None:
     for given, found in (("wheels", "/base/wheels"), ("network", "network"), ("/w", "/w")):
-        assert server_entry(["--packages-from", given], cwd="/base")["args"][-1] == found
+        assert make_server_entry(["--packages-from", given], cwd="/base")["args"][-1] == found
 
 
 @pytest.fixture(scope="module")

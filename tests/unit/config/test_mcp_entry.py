@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.mcp.clients import add_server, server_entry
+from kernelexec.mcp.clients import add_server, make_server_entry
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def test_paths_are_absolute_since_clients_may_start_it_elsewhere(
     monkeypatch.setenv("HOME", "/home/me")
     for options, wanted in (((option, given), [option, expected]), ((f"{option}={given}",), [f"{option}={expected}"])):
         said = ("--sudo", *options, "--timeout", "5")
-        assert server_entry(said, cwd="/base")["args"][3:] == ["--sudo", *wanted, "--timeout", "5"]
-        assert server_entry(said)["args"][3:] == list(said)  # from where the client runs it
+        assert make_server_entry(said, cwd="/base")["args"][3:] == ["--sudo", *wanted, "--timeout", "5"]
+        assert make_server_entry(said)["args"][3:] == list(said)  # from where the client runs it
 
 
 @pytest.mark.parametrize("servers", [{}, []], ids=["mapping", "list"])
 def test_a_name_is_never_there_twice(servers: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert add_server(servers, server_entry(["--isolation", "local"]))
+    assert add_server(servers, make_server_entry(["--isolation", "local"]))
     before = json.dumps(servers)
     with caplog.at_level(logging.WARNING, "kernelexec"):
-        assert not add_server(servers, server_entry())
+        assert not add_server(servers, make_server_entry())
     assert json.dumps(servers) == before
-    assert [record.msg for record in caplog.records] == ["kernelexec.server_known"]
-    assert add_server(servers, server_entry(), name="other")
+    assert [record.msg for record in caplog.records] == ["kernelexec.server_already_present"]
+    assert add_server(servers, make_server_entry(), name="other")
     assert len(servers) == 2

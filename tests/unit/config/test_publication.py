@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import kernelexec
-from kernelexec.mcp.registry import SERVER_NAME, server_json
+from kernelexec.mcp.registry import SERVER_NAME, make_server_json
 from tests.end_to_end.test_readme import PROJECT
 from tests.support.paths import ROOT
 
@@ -69,16 +69,16 @@ SHAPE = {
 
 
 def package() -> dict[str, Any]:
-    [found] = server_json()["packages"]
+    [found] = make_server_json()["packages"]
     return dict(found)
 
 
 def test_it_has_the_form_that_the_registry_takes() -> None:
-    jsonschema.validate(server_json(), SHAPE)
+    jsonschema.validate(make_server_json(), SHAPE)
 
 
 def test_it_is_of_this_version_of_this_package() -> None:
-    assert server_json()["version"] == package()["version"] == kernelexec.__version__
+    assert make_server_json()["version"] == package()["version"] == kernelexec.__version__
     assert package()["identifier"] == PROJECT["name"]
 
 
@@ -101,4 +101,4 @@ def test_every_variable_that_is_named_is_read_by_the_package(name: str) -> None:
 
 def test_the_readme_has_the_line_by_which_the_registry_knows_the_package() -> None:
     marks = re.findall(r"mcp-name:\s*(\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert marks == [SERVER_NAME] == [server_json()["name"]]
+    assert marks == [SERVER_NAME] == [make_server_json()["name"]]

@@ -12,8 +12,8 @@ import PIL.Image
 import pytest
 from fastmcp.client.client import CallToolResult
 
-from kernelexec.mcp.content.pictures import PICTURE_BYTES, SIDE_PIXELS, inline
-from kernelexec.mcp.content.tables import table_text
+from kernelexec.mcp.content.pictures import PICTURE_BYTES, SIDE_PIXELS, select_pictures
+from kernelexec.mcp.content.tables import render_table
 from kernelexec.results import Image
 
 ANSWER_BYTES = 900_000
@@ -41,7 +41,7 @@ def picture(width: int, height: int, kind: str, mode: str = "RGB") -> Image:
 
 
 def fitted(*images: Image, room: int = ANSWER_BYTES) -> tuple[list[str], list[int], list[int]]:
-    found = anyio.run(inline, images, room)
+    found = anyio.run(select_pictures, images, room)
     for block in found.shown:
         assert len(base64.b64decode(block.data)) <= PICTURE_BYTES
         assert max(PIL.Image.open(io.BytesIO(base64.b64decode(block.data))).size) <= SIDE_PIXELS
@@ -51,7 +51,7 @@ def fitted(*images: Image, room: int = ANSWER_BYTES) -> tuple[list[str], list[in
 def test_what_fits_goes_as_it_is_and_other_kinds_become_ones_that_clients_take() -> None:
     small = picture(100, 50, "PNG")
     assert fitted(small) == (["image/png"], [], [])
-    assert anyio.run(inline, (small,), ANSWER_BYTES).shown[0].data == base64.b64encode(small.content).decode()
+    assert anyio.run(select_pictures, (small,), ANSWER_BYTES).shown[0].data == base64.b64encode(small.content).decode()
     assert fitted(picture(100, 50, "JPEG"), picture(100, 50, "GIF", "P"), picture(100, 50, "WEBP", "RGBA")) == (
         ["image/jpeg", "image/png", "image/png"],
         [],
@@ -101,9 +101,9 @@ def test_pictures_share_the_room_of_an_answer() -> None:
     ],
 )
 def test_tables_whose_cells_span_others_are_left_as_they_are(html: str) -> None:
-    assert table_text(html) is None
+    assert render_table(html) is None
 
 
 def test_texts_of_cells_are_read_as_they_are() -> None:
     frame = pd.DataFrame({"a<b": ["x & y", "<i>é</i>\nline"]})
-    assert table_text(frame.to_html()) == " | a<b\n0 | x & y\n1 | <i>é</i>\\nline"
+    assert render_table(frame.to_html()) == " | a<b\n0 | x & y\n1 | <i>é</i>\\nline"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import InvalidConfig, InvalidRequest
-from kernelexec.mcp.callers import PROCESS, Caller
-from kernelexec.mcp.http.app import Door, _listen
-from kernelexec.mcp.http.guard import Gate
-from kernelexec.mcp.http.tokens import Tokens, add_token, hashed
+from kernelexec.mcp.callers import ONLY_CLIENT, Caller
+from kernelexec.mcp.http.guard import RequestGuard
+from kernelexec.mcp.http.http_server import HttpOptions, _listen
+from kernelexec.mcp.http.tokens import TokenFile, add_token, hash_token
 
 LIMIT = 100
 
@@ -38,7 +38,7 @@ class Sent:
             "method": method,
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
-        gate = Gate(
+        gate = RequestGuard(
             self._app, hosts=("agents.example",), origins=("https://pages.example",), ready=lambda: ready, body_bytes=LIMIT
         )
         asyncio.run(gate(scope, self._receive, self._send))
@@ -131,12 +131,12 @@ def test_a_token_is_known_by_its_hash_alone(tmp_path: Path) -> None:
     other = add_token(path, "bob@example", ("execute",))
     assert path.stat().st_mode & 0o777 == 0o600
     assert token not in path.read_text()
-    tokens = Tokens(path)
+    tokens = TokenFile(path)
     found = asyncio.run(tokens.verify_token(token))
     assert found is not None
     assert (found.client_id, found.scopes) == ("alice", ["read"])
     assert asyncio.run(tokens.verify_token(token[:-1])) is None
-    assert asyncio.run(tokens.verify_token(hashed(token))) is None
+    assert asyncio.run(tokens.verify_token(hash_token(token))) is None
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("alice")))
     assert asyncio.run(tokens.verify_token(token)) is None
     assert asyncio.run(tokens.verify_token(other)) is not None
@@ -153,16 +153,16 @@ def test_a_line_that_is_no_token_is_refused_by_its_number(tmp_path: Path, line: 
     path.touch(0o600)
     path.write_text(f"# ours\n\n{line}\n")
     with pytest.raises(InvalidConfig, match="line 3"):
-        Tokens(path)
+        TokenFile(path)
 
 
 def test_tokens_that_others_could_write_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.touch(0o644)
     with pytest.raises(InvalidConfig, match="chmod 600"):
-        Tokens(path)
+        TokenFile(path)
     with pytest.raises(InvalidConfig, match="cannot be read"):
-        Tokens(tmp_path / "none")
+        TokenFile(tmp_path / "none")
     for name, scopes in (("a b", ("read",)), ("a", ("root",))):
         with pytest.raises(InvalidConfig):
             add_token(tmp_path / "new", name, scopes)
@@ -172,21 +172,21 @@ def test_tokens_that_others_could_write_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "server.example"])  # noqa: S104 - that is refused
 def test_others_are_let_in_with_tokens_only(host: str) -> None:
     with pytest.raises(InvalidConfig, match="--tokens"):
-        Door(host=host).check()
-    Door(host=host, tokens=Path("tokens")).check()
+        HttpOptions(host=host).check()
+    HttpOptions(host=host, tokens=Path("tokens")).check()
     for own in ("127.0.0.1", "::1", "localhost", "127.9.9.9"):
-        Door(host=own).check()
+        HttpOptions(host=own).check()
     with pytest.raises(InvalidConfig, match="port=70000"):
-        Door(port=70_000).check()
+        HttpOptions(port=70_000).check()
 
 
 def test_answers_do_not_wait_for_each_other() -> None:
-    with _listen(Door(port=0)) as listener:  # asyncio switches Nagle's algorithm off for what says that it is TCP
+    with _listen(HttpOptions(port=0)) as listener:  # asyncio switches Nagle's algorithm off for what says that it is TCP
         assert (listener.proto, listener.getsockname()[0]) == (socket.IPPROTO_TCP, "127.0.0.1")
 
 
 def test_a_session_is_found_by_its_own_agent_only() -> None:
-    handle = Caller.new_handle()
+    handle = Caller.make_handle()
     agents = [
         Caller(agent="name a"),
         Caller(agent="name b"),
@@ -196,27 +196,27 @@ def test_a_session_is_found_by_its_own_agent_only() -> None:
         Caller("alice", "name a"),
         Caller("bob", "name a"),
     ]
-    names = [agent.session("work") for agent in agents]
+    names = [agent.resolve_session("work") for agent in agents]
     assert len(set(names)) == len(agents)
     for agent, name in zip(agents, names, strict=True):
-        assert [other.owns(name) for other in agents].count(True) == 1
-        assert agent.owns(name)
-        assert agent.shown(name) == "work"
+        assert [other.owns_session(name) for other in agents].count(True) == 1
+        assert agent.owns_session(name)
+        assert agent.format_session(name) == "work"
     assert (
-        len({agent.session(handle) for agent in agents}) == 3
+        len({agent.resolve_session(handle) for agent in agents}) == 3
     )  # nobody, alice and bob: a handle is all that counts beside that
-    assert not any(agent.owns(agent.session(handle)) for agent in agents)
-    assert PROCESS.session("work") == "work"
-    assert PROCESS.owns("anything")
+    assert not any(agent.owns_session(agent.resolve_session(handle)) for agent in agents)
+    assert ONLY_CLIENT.resolve_session("work") == "work"
+    assert ONLY_CLIENT.owns_session("anything")
 
 
 def test_nobody_has_no_names() -> None:
     nobody = Caller()
-    with pytest.raises(InvalidRequest, match="call create_session"):
-        nobody.session("work")
-    assert nobody.session(Caller.new_handle()).startswith("h-")
-    assert not nobody.owns("work")
+    with pytest.raises(InvalidRequest, match="Call create_session"):
+        nobody.resolve_session("work")
+    assert nobody.resolve_session(Caller.make_handle()).startswith("h-")
+    assert not nobody.owns_session("work")
     with pytest.raises(InvalidRequest, match="43 characters"):
-        Caller(agent="name a").session("x" * 44)
+        Caller(agent="name a").resolve_session("x" * 44)
     with pytest.raises(InvalidRequest, match="session name"):
-        Caller(agent="name a").session("../x")
+        Caller(agent="name a").resolve_session("../x")

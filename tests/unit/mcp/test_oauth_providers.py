@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.mcp.http.oauth import Provided
+from kernelexec.mcp.http.oauth import OperatorProvider
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ async def test_who_has_which_scopes(
     known = {"token": {"client_id": "app", "sub": "alice", "scopes": named}}
     source = f"from fastmcp.server.auth.providers.jwt import StaticTokenVerifier\nprovider = StaticTokenVerifier({known})"
     (tmp_path / "auth.py").write_text(source)
-    found = await Provided(f"{tmp_path / 'auth.py'}:provider", scopes).provider().verify_token("token")
+    found = await OperatorProvider(f"{tmp_path / 'auth.py'}:provider", scopes).load().verify_token("token")
     assert found is not None
     assert (found.scopes, found.subject) == (granted, "alice")
 
@@ -64,7 +64,7 @@ async def test_whoever_vouches_for_a_user_is_part_of_who_that_is(
     name: str, tokens: list[str], users: int, tmp_path: Path
 ) -> None:
     (tmp_path / "auth.py").write_text(NESTED)
-    provider = Provided(f"{tmp_path / 'auth.py'}:{name}", ("read",)).provider()
+    provider = OperatorProvider(f"{tmp_path / 'auth.py'}:{name}", ("read",)).load()
     found = [await provider.verify_token(token) for token in tokens]
     assert all(found)
     assert len({(one.client_id, one.claims.get("iss"), one.claims["sub"]) for one in found if one is not None}) == users

@@ -1,0 +1,261 @@
+"""HTTP server for many agents, on a TCP address or a unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from kernelexec.config import Config
+from kernelexec.errors import InvalidConfig
+from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider
+from kernelexec.mcp.http.guard import BODY_BYTES, RequestGuard, is_loopback
+from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
+from kernelexec.mcp.http.metrics import Metrics
+from kernelexec.mcp.http.oauth import OperatorProvider
+from kernelexec.mcp.instrumentation import make_observers
+from kernelexec.mcp.run import INTERVAL, run_until_signal
+from kernelexec.mcp.server import make_server, silence_libraries
+from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
+
+PATH = "/mcp"
+_BACKLOG = 512
+#: Seconds for open responses to end after all sessions have; streams of older clients never end.
+_GRACE_SECONDS = 0.5
+_PORT_MAX = 65535
+#: The least idle time of an older client's connection in seconds, and a value for no limit.
+_IDLE_SECONDS_MIN, _UNLIMITED_SECONDS = 1800.0, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """Options of the HTTP server: its address and its authentication.
+
+    Args:
+        host: address of this machine; any but loopback needs ``tokens``, ``jwt`` or ``auth``.
+        port: port; 0 chooses a free one.
+        socket: path of a unix socket, instead of an address; only this user may connect.
+        tokens: file of bearer tokens; without any authentication every client may do everything.
+        jwt: options for tokens of an authorization server.
+        auth: the operator's provider; may be combined with ``tokens``.
+        hosts, origins: see ``RequestGuard``.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    socket: Path | None = None
+    tokens: Path | None = None
+    jwt: JwtOptions | None = None
+    auth: OperatorProvider | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has no authentication."""
+        return self.tokens is None and self.jwt is None and self.auth is None
+
+    def check(self) -> None:
+        """Refuse options that would let anyone run code.
+
+        Raises:
+            InvalidConfig: the port is invalid, or an address other than loopback has no authentication.
+        """
+        if not 0 <= self.port <= _PORT_MAX:
+            raise InvalidConfig(f"port={self.port} must be 0 to {_PORT_MAX}; 0 chooses a free one.")
+        if self.socket is None and self.is_open and not is_loopback(self.host):
+            message = (
+                f"host={self.host!r}: other machines could run code here. Use --tokens FILE (`kernelexec mcp-token` creates "
+                "it), --jwt-keys or --auth, or listen on 127.0.0.1."
+            )
+            raise InvalidConfig(message)
+
+
+async def serve_http(
+    config: Config,
+    http: HttpOptions,
+    *,
+    interval: float = INTERVAL,
+    options: ServerOptions = ALL_TOOLS,
+    on_listening: Callable[[str], None] = lambda _address: None,
+) -> signal.Signals | None:
+    """Serve until a signal, close everything and return the signal; call ``on_listening`` with the address when ready.
+
+    Raises:
+        IsolationUnavailable, InvalidConfig: the server did not start.
+        OSError: the address is not available.
+        ServerFailed: see ``run_until_signal``.
+    """
+    http.check()
+    auth = make_auth_provider(http.tokens, http.jwt, http.auth)
+    metrics = Metrics()
+    executor = AsyncExecutor(config=config, hooks=[metrics.observe, *make_observers()])
+    stop, sessions_closed = anyio.Event(), anyio.Event()
+    listener = _listen(http)
+    identity = _identify_file(http.socket)
+
+    async def serve(executor: AsyncExecutor) -> None:
+        silence_libraries()
+        mcp_server = make_server(executor, interval=interval, auth=auth, options=options)
+        mcp_server.middleware.insert(0, metrics)
+        mcp_server.custom_route(METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
+        # The guard checks hosts and origins. Responses are streams, since only a stream notices that its client has gone.
+        app = mcp_server.http_app(
+            PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)
+        )
+        hosts = (http.host, *http.hosts)
+        guard = Middleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not stop.is_set(), path=PATH)
+        app.user_middleware.insert(0, guard)
+
+        def on_started() -> None:
+            _raise_body_limit(app)
+            on_listening(_describe_address(http, listener))
+
+        server = _Server(uvicorn.Config(app, **_OPTIONS), on_started=on_started)
+
+        async def stop_listening() -> None:
+            await stop.wait()
+            for listening in server.servers:
+                listening.close()
+            await sessions_closed.wait()  # running calls are answered until then
+            server.should_exit = True
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop_listening)
+            await server.serve([listener])
+            tasks.cancel_scope.cancel()
+
+    try:
+        return await run_until_signal(executor, stop, serve, closed=sessions_closed, grace=3 * _GRACE_SECONDS)
+    finally:
+        listener.close()
+        if http.socket is not None and _identify_file(http.socket) == identity:  # otherwise another server listens there
+            http.socket.unlink(missing_ok=True)
+
+
+_OPTIONS: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    "ws": "none",
+    "lifespan": "on",
+    "backlog": _BACKLOG,
+    "timeout_graceful_shutdown": _GRACE_SECONDS,
+}
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn server that leaves signals alone and calls ``on_started``."""
+
+    def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn's ``Server``."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn's ``Server``."""
+        await super().startup(sockets)
+        self._on_started()
+
+
+def _raise_body_limit(app: Starlette) -> None:
+    """Raise the SDK's body limit of 4 MiB to that of the guard: an escaped cell may be larger.
+
+    The SDK's session manager exists once the application has started, and fastmcp has no option for its limit.
+    """
+    (endpoint,) = (route.endpoint for route in app.routes if isinstance(route, Route) and route.path == PATH)
+    served: Any = getattr(endpoint, "app", endpoint)  # inside the token check
+    bound: Any = getattr(served.session_manager, "asgi_app", None)
+    if hasattr(bound, "max_body_size"):  # older SDKs have no limit
+        bound.max_body_size = BODY_BYTES
+
+
+def _choose_idle_timeout(config: Config) -> float:
+    """Return the idle timeout of an older client's connection; it must outlive the kernels of the client's sessions.
+
+    After a kernel has ended, the client's next cell can still report the loss.
+    """
+    seconds = config.capacity.idle_seconds
+    return _UNLIMITED_SECONDS if seconds is None else max(_IDLE_SECONDS_MIN, 2 * seconds)
+
+
+def _listen(http: HttpOptions) -> socket.socket:
+    if http.socket is None:
+        addresses = socket.getaddrinfo(http.host, http.port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
+        return _bind(family, kind, protocol, address)
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(http.socket.lstat().st_mode) and _is_dead(http.socket):
+            http.socket.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(http.socket))
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:  # noqa: ANN401 - of any family
+    """Return a listening socket with an explicit TCP protocol: asyncio sets TCP_NODELAY on no other socket."""
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _identify_file(path: Path | None) -> tuple[int, ...]:
+    """Return an identity of a file; empty if there is none."""
+    try:
+        status = path.lstat() if path is not None else None
+    except OSError:
+        return ()
+    return () if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+def _is_dead(path: Path) -> bool:
+    """Return whether a socket has no listener."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+def _describe_address(http: HttpOptions, listener: socket.socket) -> str:
+    if http.socket is not None:
+        return f"{PATH} on {http.socket}"
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"

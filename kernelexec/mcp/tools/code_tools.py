@@ -1,0 +1,251 @@
+"""Tools for code and sessions; their descriptions are in ``descriptions``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from fastmcp import Context
+from fastmcp.exceptions import FastMCPError, ToolError
+from fastmcp.tools import InputRequiredToolResult, ToolResult
+from mcp.types import TextContent
+
+from kernelexec.config import SHORTEST_TIMEOUT
+from kernelexec.errors import KernelexecError
+from kernelexec.mcp.calls.progress import PartialResult, Report, check_cursor
+from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.content.answers import render_answer
+from kernelexec.results import ExecutionResult, OutputPage
+from kernelexec.text import clean, clean_text, utf8_size
+
+#: Default seconds that a call blocks; clients end calls after a minute.
+WAIT = 45.0
+_PAGE_BYTES = 20_000
+_FURTHEST_BYTES = 2**40
+_VARIABLES_MAX = 200
+
+SessionName = Annotated[
+    str, "A session name of letters, digits, dots, dashes, underscores, created on first use; or a handle of create_session."
+]
+KnownSession = Annotated[str | None, "The session's name or handle. Omit it to search all sessions with names."]
+Timeout = Annotated[float | None, "Seconds that the cell may run in all. Omit it for the server's default."]
+Wait = Annotated[float, "Seconds that this call blocks; then it returns status running and an execution_id."]
+RequestId = Annotated[
+    str | None, "A name for this request. A repeated request with the same name returns the first result and runs nothing."
+]
+ExecutionId = Annotated[str, "The execution_id of an earlier answer."]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRow:
+    """A running or queued execution; the first one runs."""
+
+    execution_id: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """An open session."""
+
+    name: str
+    busy: bool
+    kernel_epoch: int
+    workspace: str
+    executions: list[ExecutionRow]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList:
+    """The open sessions, oldest first."""
+
+    sessions: list[SessionRow]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A new session: its handle and the directory of its files."""
+
+    session: str
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRow:
+    """A variable of a kernel; unknown values are null."""
+
+    name: str
+    type: str
+    shape: list[int] | None
+    size_bytes: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariableList:
+    """Variables of a session's kernel by name; ``total`` includes those not shown."""
+
+    variables: list[VariableRow]
+    total: int
+
+
+@contextmanager
+def report_errors(kind: type[FastMCPError] = ToolError) -> Iterator[None]:
+    """Report our errors to the model or client with their exact text."""
+    try:
+        yield
+    except KernelexecError as exc:
+        raise kind(clean_text(str(exc))) from exc
+
+
+def make_reporter(context: Context) -> Report:
+    """Return a function that reports progress to the client, if the client sent a progress token."""
+
+    async def report(elapsed: float, last_line: str) -> None:
+        await context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {last_line}" if last_line else ""))
+
+    return report
+
+
+class CodeTools:
+    """Tools for code and sessions, one method each."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def execute_code(
+        self,
+        context: Context,
+        code: Annotated[str, "The code of one notebook cell."],
+        session: SessionName = "default",
+        language: Annotated[str, "The language of the code."] = "python",
+        timeout: Timeout = None,
+        wait: Wait = WAIT,
+        request_id: RequestId = None,
+    ) -> ToolResult:
+        """Run a cell."""
+        elicitation = self._sessions.make_elicitation(context)
+        options = CallOptions(wait, make_reporter(context), elicitation, render_answer)
+        with report_errors():
+            partial_result = await self._sessions.resume(session, options, cursor=0, sends=True)
+            if partial_result is None:
+                opened, on_input = await self._sessions.get_session(session), self._sessions.choose_input_handler(elicitation)
+
+                async def send(patience: float) -> ExecutionResult:
+                    call = partial(opened.execute, code, language=language, timeout=timeout, approver=elicitation)
+                    return await call(wait=patience, request_id=request_id, on_input=on_input)
+
+                partial_result = await self._sessions.run_cell(opened, send, options, title=opened.mask(code))
+        return (
+            await render_answer(partial_result)
+            if elicitation.input_required is None
+            else InputRequiredToolResult(elicitation.input_required)
+        )
+
+    async def wait_execution(
+        self,
+        context: Context,
+        execution_id: ExecutionId,
+        wait: Wait = WAIT,
+        cursor: Annotated[int, "The cursor of an earlier answer, for newer output only; 0 for all."] = 0,
+        session: KnownSession = None,
+    ) -> ToolResult:
+        """Wait for an execution."""
+        elicitation = self._sessions.make_elicitation(context)
+        options = CallOptions(wait, make_reporter(context), elicitation)
+        with report_errors():
+            start = check_cursor(cursor)
+            partial_result = await self._sessions.resume(session, options, cursor=start)
+            if partial_result is None:
+                opened = self._sessions.find_session_of(execution_id, session)
+                partial_result = await self._sessions.follow(opened, execution_id, options, cursor=start)
+        return (
+            await render_answer(partial_result)
+            if elicitation.input_required is None
+            else InputRequiredToolResult(elicitation.input_required)
+        )
+
+    async def read_output(
+        self,
+        execution_id: ExecutionId,
+        offset: Annotated[int, "Start of the page, in bytes."] = 0,
+        limit: Annotated[int, "The most bytes to return."] = _PAGE_BYTES,
+        grep: Annotated[str | None, "A regular expression; only matching lines are returned."] = None,
+        session: KnownSession = None,
+    ) -> ToolResult:
+        """Read a page of output."""
+        with report_errors():
+            opened = self._sessions.find_session_of(execution_id, session)
+            begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
+            is_running = (await opened.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
+            page = await opened.read_output(execution_id, offset=begin, limit=room, grep=grep)
+        nothing = "(no output)" if not begin and grep is None else "(no matching line)" if grep else "(no more output)"
+        last = f"[from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}]"
+        return make_text_answer(f"{page.text or nothing}\n{last}", "kernelexec/page", page)
+
+    async def interrupt_kernel(self, session: SessionName = "default") -> ToolResult:
+        """Interrupt the running cell."""
+        with report_errors():
+            result = await self._sessions.find_session(session).interrupt()
+        if result is None:
+            return make_text_answer(f"Nothing runs in session {session}, so nothing was interrupted.")
+        return await render_answer(PartialResult(self._sessions.rename_session(result), result.outputs))
+
+    async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
+        """Replace the kernel."""
+        with report_errors():
+            opened = self._sessions.find_session(session)
+            await opened.restart()
+        return make_text_answer(
+            f"Session {session} has a new kernel (kernel_epoch {opened.kernel_epoch}). Variables, imports, cd and export are "
+            f"lost: define again the ones you need. Files are still in {opened.workspace}."
+        )
+
+    async def list_sessions(self) -> SessionList:
+        """List the sessions."""
+        rows = []
+        with report_errors():
+            for session in self._sessions.list_sessions():
+                running = [ExecutionRow(*row) for row in await self._sessions.list_running(session)]
+                name = self._sessions.format_session(session.name)
+                rows.append(SessionRow(name, session.busy, session.kernel_epoch, str(session.workspace), running))
+        return SessionList(rows)
+
+    async def create_session(self) -> NewSession:
+        """Create a session with a handle."""
+        with report_errors():
+            handle, opened = await self._sessions.create_session()
+        return NewSession(handle, str(opened.workspace))
+
+    async def close_session(self, session: SessionName) -> ToolResult:
+        """End a session."""
+        with report_errors():
+            await self._sessions.close_session(session)
+        return make_text_answer(f"Session {session} is closed. Its variables are lost, its files are kept.")
+
+    async def list_variables(self, session: SessionName = "default") -> VariableList:
+        """List a session's variables."""
+        with report_errors():
+            listing = await self._sessions.find_session(session).variables(limit=_VARIABLES_MAX)
+        return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.found], listing.total)
+
+
+def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None) -> str:
+    """Return how to read the next page, or the reason that there is none."""
+    if page.next_offset is not None:
+        return f"continue with offset={page.next_offset}"
+    if page.stored_bytes < page.total_bytes:
+        return f"end of the kept output, the first {page.stored_bytes} bytes"
+    if is_running:
+        where = "" if grep else f" with offset={page.offset + utf8_size(page.text)}"
+        return f"all output so far; the cell still runs, continue later{where}"
+    return "end of output"
+
+
+def make_text_answer(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses
+    """Return an answer of text, with a record in its metadata if there is one."""
+    content = [TextContent(type="text", text=clean_text(text))]
+    return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)

@@ -1,0 +1,136 @@
+"""Tool for shell commands; every answer has the same fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, cast
+
+from fastmcp import Context
+
+from kernelexec.errors import KernelexecError
+from kernelexec.mcp.calls.progress import PartialResult, check_wait
+from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.content.answers import TIMEOUT_HINT, preview, render_stream
+from kernelexec.mcp.tools.code_tools import WAIT, RequestId, SessionName, Timeout, Wait, make_reporter
+from kernelexec.results import ExecutionResult, remarks
+from kernelexec.text import clean_text
+
+_FILES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """Result of a command. A refused command has exit_code -1, the reason in stderr, and no output."""
+
+    success: bool
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    execution_time: float
+    command: str
+    work_dir: str
+    status: str
+    execution_id: str
+    timed_out: bool
+    truncated: bool
+    state: str
+    files: list[str]
+    notes: list[str]
+
+
+class CommandTools:
+    """Tool for shell commands."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def execute_command(
+        self,
+        context: Context,
+        command: Annotated[str, "A bash command line or script."],
+        timeout: Timeout = None,
+        work_dir: Annotated[str | None, "A directory in the workspace for this command only."] = None,
+        session: SessionName = "default",
+        wait: Wait = WAIT,
+        request_id: RequestId = None,
+    ) -> CommandAnswer:
+        """Run a command."""
+        elicitation = self._sessions.make_elicitation(context)
+        shown, directory = command, work_dir or ""
+        try:
+            check_wait(wait)
+            opened = await self._sessions.get_session(session)
+            shown, directory = opened.mask(command), opened.mask(directory)
+
+            async def send(patience: float) -> ExecutionResult:
+                call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=elicitation)
+                return await call(wait=patience, request_id=request_id)
+
+            async def render(partial_result: PartialResult) -> CommandAnswer:
+                return _make_answer(partial_result, shown, directory or str(opened.workspace))
+
+            options = CallOptions(wait, make_reporter(context), render=render)
+            partial_result = await self._sessions.run_cell(opened, send, options, title=shown)
+        except KernelexecError as exc:
+            return _make_refusal(shown, directory, str(exc))
+        if elicitation.input_required is not None:
+            return cast("CommandAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
+        return await render(partial_result)
+
+
+def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> CommandAnswer:
+    result = partial_result.result
+    if result.status == "aborted":
+        return _make_refusal(command, work_dir, "\n".join(result.notes) or "It did not run.", result.execution_id, result.state)
+    running = result.status == "running"
+    stdout, stderr = (render_stream(partial_result, name) for name in ("stdout", "stderr"))
+    how = f"It waits behind {partial_result.queue_position} other(s)" if partial_result.queue_position else "It still runs"
+    call = f"wait_execution(execution_id='{result.execution_id}', cursor={partial_result.cursor})"
+    collect = f"{how}: call {call}, do not send it again."
+    error = result.error
+    if (
+        error is not None and not stderr and error.ename != "KeyboardInterrupt"
+    ):  # otherwise the end of the kernel would not be reported
+        stderr = clean_text(preview(f"{error.ename}: {error.evalue}", "see notes"))
+    return CommandAnswer(
+        success=result.ok,
+        exit_code=result.exit_code,
+        stdout=stdout,
+        stderr=stderr,
+        execution_time=round(result.timing.run, 3),
+        command=_shorten(command),
+        work_dir=result.work_dir or work_dir,
+        status=result.status,
+        execution_id=result.execution_id,
+        timed_out=result.interrupted == "timeout",
+        truncated=result.truncated
+        or bool(partial_result.missed_bytes)
+        or any("characters left out" in s for s in (stdout, stderr)),
+        state=result.state,
+        files=[clean_text(name) for name in result.files[:_FILES_MAX]],
+        notes=[collect] if running else remarks(result, over_time=TIMEOUT_HINT),
+    )
+
+
+def _make_refusal(command: str, work_dir: str, reason: str, execution_id: str = "", state: str = "unknown") -> CommandAnswer:
+    return CommandAnswer(
+        success=False,
+        exit_code=-1,
+        stdout="",
+        stderr=clean_text(reason),
+        execution_time=0.0,
+        command=_shorten(command),
+        work_dir=clean_text(work_dir),
+        status="aborted",
+        execution_id=execution_id,
+        timed_out=False,
+        truncated=False,
+        state=state,
+        files=[],
+        notes=[],
+    )
+
+
+def _shorten(command: str) -> str:
+    return clean_text(preview(command, "the command as you sent it"))

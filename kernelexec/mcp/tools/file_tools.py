@@ -1,0 +1,150 @@
+"""Tools for the files of a workspace; they run no code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
+
+from fastmcp.exceptions import ToolError
+from fastmcp.tools import ToolResult
+
+from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.content.answers import fit_answer
+from kernelexec.mcp.tools.code_tools import SessionName, make_text_answer, report_errors
+from kernelexec.results import FilesDeleted
+
+#: Entries that one answer shows.
+_SHOWN = 500
+_PIECE_BYTES, _PIECE_MOST = 20_000, 100_000
+
+FilePath = Annotated[str, "The file, relative to the workspace or absolute as code in the session sees it."]
+Patterns = Annotated[
+    list[str] | None,
+    "Patterns of files to delete, such as '*.tmp' (anywhere) or 'cache/**' (the whole path). Use it instead of path.",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """An entry of a directory."""
+
+    path: str
+    kind: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryListing:
+    """Entries of a directory; ``total`` includes those not shown. If not complete, there may be more."""
+
+    entries: list[FileRow]
+    total: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file that was not deleted, and the reason."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedFiles:
+    """Deleted and refused files, at most 500 of each, with the total numbers. If not complete, call again."""
+
+    deleted: list[str]
+    deleted_total: int
+    refused: list[KeptFile]
+    refused_total: int
+    complete: bool
+
+
+class FileTools:
+    """Tools for files, one method each."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def list_files(
+        self,
+        path: Annotated[str, "The directory, relative to the workspace or absolute as code in the session sees it."] = ".",
+        *,
+        recursive: Annotated[bool, "Whether to list subdirectories too."] = False,
+        pattern: Annotated[str | None, "List only matching entries, such as '*.py' (anywhere) or 'data/**/*.csv'."] = None,
+        session: SessionName = "default",
+    ) -> DirectoryListing:
+        """List a directory."""
+        with report_errors():
+            opened = await self._sessions.get_session(session)
+            listing = await opened.files.list(path, recursive=recursive, pattern=pattern)
+        rows = [FileRow(opened.mask(entry.path), entry.kind, entry.size_bytes) for entry in listing.entries[:_SHOWN]]
+        return fit_answer(lambda shown: DirectoryListing(rows[:shown], len(listing), listing.complete), _SHOWN)
+
+    async def read_file(
+        self,
+        path: FilePath,
+        offset: Annotated[int, "Start of the piece, in bytes."] = 0,
+        limit: Annotated[int, "The most bytes to return, up to 100,000."] = _PIECE_BYTES,
+        session: SessionName = "default",
+    ) -> ToolResult:
+        """Read a piece of a file."""
+        with report_errors():
+            opened = await self._sessions.get_session(session)
+            most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
+            read = await opened.files.read(path, offset=offset, limit=most)
+        follows = "end of file" if read.next_offset is None else f"continue with offset={read.next_offset}"
+        odd = "; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""
+        read = replace(read, path=opened.mask(read.path), text=opened.mask(read.text))
+        last = f"[{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}]"
+        return make_text_answer(f"{read.text or '(empty)'}\n{last}", "kernelexec/file", read)
+
+    async def write_file(
+        self,
+        path: FilePath,
+        content: Annotated[str, "The whole text of the file, or with append the text to add."],
+        *,
+        append: Annotated[bool, "Whether to add to the file instead of replacing it."] = False,
+        session: SessionName = "default",
+    ) -> ToolResult:
+        """Write a file."""
+        with report_errors():
+            opened = await self._sessions.get_session(session)
+            written = await opened.files.write(path, content, append=append)
+        written = replace(written, path=opened.mask(written.path))
+        done = "created" if written.created else "added to" if append else "replaced"
+        return make_text_answer(f"{written.path} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
+
+    async def delete_files(
+        self,
+        path: Annotated[str | None, "One file or directory to delete. Use it instead of include."] = None,
+        *,
+        recursive: Annotated[bool, "Whether to delete a directory with its contents."] = False,
+        include: Patterns = None,
+        exclude: Annotated[list[str] | None, "Patterns of files to keep although include matches them."] = None,
+        session: SessionName = "default",
+    ) -> DeletedFiles:
+        """Delete files."""
+        if (path is None) == (include is None) or (path is not None and exclude is not None):
+            raise ToolError("Use either path, or include with or without exclude. Nothing was deleted.")
+        if include is not None and recursive:
+            message = (
+                "Use recursive only with path; a pattern for a directory always includes its contents. Nothing was deleted."
+            )
+            raise ToolError(message)
+        with report_errors():
+            opened = await self._sessions.get_session(session)
+            if path is not None:
+                done = await opened.files.delete(path, recursive=recursive)
+            else:
+                done = await opened.files.delete_many(include or [], exclude or [])
+        return fit_answer(partial(_make_answer, done, opened.mask), _SHOWN)
+
+
+def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> DeletedFiles:
+    deleted = [mask(path) for path in done.deleted[:shown]]
+    refused = [KeptFile(mask(file.path), mask(file.why)) for file in done.refused[:shown]]
+    return DeletedFiles(deleted, len(done.deleted), refused, len(done.refused), done.complete)

@@ -1,0 +1,116 @@
+"""Tool that installs packages; a long installation continues after its call, and a second call collects it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, cast
+
+import anyio
+from fastmcp import Context
+
+from kernelexec.mcp.calls.progress import check_wait
+from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.content.answers import preview
+from kernelexec.mcp.tools.code_tools import WAIT, SessionName, Wait, make_reporter, report_errors
+from kernelexec.mcp.toolsets import Source
+from kernelexec.results import Installation, SecurityError
+from kernelexec.session import AsyncSession
+from kernelexec.session.features.requirements import is_wheel
+
+_REPORT_SECONDS = 5.0
+
+Names = Annotated[list[str], "Packages as for pip: names with versions, or paths of wheels in the workspace."]
+
+
+@dataclass(frozen=True, slots=True)
+class InstallAnswer:
+    """Result of an installation, or its state; ``installed`` lists the new packages with versions."""
+
+    status: Literal["ok", "error", "running"]
+    installed: list[str]
+    output: str
+    seconds: float
+    notes: list[str]
+
+
+@dataclass(slots=True)
+class _RunningInstallation:
+    """An installation of a session, kept until a call collects its result."""
+
+    began: float
+    done: anyio.Event = field(default_factory=anyio.Event)
+    installation: Installation | None = None
+    failure: Exception | None = None
+
+
+class PackageTools:
+    """Tool that installs packages from ``source``, by default from the network of cells."""
+
+    def __init__(self, sessions: SessionService, source: Source = None) -> None:
+        self._sessions = sessions
+        self._from: dict[str, Any] = {"network": True} if source == "network" else {"wheels": source}
+        self._running: dict[tuple[str, tuple[str, ...]], _RunningInstallation] = {}
+
+    async def install_packages(
+        self,
+        context: Context,
+        packages: Names,
+        session: SessionName = "default",
+        wait: Wait = WAIT,
+    ) -> InstallAnswer:
+        """Install packages."""
+        elicitation = self._sessions.make_elicitation(context)
+        with report_errors():
+            patience = check_wait(wait)
+            opened = await self._sessions.get_session(session)
+            key = opened.name, tuple(packages)
+            if key not in self._running:
+                for wheel in filter(is_wheel, map(str.strip, packages)):
+                    await opened.files.list(wheel)  # sessions accept wheels anywhere; an agent may use only its files
+                try:
+                    await opened.check_command(shlex.join(["pip", "install", *packages]), approver=elicitation)
+                except SecurityError:
+                    if elicitation.input_required is None:
+                        raise
+                    return cast("InstallAnswer", elicitation.input_required)  # fastmcp passes it on
+                if key not in self._running:
+                    opened.scope.check_open()
+                    self._running[key] = _RunningInstallation(anyio.current_time())
+                    opened.scope.tasks.start_soon(self._install, opened, key)
+            running, report = self._running[key], make_reporter(context)
+            with anyio.move_on_after(patience):
+                while not running.done.is_set():
+                    with anyio.move_on_after(_REPORT_SECONDS):
+                        await running.done.wait()
+                    await report(anyio.current_time() - running.began, "installing")
+            if not running.done.is_set():
+                again = "It continues: call install_packages again with the same arguments to get the result."
+                return InstallAnswer("running", [], "", round(anyio.current_time() - running.began, 3), [again])
+            self._running.pop(key, None)
+            if running.failure is not None:
+                raise running.failure
+        assert running.installation is not None
+        return _make_answer(running.installation, opened)
+
+    async def _install(self, opened: AsyncSession, key: tuple[str, tuple[str, ...]]) -> None:
+        """Install in a task of the session, independent of any call."""
+        running = self._running[key]
+        try:
+            running.installation = await opened.install(key[1], **self._from)
+        except Exception as exc:  # noqa: BLE001 - raised by the call that collects it
+            running.failure = exc
+        finally:
+            if running.installation is None and running.failure is None:  # the session ends, so no call will collect it
+                self._running.pop(key, None)
+            running.done.set()
+
+
+def _make_answer(installation: Installation, opened: AsyncSession) -> InstallAnswer:
+    return InstallAnswer(
+        "ok" if installation.ok else "error",
+        [str(package) for package in installation.packages],
+        preview(opened.mask(installation.output), "the workspace's .kernelexec/pylock.toml lists the installed packages"),
+        round(installation.seconds, 3),
+        list(installation.notes),
+    )
