@@ -98,7 +98,7 @@ class AsyncExecutor:
         if self.config.cache.enabled:
             given = (one.path for one in self.config.context_paths if one.permission == "write")
             written = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *given)
-            cache.check_directory(self.config.cache.place, written)
+            cache.check_directory(self.config.cache.results_directory, written)
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._scope: TaskScope | None = None
         self._estates = Estates(self.config)

@@ -46,7 +46,7 @@ class Estates:
         """
         self._stop.clear()
         self._roots.append(Root.claim(new_root()))
-        if self._config.confines and (room := claim_room(self.own)) is not None:
+        if self._config.confines_kernels and (room := claim_room(self.own)) is not None:
             self._roots.append(room)
 
     async def inherit(self) -> list[tuple[Path, LeftSession]]:

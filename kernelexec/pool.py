@@ -67,14 +67,14 @@ class Slot:
         await self.kernel.rename(session, str(self.workspace.path))
 
 
-class Pool:
+class KernelPool:
     """Has kernels ready for sessions to come, as ``config.pool`` says."""
 
     def __init__(self, config: Config, forks: Forks | None) -> None:
         self._config = config
         self._forks = forks
         self._options = config.pool
-        self._bound = config.isolation == "container" or config.confines
+        self._bound = config.isolation == "container" or config.confines_kernels
         """Whether a kernel has its workspace for good: it is mounted, or nothing else may be written."""
         self._ready: deque[Slot] = deque()
         self._numbers = itertools.count(1)

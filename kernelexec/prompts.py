@@ -146,21 +146,21 @@ def _also(text: str | None) -> str:
 
 
 def _network(config: Config) -> str:
-    if not config.online:
+    if not config.has_network:
         return "There is no network: nothing can be downloaded, and no package index is reached."
     own = config.isolation == "container" and config.container.network == "bridge"
     return "There is a network" + (", a container's own: services of the machine are not on its loopback." if own else ".")
 
 
 def _programs(config: Config, found: PythonEnvironment | None) -> Iterator[str]:
-    words = found.command_prefix if found is not None and found.command_prefix else tuple(config.programs.words)
+    words = found.command_prefix if found is not None and found.command_prefix else tuple(config.programs.prefix_words)
     if words:
         yield f"Every command is run behind `{shlex.join(words)}`: do not write that yourself."
     if config.isolation != "container":
         yield "System packages are not yours to install."
     elif not config.container.sudo:
         yield "There is no sudo, and system packages cannot be installed."
-    elif config.online:
+    elif config.has_network:
         yield "`sudo apt-get install -y NAME` installs system packages, which are gone with the container."
     else:
         yield "`sudo` works, but without a network apt-get finds no packages."

@@ -17,7 +17,7 @@ from kernelexec.events import Hook
 from kernelexec.executor_directories import Estates, as_left, heritage
 from kernelexec.notices import Notices
 from kernelexec.policy.decisions import Approver, Validator
-from kernelexec.pool import Pool, ready
+from kernelexec.pool import KernelPool, ready
 from kernelexec.provisioning import Forks, platform
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
@@ -45,9 +45,9 @@ class Roster:
         self._hooks = tuple(hooks)
         self._validators, self._approver = validators, approver
         self._making = 0
-        self._forks = Forks(config) if config.forks and platform.HERE.fork_server else None
+        self._forks = Forks(config) if config.uses_fork_server and platform.HERE.fork_server else None
         self._secrets = SecretStore(config.secrets) if config.secrets else None
-        self._pool = Pool(config, self._forks) if Pool.wanted(config) else None
+        self._pool = KernelPool(config, self._forks) if KernelPool.wanted(config) else None
 
     def begin(self, scope: TaskScope) -> None:
         """Called when the executor's life has begun: what sessions will share is made ready ahead of them."""

@@ -1,7 +1,7 @@
-r"""A stateful code executor for AG2's agents, of its protocol ``autogen.coding.CodeExecutor``, as of AG2 0.9.
+r"""A stateful code executor for AG2's agents: the protocol ``autogen.coding.CodeExecutor`` of AG2 0.9.
 
->>> from kernelexec.adapters.ag2 import CodeExecutor
->>> with CodeExecutor(code_execution_config={"use_docker": False, "timeout": 30}) as executor:
+>>> from kernelexec.adapters.ag2 import Ag2CodeExecutor
+>>> with Ag2CodeExecutor(code_execution_config={"use_docker": False, "timeout": 30}) as executor:
 ...     user = {"code_execution_config": executor.code_execution_config}  # for ConversableAgent or UserProxyAgent
 ...     print(executor.reply([{"role": "user", "content": "```python\nprint(6 * 7)\n```"}]))
 exitcode: 0 (execution succeeded)
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kernelexec.adapters.blocks import Blocks, Outcome, drive
-from kernelexec.adapters.functions import Functions, Told
-from kernelexec.adapters.markdown import Block, blocks
+from kernelexec.adapters.blocks import BlockRunner, BlocksResult, run_steps
+from kernelexec.adapters.functions import FunctionPrompt, Functions
+from kernelexec.adapters.markdown import MarkdownBlock, find_blocks
 from kernelexec.blocking import Executor, Session
-from kernelexec.config.messages import check_known, mapping_wanted
+from kernelexec.config.messages import check_known, mapping_error
 from kernelexec.config.types import is_count
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.executor import ExecutorOptions
@@ -33,38 +33,39 @@ if TYPE_CHECKING:
 
 #: The name of this executor in a ``code_execution_config``.
 NAME = "kernelexec"
-#: Keys that AG2 refuses beside an executor.
-_BESIDE = ("use_docker", "work_dir", "timeout")
+#: Keys that AG2 rejects together with an executor.
+_CONFLICTING_KEYS = ("use_docker", "work_dir", "timeout")
 
 
-class Extractor:
+class CodeBlockExtractor:
     """The extractor of code blocks from messages; see ``kernelexec.adapters.markdown``."""
 
     def extract_code_blocks(self, message: object) -> list[CodeBlock]:
-        """Return the code blocks of a message, as AG2's."""
+        """Return the code blocks of a message as AG2's type."""
         from autogen.coding import CodeBlock  # noqa: PLC0415 - the framework is imported where it is used
 
-        return [CodeBlock(code=block.code, language=block.language) for block in blocks(message)]
+        return [CodeBlock(code=block.code, language=block.language) for block in find_blocks(message)]
 
 
-class CodeExecutor(Told):
-    """Runs the code blocks of AG2's messages in one persistent session.
+class Ag2CodeExecutor(FunctionPrompt):
+    """An executor that runs the code blocks of AG2's messages in one persistent session.
 
-    The executor opens at its first block or as ``with``; ``stop()`` or the end of the block ends everything. Its methods may
-    be called from any thread.
+    The executor opens at its first block, or as a context manager; ``stop()`` or the end of the ``with`` block closes it. Its
+    methods may be called from any thread.
 
     Args:
-        session: an open session to use; it stays open. The options of an executor then belong where it was made.
+        session: an open session to use; it stays open. No other options of an executor are then allowed.
         isolation: see ``AsyncExecutor``.
-        functions: functions that cells can import, as callables, as AG2's ``with_requirements`` makes them, or as source texts.
-        functions_module: the module that holds them.
-        execution_policies: for a language, whether its blocks run or are only saved; by default html and css are saved.
-        options: see ``ExecutorOptions``; ``code_execution_config`` is the dictionary that agent frameworks know.
+        functions: functions that cells can import: callables, results of AG2's ``with_requirements``, or source texts.
+        functions_module: the name of the module with these functions.
+        execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
+        options: see ``ExecutorOptions``; ``code_execution_config`` is the dictionary of agent frameworks.
 
     Raises:
-        ValueError: of ``functions`` or ``functions_module``.
-        InvalidConfig, Disabled: settings that do not fit; execution is switched off.
-        IsolationUnavailable: containers were asked for, by default they are, and there is no engine.
+        ValueError: ``functions`` or ``functions_module`` is invalid.
+        InvalidConfig: a setting is invalid.
+        Disabled: execution is switched off.
+        IsolationUnavailable: containers are chosen, as by default, and no engine is available.
     """
 
     def __init__(
@@ -77,31 +78,33 @@ class CodeExecutor(Told):
         execution_policies: Mapping[str, bool] | None = None,
         **options: Unpack[ExecutorOptions],
     ) -> None:
-        self._functions = Functions.of(functions, module=functions_module)
+        self._functions = Functions.from_callables(functions, module=functions_module)
         self._policies = dict(execution_policies or {})
         self._session = session
-        self._blocks: Blocks | None = None
+        self._blocks: BlockRunner | None = None
         self._opening = threading.RLock()
         present = [name for name, value in {"isolation": isolation, **options}.items() if value not in (None, ())]
         if session is not None and present:
-            raise InvalidConfig(f"{', '.join(present)} beside a session: its executor has them already.")
+            raise InvalidConfig(
+                f"{', '.join(present)}: must not be set together with a session, whose executor has these options."
+            )
         self._executor = Executor(isolation, **options) if session is None else None
         if self._executor is not None and not self._executor.config.enabled:
-            raise Disabled("Execution is switched off: give code_execution_config=False to the agent itself.")
+            raise Disabled("Execution is switched off: pass code_execution_config=False to the agent itself.")
 
     @property
-    def code_extractor(self) -> Extractor:
-        """Return the object that finds code blocks in messages."""
-        return Extractor()
+    def code_extractor(self) -> CodeBlockExtractor:
+        """Return the extractor of code blocks."""
+        return CodeBlockExtractor()
 
     @property
     def code_execution_config(self) -> dict[str, Any]:
-        """Return an agent's ``code_execution_config``: this executor, and how many messages are searched."""
+        """Return an agent's ``code_execution_config``: this executor, and the number of messages to search."""
         return {"executor": self, "last_n_messages": self._last_n_messages}
 
     @property
     def session(self) -> Session:
-        """Return the session in which blocks run; it is opened if need be."""
+        """Return the session in which blocks run, and open it if necessary."""
         with self._opening:  # several threads may be the first
             if self._session is None:
                 assert self._executor is not None
@@ -114,10 +117,10 @@ class CodeExecutor(Told):
             return self._session
 
     def execute_code_blocks(self, code_blocks: Sequence[CodeBlock]) -> IPythonCodeResult:
-        """Run blocks in their order, up to the first that fails.
+        """Run blocks in order, up to the first failure.
 
-        ``exit_code`` is that of the block that failed, 124 after a timeout, -1 where a rule refused it, and else 0;
-        ``output_files`` are pictures, other displays and whatever cells made or changed in the workspace.
+        ``exit_code`` is the exit code of the failed block: 124 after a timeout, -1 if a rule refused it; without a failure 0.
+        ``output_files`` are pictures, other displays, and files in the workspace that cells created or changed.
 
         Raises:
             ValueError: the functions cannot be imported, or their packages cannot be installed.
@@ -125,7 +128,7 @@ class CodeExecutor(Told):
         """
         from autogen.coding.base import IPythonCodeResult  # noqa: PLC0415 - the framework is imported where it is used
 
-        done = self._run([Block(block.code, block.language) for block in code_blocks])
+        done = self._run([MarkdownBlock(block.code, block.language) for block in code_blocks])
         return IPythonCodeResult(exit_code=done.exit_code, output=done.output, output_files=list(done.files))
 
     def reply(
@@ -133,31 +136,31 @@ class CodeExecutor(Told):
     ) -> str | None:
         """Return an agent's answer to messages with code: exit code and output; None if there is no code.
 
-        Of the newest ``last_n_messages``, the newest that has code blocks counts; ``auto``, as by default unless the
-        configuration says otherwise, takes those that came since the agent itself spoke, whose ``role`` is ``user``.
+        The newest message with code blocks among the newest ``last_n_messages`` is used. ``auto``, the default unless the
+        configuration sets another value, searches all messages since the agent's own last one, whose ``role`` is ``user``.
 
         Raises:
-            ValueError: ``last_n_messages`` is neither a number, 0 or more, nor ``auto``; and see ``execute_code_blocks``.
+            ValueError: ``last_n_messages`` is neither a number >= 0 nor ``auto``; and see ``execute_code_blocks``.
         """
         count = self._last_n_messages if last_n_messages is None else last_n_messages
         if not is_count(count):
-            raise ValueError(f"last_n_messages={count!r}: it is a number, 0 or more, or 'auto'.")
+            raise ValueError(f"last_n_messages={count!r}: must be a number >= 0, or 'auto'.")
         for number, message in enumerate(reversed(messages)):
             if message.get("role") != "user" if count == "auto" else number >= count:
                 return None
-            if code_blocks := blocks(message.get("content")):
+            if code_blocks := find_blocks(message.get("content")):
                 done = self._run(code_blocks)
                 verdict = "execution failed" if done.exit_code else "execution succeeded"
                 return f"exitcode: {done.exit_code} ({verdict})\nCode output: {done.output}"
         return None
 
     def restart(self) -> None:
-        """Replace the session's kernels: their state is lost, its files are still there. AG2 calls it at an agent's reset."""
+        """Restart the session's kernels: variables are lost, files are kept. AG2 calls this when an agent is reset."""
         if self._session is not None:
             self._session.restart()
 
     def stop(self) -> None:
-        """End what this executor opened. It opens anew when it is used again."""
+        """Close the executor and its session. The next use opens them again."""
         with self._opening:
             if self._executor is not None and self._session is not None:
                 self._session, self._blocks = None, None
@@ -174,34 +177,34 @@ class CodeExecutor(Told):
     def _last_n_messages(self) -> int | Literal["auto"]:
         return self._executor.config.last_n_messages if self._executor is not None else "auto"
 
-    def _run(self, code_blocks: Sequence[Block]) -> Outcome:
+    def _run(self, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
         with self._opening:
             session = self.session
             if self._blocks is None:
-                self._blocks = Blocks(session.workspace, self._functions, self._policies)
+                self._blocks = BlockRunner(session.workspace, self._functions, self._policies)
             runner = self._blocks
-        return drive(runner.run(session, code_blocks))
+        return run_steps(runner.run(session, code_blocks))
 
 
-def create(code_execution_config: Mapping[str, Any]) -> Protocol:
-    """Return the executor that a ``code_execution_config`` names: ``kernelexec``, an object, or one of AG2's own.
+def create_executor(code_execution_config: Mapping[str, Any]) -> Protocol:
+    """Create the executor of a ``code_execution_config``: ``kernelexec``, an object, or one of AG2's own.
 
-    The arguments of ``kernelexec`` stand under its name: ``{"executor": "kernelexec", "kernelexec": {"isolation": "local"}}``.
+    The arguments of ``kernelexec`` are under its name: ``{"executor": "kernelexec", "kernelexec": {"isolation": "local"}}``.
 
     Raises:
-        ValueError: no such executor; or ``use_docker``, ``work_dir`` or ``timeout`` beside it.
-        InvalidConfig: an argument that there is not, or that does not fit.
+        ValueError: the executor is unknown, or ``use_docker``, ``work_dir`` or ``timeout`` is set together with it.
+        InvalidConfig: an argument is unknown or invalid.
     """
-    beside = [name for name in _BESIDE if name in code_execution_config]
-    if beside:
-        raise ValueError(f"{', '.join(beside)} beside an executor: say it as an argument of the executor.")
+    conflicting = [name for name in _CONFLICTING_KEYS if name in code_execution_config]
+    if conflicting:
+        raise ValueError(f"{', '.join(conflicting)}: must be an argument of the executor.")
     if code_execution_config.get("executor") == NAME:
         options = code_execution_config.get(NAME, {})
         if not isinstance(options, Mapping):
-            raise InvalidConfig(f"{NAME}: {mapping_wanted(options)}.")
-        keywords = [name for name in inspect.signature(CodeExecutor).parameters if name != "options"]
+            raise InvalidConfig(f"{NAME}: {mapping_error(options)}.")
+        keywords = [name for name in inspect.signature(Ag2CodeExecutor).parameters if name != "options"]
         check_known(options, (*keywords, *ExecutorOptions.__annotations__), f"{NAME}: ")
-        return CodeExecutor(**options)
+        return Ag2CodeExecutor(**options)
     from autogen.coding import CodeExecutorFactory  # noqa: PLC0415 - the framework is imported where it is used
 
-    return CodeExecutorFactory.create(dict(code_execution_config))  # type: ignore[arg-type] # it says itself what does not fit
+    return CodeExecutorFactory.create(dict(code_execution_config))  # type: ignore[arg-type] # AG2 reports invalid keys itself

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelexec.adapters.blocks import Blocks, Outcome, drive_async
-from kernelexec.adapters.functions import Functions, Told
-from kernelexec.adapters.markdown import Block
+from kernelexec.adapters.blocks import BlockRunner, BlocksResult, run_steps_async
+from kernelexec.adapters.functions import FunctionPrompt, Functions
+from kernelexec.adapters.markdown import MarkdownBlock
 from kernelexec.errors import KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.policy.decisions import Approver, Validator
@@ -29,14 +29,14 @@ except ImportError as exc:
 
 
 @dataclass
-class Result(CodeResult):
-    """``exit_code`` and ``output``, as AutoGen knows them, and the files that cells made, with their paths here."""
+class AutogenCodeResult(CodeResult):
+    """AutoGen's ``exit_code`` and ``output``, and the paths of the files that cells created."""
 
     output_files: list[Path]
 
 
-class Settings(BaseModel):
-    """The settings that ``dump_component`` writes: all but functions, validators and approvers, which are objects."""
+class AutogenExecutorConfig(BaseModel):
+    """The settings that ``dump_component`` writes: all except functions, validators and approvers, which are objects."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,24 +48,24 @@ class Settings(BaseModel):
     execution_policies: dict[str, bool] | None = None
 
 
-class CodeExecutor(Told, BaseExecutor, Component[Settings]):
-    """Runs code blocks in one persistent session. ``async with``, or ``start()`` and ``stop()``.
+class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecutorConfig]):
+    """An executor of code blocks in one persistent session. Use ``async with``, or ``start()`` and ``stop()``.
 
     Args:
         isolation, use_docker, workspace, config, code_execution_config, validators, approver: see ``AsyncExecutor``; settings
-            are plain values here, so that they can be written down.
-        functions: functions that cells can import, as callables, as ``with_requirements`` makes them, or as source texts.
-        functions_module: the module that holds them.
-        execution_policies: for a language, whether its blocks run or are only saved; by default html and css are saved.
+            must be plain values, so that they can be serialized.
+        functions: functions that cells can import: callables, results of ``with_requirements``, or source texts.
+        functions_module: the name of the module with these functions.
+        execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
 
     Raises:
-        ValueError: of ``functions`` or ``functions_module``.
-        InvalidConfig: settings that do not fit.
-        IsolationUnavailable: containers were asked for, by default they are, and there is no engine.
+        ValueError: ``functions`` or ``functions_module`` is invalid.
+        InvalidConfig: a setting is invalid.
+        IsolationUnavailable: containers are chosen, as by default, and no engine is available.
     """
 
-    component_config_schema = Settings
-    component_provider_override = "kernelexec.adapters.autogen.CodeExecutor"
+    component_config_schema = AutogenExecutorConfig
+    component_provider_override = "kernelexec.adapters.autogen.AutogenCodeExecutor"
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
         functions_module: str = "functions",
         execution_policies: Mapping[str, bool] | None = None,
     ) -> None:
-        self._functions = Functions.of(functions, module=functions_module)
-        self._settings = Settings(
+        self._functions = Functions.from_callables(functions, module=functions_module)
+        self._settings = AutogenExecutorConfig(
             isolation=isolation,
             use_docker=use_docker,
             workspace=None if workspace is None else str(workspace),
@@ -90,10 +90,12 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
             code_execution_config=code_execution_config,
             execution_policies=None if execution_policies is None else dict(execution_policies),
         )
-        options = {name: getattr(self._settings, name) for name in Settings.model_fields if name != "execution_policies"}
+        options = {
+            name: getattr(self._settings, name) for name in AutogenExecutorConfig.model_fields if name != "execution_policies"
+        }
         self._executor = AsyncExecutor(**options, validators=validators, approver=approver)
         self._session: AsyncSession | None = None
-        self._blocks: Blocks | None = None
+        self._blocks: BlockRunner | None = None
         self._opening = asyncio.Lock()
 
     async def start(self) -> None:
@@ -107,68 +109,72 @@ class CodeExecutor(Told, BaseExecutor, Component[Settings]):
             except BaseException as exc:
                 await executor.__aexit__(type(exc), exc, None)
                 raise
-            self._blocks = Blocks(session.workspace, self._functions, self._settings.execution_policies or {})
+            self._blocks = BlockRunner(session.workspace, self._functions, self._settings.execution_policies or {})
             self._session = session
 
     async def stop(self) -> None:
-        """End all that was opened. A second call does nothing."""
+        """Close the session and its executor. A second call does nothing."""
         async with self._opening:
             if self._session is not None:
                 self._session, self._blocks = None, None
                 await self._executor.__aexit__(None, None, None)
 
     async def restart(self) -> None:
-        """Replace the session's kernels: their state is lost, its files are still there."""
-        await self._open().restart()
+        """Restart the session's kernels: variables are lost, files are kept."""
+        await self._open_session().restart()
 
-    async def execute_code_blocks(self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken) -> Result:
-        """Run blocks in their order, up to the first that fails.
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> AutogenCodeResult:
+        """Run blocks in order, up to the first failure.
 
-        ``exit_code`` is that of the block that failed, 124 after a timeout, -1 where a rule refused it, and else 0. Cancelled,
-        its own cell is interrupted, or taken off the queue; those of other calls go on.
+        ``exit_code`` is the exit code of the failed block: 124 after a timeout, -1 if a rule refused it; without a failure 0.
+        Cancellation interrupts this call's cell or removes it from the queue; other calls are not affected.
 
         Raises:
             asyncio.CancelledError: the token was cancelled.
-            RuntimeError: it is not started.
+            RuntimeError: the executor is not started.
             ValueError: the functions cannot be imported, or their packages cannot be installed.
             KernelStartFailed, QueueFull: see ``AsyncSession.execute``.
         """
-        session = self._open()
-        parsed = [Block(block.code, block.language) for block in code_blocks]
+        session = self._open_session()
+        parsed = [MarkdownBlock(block.code, block.language) for block in code_blocks]
         work = asyncio.ensure_future(self._run(session, parsed))
         cancellation_token.link_future(work)
         done = await work
-        return Result(done.exit_code, done.output, [Path(file) for file in done.files])
+        return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files])
 
     @property
     def session(self) -> AsyncSession:
         """Return the session in which blocks run.
 
         Raises:
-            RuntimeError: it is not started.
+            RuntimeError: the executor is not started.
         """
-        return self._open()
+        return self._open_session()
 
-    def _to_config(self) -> Settings:
+    def _to_config(self) -> AutogenExecutorConfig:
         return self._settings
 
     @classmethod
-    def _from_config(cls, config: Settings) -> Self:
+    def _from_config(cls, config: AutogenExecutorConfig) -> Self:
         return cls(**config.model_dump())
 
-    def _open(self) -> AsyncSession:
+    def _open_session(self) -> AsyncSession:
         if self._session is None:
             raise RuntimeError("The executor is not started: use it as `async with`, or call start().")
         return self._session
 
-    async def _run(self, session: AsyncSession, code_blocks: Sequence[Block]) -> Outcome:
+    async def _run(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
         assert self._blocks is not None
-        return await drive_async(self._blocks.run(session, code_blocks), taken=lambda call: _ending(session, call))
+        return await run_steps_async(
+            self._blocks.run(session, code_blocks), wrap=lambda call: _interrupt_on_cancel(session, call)
+        )
 
 
-async def _ending(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call
-    """Return the answer of a call to the session; its execution ends if the waiting task is cancelled."""
-    sending = _Sending(session, call)
+async def _interrupt_on_cancel(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call
+    """Await a call to the session, and interrupt its execution if this task is cancelled."""
+    sending = _TrackedCall(session, call)
     try:
         return await sending
     except asyncio.CancelledError:
@@ -178,10 +184,10 @@ async def _ending(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: 
         raise
 
 
-class _Sending:
-    """A call to a session that knows the id of the execution it sends, also while that waits for its turn.
+class _TrackedCall:
+    """A call to a session that records the id of its execution, also while that waits in the queue.
 
-    It is the one that is new after a step of the call's: nobody else takes a step meanwhile.
+    The id is the one that is new after a step of the call, because no other task runs during the step.
     """
 
     def __init__(self, session: AsyncSession, call: Awaitable[Any]) -> None:
@@ -193,15 +199,15 @@ class _Sending:
         steps = self._call.__await__()
         failure: BaseException | None = None
         while True:
-            known = self._session.executions()
+            earlier_ids = self._session.executions()
             try:
                 awaited = next(steps) if failure is None else steps.throw(failure)
             except StopIteration as end:
                 return end.value
-            if new := [each for each in self._session.executions() if each not in known]:
+            if new := [each for each in self._session.executions() if each not in earlier_ids]:
                 self.execution_id = new[-1]
             failure = None
             try:
                 yield awaited
-            except BaseException as exc:  # noqa: BLE001 - it goes to the call, and on from there
+            except BaseException as exc:  # noqa: BLE001 - raised in the call
                 failure = exc

@@ -1,8 +1,8 @@
-"""A run of code mode as one cell: ordinary code at the top level, with what gives it its functions and takes its value.
+"""Cells of code mode: the code at the top level, with a prelude that defines functions and an epilogue that sends its value.
 
-Code may ``return`` there, which no cell may. A return that ends the code becomes a call; where there are others, all from
-the first of them on stands in a loop that they break: a function in its place would have variables of its own, and could not
-hold what only the top level may.
+Unlike in other cells, the code may ``return``. A final return becomes a call. From the first other return on, the code is put
+into a loop that returns break. It is not put into a function, which would have its own variables and would not allow
+statements of the top level.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from kernelexec.errors import InvalidCode, InvalidRequest
 
 CALL, VALUE = "application/vnd.kernelexec.call+json", "application/vnd.kernelexec.value+json"
-#: The one name that is taken from the code.
-_OURS = "__kernelexec"
+#: The reserved name.
+_RESERVED_NAME = "__kernelexec"
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _LOOPS = ast.For | ast.AsyncFor | ast.While
-#: What the kernel runs ahead of the code. It sees no name of the user's: its globals are its own. It waits for files: what else
-#: there is, a kernel without a network may not have. It reads and takes them away by ``pathlib``: rules may forbid ``open``.
-_AHEAD = """\
+#: The code that the kernel runs first. It has its own globals, so that the user's names do not affect it. It polls for files,
+#: which work without a network, and reads them through ``pathlib``, because rules may forbid ``open``.
+_PRELUDE = """\
 def __kernelexec(token, folder, inputs, names):
     import asyncio, dataclasses, datetime, json, pathlib, uuid
     from IPython.display import display
@@ -47,7 +47,7 @@ def __kernelexec(token, folder, inputs, names):
             if kind in ("DataFrame", "Series"):
                 return rows(value)
             return value.tolist() if hasattr(value, "tolist") else None if kind == "NAType" else str(value)
-        raise TypeError(f"A value of type {kind} is no JSON: make text, numbers, lists or dictionaries of it.")
+        raise TypeError(f"A value of type {kind} must be converted to JSON first: text, numbers, lists or dictionaries.")
 
     def packed(value, what):
         __tracebackhide__ = True
@@ -67,7 +67,7 @@ def __kernelexec(token, folder, inputs, names):
         table = table if counts else table.reset_index()
         columns = [str(name) for name in table.columns]
         if len({*columns}) < len(columns):
-            raise TypeError("A DataFrame with two columns of one name is no JSON value: rename them.")
+            raise TypeError("A DataFrame must have unique column names: rename its columns.")
         return table.set_axis(columns, axis=1).to_dict("records")
 
     def function(name):
@@ -75,7 +75,7 @@ def __kernelexec(token, folder, inputs, names):
             __tracebackhide__ = True
             given = packed([args, kwargs], f"The arguments of {name}")
             if len(given) > @LIMIT@:
-                raise ValueError(f"{name}: its arguments are {len(given)} characters of JSON, @LIMIT@ are the most.")
+                raise ValueError(f"{name}: its arguments are {len(given)} characters of JSON; must be at most @LIMIT@.")
             answer, pause = place / f"{uuid.uuid4().hex}.json", 0.002
             if place.is_dir():
                 asked = {"token": token, "id": answer.stem, "name": name, "given": given}
@@ -83,7 +83,7 @@ def __kernelexec(token, folder, inputs, names):
             try:
                 while not answer.exists():
                     if not place.is_dir():
-                        raise RuntimeError(f"{name}: the run that it was given to is over, or its answer could not be written.")
+                        raise RuntimeError(f"{name}: its run is over, or its result could not be written.")
                     await asyncio.sleep(pause)
                     pause = min(0.05, pause * 1.5)
                 told = json.loads(answer.read_text("utf-8"))
@@ -111,62 +111,60 @@ def __kernelexec(token, folder, inputs, names):
 
         def ends(self):
             __tracebackhide__ = True
-            value = packed(self.value, "What the code returned")
+            value = packed(self.value, "The code's value")
             display({"@VALUE@": {"token": token, "value": value}, "text/plain": f"returned {value:.200}"}, raw=True)
 
     return [*json.loads(inputs), *map(function, names), Run()]
 """
-#: The most characters of JSON that the arguments of one call may be: a message that is too large would never be heard.
+#: The limit of one call's arguments, in characters of JSON: larger messages would not arrive.
 ARGUMENTS_CHARS = 4 * 1024 * 1024
-_ENDS = f"{_OURS}.ends()\ndel {_OURS}\n"
+_EPILOGUE = f"{_RESERVED_NAME}.ends()\ndel {_RESERVED_NAME}\n"
 
 
-def cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str], token: str, folder: str) -> str:
-    """Return the cell that runs code: its variables are the session's, and it displays its calls and its value.
+def build_cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str], token: str, folder: str) -> str:
+    """Build the cell that runs code in the session's namespace, and that displays its function calls and its value.
 
     Args:
         code: see ``SandboxProvider.run``.
         inputs: variables that are set first, as JSON values.
-        functions: names of functions that it can await.
-        token: is in all that this run displays.
-        folder: the run's own directory as the kernel sees it. What it calls is answered there, as long as it is there.
+        functions: names of functions that the code can await.
+        token: the token of this run, which is in all of its messages.
+        folder: the run's directory as the kernel sees it. Results of calls are written there as long as it exists.
 
     Raises:
-        InvalidCode: it is no Python that could run at the top level.
-        InvalidRequest: an input or a function has a name that no code could use.
-        TypeError, ValueError: an input is no JSON value.
+        InvalidCode: the code is not valid Python for the top level.
+        InvalidRequest: the name of an input or a function is not usable in code.
+        TypeError, ValueError: an input is not a JSON value.
     """
     names = [*functions]
     for name in (*inputs, *names):
         _check_name(name)
-    ahead = _AHEAD.replace("@LIMIT@", str(ARGUMENTS_CHARS)).replace("@CALL@", CALL).replace("@VALUE@", VALUE)
+    prelude = _PRELUDE.replace("@LIMIT@", str(ARGUMENTS_CHARS)).replace("@CALL@", CALL).replace("@VALUE@", VALUE)
     values = json.dumps([*inputs.values()])
-    bound = ", ".join([*inputs, *names, _OURS])
-    call = f"{_OURS}.__class__({_OURS}.__code__, {{}})({token!r}, {folder!r}, {values!r}, {names!r})"
+    bound = ", ".join([*inputs, *names, _RESERVED_NAME])
+    call = f"{_RESERVED_NAME}.__class__({_RESERVED_NAME}.__code__, {{}})({token!r}, {folder!r}, {values!r}, {names!r})"
     text = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     try:
         with warnings.catch_warnings(action="ignore"):
-            future, body = _body(text)
-            whole = f"{future}{ahead}[{bound}] = {call}\n{body}\n{_ENDS}"
-            _compile(ast.parse(whole, "code"))
+            future, body = _replace_returns(text)
+            source = f"{future}{prelude}[{bound}] = {call}\n{body}\n{_EPILOGUE}"
+            _compile(ast.parse(source, "code"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         message = f"The code cannot run: {exc}."
         raise InvalidCode(message) from exc
-    return whole
+    return source
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name in (_OURS, "__debug__"):
-        message = (
-            f"{name!r} is no name that code could use for a function or an input: give it an identifier that is no keyword."
-        )
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name in (_RESERVED_NAME, "__debug__"):
+        message = f"{name!r} must be an identifier and not a keyword, to name a function or an input."
         raise InvalidRequest(message)
 
 
-def _body(text: str) -> tuple[str, str]:
-    """Return the ``from __future__`` imports of code, which must begin a cell, and the code with calls in place of its returns.
+def _replace_returns(text: str) -> tuple[str, str]:
+    """Return the ``from __future__`` imports of code, which must begin a cell, and the code with its returns replaced by calls.
 
-    All up to the first return within another statement stays as it was written.
+    The text before the first nested return does not change.
     """
     _check(text)
     tree = ast.parse(text, "code")
@@ -175,25 +173,25 @@ def _body(text: str) -> tuple[str, str]:
     futures = [node for node in tree.body if _is_future(node)]
     for node in futures:
         edits[_span(node, starts)] = "pass"
-    first = next((index for index, node in enumerate(tree.body) if _returns([node])), len(tree.body))
-    last, end, rest = tree.body[first : first + 1] or tree.body[-1:], len(raw), ""
+    first = next((index for index, node in enumerate(tree.body) if _has_return([node])), len(tree.body))
+    last, end, tail = tree.body[first : first + 1] or tree.body[-1:], len(raw), ""
     match last:
         case [ast.Return(value=value) | ast.Expr(value=value) as node]:
             span = _span(node, starts)
             expression = raw[slice(*span)].decode().removeprefix("return" if isinstance(node, ast.Return) else "")
-            edits[span] = f"{_OURS}.returns(({expression}))" if value else f"{_OURS}.returns()"
+            edits[span] = f"{_RESERVED_NAME}.returns(({expression}))" if value else f"{_RESERVED_NAME}.returns()"
             end = span[1] if isinstance(node, ast.Return) else end
         case [node] if first < len(tree.body):
-            end, rest = _span(node, starts)[0], ast.unparse(_in_a_loop(tree.body[first:]))
+            end, tail = _span(node, starts)[0], ast.unparse(_wrap_in_loop(tree.body[first:]))
     for (begin, stop), replacement in sorted(edits.items(), reverse=True):
         raw, end = raw[:begin] + replacement.encode() + raw[stop:], end + len(replacement.encode()) - (stop - begin)
-    return "".join(f"{ast.unparse(node)}\n" for node in futures), raw[:end].decode() + rest
+    return "".join(f"{ast.unparse(node)}\n" for node in futures), raw[:end].decode() + tail
 
 
 def _check(text: str) -> None:
-    """Compile code as a cell whose top level may ``return``, too."""
+    """Check that code compiles as a cell that may ``return`` at its top level."""
     tree = ast.parse(text, "code")
-    _without_returns(tree.body)
+    _drop_returns(tree.body)
     _compile(tree)
 
 
@@ -201,51 +199,51 @@ def _compile(tree: ast.Module) -> None:
     compile(tree, "code", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
-def _without_returns(block: list[ast.stmt]) -> None:
+def _drop_returns(block: list[ast.stmt]) -> None:
     for index, node in enumerate(block):
-        if isinstance(node, ast.TryStar) and any(_returns(handler.body) for handler in node.handlers):
+        if isinstance(node, ast.TryStar) and any(_has_return(handler.body) for handler in node.handlers):
             raise SyntaxError("'return' cannot appear in an except* block", ("code", node.lineno, None, None))
         if isinstance(node, ast.Return):
             block[index] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
         for inner in _blocks(node):
-            _without_returns(inner)
+            _drop_returns(inner)
 
 
-def _in_a_loop(body: list[ast.stmt]) -> ast.While:
-    """Return statements in a loop that runs once, and that their returns break."""
+def _wrap_in_loop(body: list[ast.stmt]) -> ast.While:
+    """Put statements into a loop that runs once, and that their returns break."""
     if isinstance(last := body[-1], ast.Expr):
-        body[-1] = _said("returns", last.value)
-    block = [*_breaking(body, itertools.count()), ast.Break()]
+        body[-1] = _call_run("returns", last.value)
+    block = [*_break_at_returns(body, itertools.count()), ast.Break()]
     return ast.fix_missing_locations(ast.While(ast.Constant(value=True), block, []))
 
 
-def _breaking(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
-    """Return a block whose returns break its loop; an inner loop is followed by a break, for the returns within it."""
+def _break_at_returns(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
+    """Replace the returns of a block by breaks. An inner loop is followed by a break if a return ended it."""
     statements: list[ast.stmt] = []
     for node in block:
         if isinstance(node, ast.Return):
-            statements += [_said("returns", *([node.value] if node.value else [])), ast.Break()]
+            statements += [_call_run("returns", *([node.value] if node.value else [])), ast.Break()]
             continue
-        if not _returns([node]):
+        if not _has_return([node]):
             statements.append(node)
             continue
         for inner in _blocks(node):
-            inner[:] = _breaking(inner, numbers)
+            inner[:] = _break_at_returns(inner, numbers)
         if isinstance(node, _LOOPS):
             number = ast.Constant(next(numbers))
-            statements += [_said("enters", number), node, ast.If(_said("returned_in", number).value, [ast.Break()], [])]
+            statements += [_call_run("enters", number), node, ast.If(_call_run("returned_in", number).value, [ast.Break()], [])]
         else:
             statements.append(node)
     return statements
 
 
-def _said(method: str, *args: ast.expr) -> ast.Expr:
-    return ast.Expr(ast.Call(ast.Attribute(ast.Name(_OURS), method), [*args], []))
+def _call_run(method: str, *args: ast.expr) -> ast.Expr:
+    return ast.Expr(ast.Call(ast.Attribute(ast.Name(_RESERVED_NAME), method), [*args], []))
 
 
-def _returns(block: list[ast.stmt]) -> bool:
-    """Return whether a block returns from its scope."""
-    return any(isinstance(node, ast.Return) or any(map(_returns, _blocks(node))) for node in block)
+def _has_return(block: list[ast.stmt]) -> bool:
+    """Return whether a block contains a return of its scope."""
+    return any(isinstance(node, ast.Return) or any(map(_has_return, _blocks(node))) for node in block)
 
 
 def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -262,7 +260,7 @@ def _is_future(node: ast.stmt) -> bool:
 
 
 def _span(node: ast.stmt, starts: list[int]) -> tuple[int, int]:
-    """Return a statement's position in bytes, from the positions of its lines."""
+    """Return the offsets of a statement in bytes, from the offsets of its lines."""
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

@@ -1,4 +1,4 @@
-"""Functions of the caller's that cells can import: a module of them, written from their sources, and what it needs."""
+"""The caller's functions that cells can import: a module of their sources, and the packages that it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-#: How models are told of the functions, with their module and stubs put in.
+#: The prompt about the functions, a template for their module and stubs.
 PROMPT = "You have access to these user defined functions. They are importable from the module `{module}`.\n\n{functions}"
 
 
@@ -26,56 +26,58 @@ class Functions:
     packages: tuple[str, ...]
 
     @classmethod
-    def of(cls, functions: Iterable[Any], *, module: str = "functions") -> Functions:
-        """Make a module of functions, of what a framework's ``with_requirements`` makes of them, or of source texts.
+    def from_callables(cls, functions: Iterable[Any], *, module: str = "functions") -> Functions:
+        """Create a module from functions, results of a framework's ``with_requirements``, or source texts.
 
-        Sources are read, never run. Decorators are left away: they belong to this program.
+        Sources are read, never run. Decorators are removed, because they belong to this program.
 
         Raises:
-            ValueError: the module's name is no identifier, or a keyword; a text is not exactly one function; a function has no
-                source here, is a partial or a bound method; or two have the same name.
+            ValueError: the module's name is not an identifier, or is a keyword; a text is not exactly one function; a function
+                has no readable source, or is a partial or a bound method; or two functions have the same name.
         """
         if not module.isidentifier() or keyword.iskeyword(module):
-            what = "a keyword" if module.isidentifier() else "no identifier"
-            raise ValueError(f"functions_module={module!r}: it is {what}, so no cell could import it.")
+            problem = "it is a keyword" if module.isidentifier() else "it is not an identifier"
+            raise ValueError(f"functions_module={module!r}: must be an importable module name; {problem}.")
         listed = list(functions)
-        read = [_read(each) for each in listed]
+        read = [_parse_function(each) for each in listed]
         names = [node.name for node, _ in read]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"functions: there are {names.count(name)} functions named {name}.")
-        imports = dict.fromkeys(_import(each) for function in listed for each in getattr(function, "global_imports", ()))
+                raise ValueError(f"functions: names must be unique, but {names.count(name)} functions are named {name}.")
+        imports = dict.fromkeys(
+            _import_statement(each) for function in listed for each in getattr(function, "global_imports", ())
+        )
         packages = dict.fromkeys(str(each) for function in listed for each in getattr(function, "python_packages", ()))
-        parts = ["\n".join(imports)] if imports else []
-        source = "\n\n\n".join([*parts, *(text for _, text in read)])
+        blocks = ["\n".join(imports)] if imports else []
+        source = "\n\n\n".join([*blocks, *(text for _, text in read)])
         return cls(module, source + "\n" if source else "", "\n\n".join(_stub(node) for node, _ in read), tuple(packages))
 
-    def prompt(self, template: str = PROMPT) -> str:
-        """Return the prompt about the functions: ``{module}`` and ``{functions}``, or with ``$``, are filled in."""
+    def format_prompt(self, template: str = PROMPT) -> str:
+        """Fill ``{module}`` and ``{functions}``, or ``$module`` and ``$functions``, into a prompt about the functions."""
         for name, text in (("module", self.module), ("functions", self.stubs)):
             template = template.replace("{" + name + "}", text).replace("$" + name, text)
         return template
 
 
-class Told:
-    """What an executor says of its functions, by the names that AG2 and AutoGen have for it."""
+class FunctionPrompt:
+    """The methods with which AG2 and AutoGen read an executor's functions."""
 
     _functions: Functions
 
     @property
     def functions_module(self) -> str:
-        """Return the module from which cells import the functions."""
+        """Return the name of the module from which cells import the functions."""
         return self._functions.module
 
     def format_functions_for_prompt(self, prompt_template: str = PROMPT) -> str:
         """Return the prompt about the functions: their module and stubs."""
-        return self._functions.prompt(prompt_template)
+        return self._functions.format_prompt(prompt_template)
 
 
-def _read(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:  # noqa: ANN401 - a callable, or a framework's wrapping of one
+def _parse_function(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:  # noqa: ANN401 - a callable, or a framework's wrapping of one
     """Return a function as a syntax tree and as its source without decorators."""
     inner = function if isinstance(function, functools.partial) else getattr(function, "func", function)
-    text = inner if isinstance(inner, str) else _source(inner)
+    text = inner if isinstance(inner, str) else _read_source(inner)
     text = textwrap.dedent(text).strip()
     try:
         body = ast.parse(text).body
@@ -83,25 +85,27 @@ def _read(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]: 
         raise ValueError(f"functions: {text[:60]!r} does not compile: {exc}.") from exc
     functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     if len(functions) != 1:
-        raise ValueError(f"functions: {text[:60]!r} holds {len(functions)} functions: a source text is exactly one.")
-    lines = text.split("\n")  # as Python counts them: it has no other line ends, once a source is read
+        raise ValueError(f"functions: {text[:60]!r} holds {len(functions)} functions: must be exactly one.")
+    lines = text.split("\n")  # Python's own line numbers: it knows no other line ends in source
     node = functions[0]
     if isinstance(inner, str):
         return node, text
     return node, "\n".join(lines[node.lineno - 1 : node.end_lineno])
 
 
-def _source(function: Callable[..., Any]) -> str:
+def _read_source(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial) or inspect.ismethod(function):
-        what = "a bound method, whose object" if inspect.ismethod(function) else "a partial, whose arguments"
-        raise ValueError(f"functions: {function!r:.100} is {what} no source would have: give a plain function that calls it.")
+        problem = "a bound method" if inspect.ismethod(function) else "a partial"
+        raise ValueError(
+            f"functions: {function!r:.100} must be a plain function, not {problem}: write a function that calls it."
+        )
     try:
         return inspect.getsource(function)
     except (OSError, TypeError) as exc:
-        raise ValueError(f"functions: {function!r:.100} has no source that could be read: give its source as text.") from exc
+        raise ValueError(f"functions: {function!r:.100} must have readable source: pass its source as text.") from exc
 
 
-def _import(item: Any) -> str:  # noqa: ANN401 - a name, or what a framework says of one
+def _import_statement(item: Any) -> str:  # noqa: ANN401 - a name, or a framework's description of an import
     """Return the statement for a framework's import: ``name``, ``name`` with ``alias``, or ``module`` with ``imports``."""
     if isinstance(item, str):
         return f"import {item}"

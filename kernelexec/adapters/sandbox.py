@@ -24,23 +24,23 @@ except ImportError as exc:
     raise ImportError(message) from exc
 
 _PYTHONS, _SHELLS = frozenset({"python", "python3"}), frozenset({"sh", "bash"})
-_INLINE = 3
+_INLINE_WORDS = 3
 
 
 class Sandbox:
-    """AG2's ``Sandbox`` protocol. ``async with``; or it opens at the first call and is closed by ``aclose()``.
+    """AG2's ``Sandbox`` protocol. Use ``async with``; or it opens at the first call and ``aclose()`` closes it.
 
-    ``["python", "-c", code]``, as AG2's code tool calls it, is a cell of the session's kernel, and ``["sh", "-c", command]``,
-    as its shell tool does, a command of the session: what one defines the next one finds. Any other program runs as it is. It
-    may be used from any event loop. Its calls take turns.
+    ``["python", "-c", code]``, the call of AG2's code tool, is a cell of the session's kernel; ``["sh", "-c", command]``, the
+    call of its shell tool, is a command of the session: both keep their state. Any other program runs unchanged. A sandbox may
+    be used from any event loop. Its calls take turns.
 
     Args:
         isolation: see ``Executor``.
         options: see ``ExecutorOptions``.
 
     Raises:
-        InvalidConfig: settings that do not fit.
-        IsolationUnavailable: containers were asked for, by default they are, and there is no engine.
+        InvalidConfig: a setting is invalid.
+        IsolationUnavailable: containers are chosen, as by default, and no engine is available.
     """
 
     def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
@@ -51,55 +51,59 @@ class Sandbox:
 
     @property
     def workdir(self) -> PurePosixPath:
-        """Return the directory in which commands begin, as they see it; it opens the session."""
+        """Return the working directory as commands see it; opens the session."""
         return PurePosixPath(self._open().workspace_inside)
 
     @property
     def host_workdir(self) -> Path:
-        """Return the same directory on this machine."""
+        """Return the path of the working directory on this machine."""
         return self._open().workspace
 
     async def exec(self, argv: list[str], *, env: dict[str, str] | None = None, timeout: float | None = None) -> ExecResult:
-        """Run a program, or what it stands for; exit code 124 after a timeout, 127 where there is no such program.
+        """Run a program, or its equivalent in the session; exit code 124 after a timeout, 127 if the program does not exist.
 
-        ``env`` counts for this call only: a cell that has one is a program by itself, and defines nothing for others.
+        ``env`` applies to this call only: with it, Python code runs in its own process and does not change the session.
         """
         if not argv:
             return ExecResult(output="", exit_code=2)
         session = await asyncio.to_thread(self._open)
-        beginning = asyncio.ensure_future(asyncio.to_thread(_begin, session, argv, env or {}, timeout))
+        beginning = asyncio.ensure_future(asyncio.to_thread(_send, session, argv, env or {}, timeout))
         try:
             begun = await asyncio.shield(beginning)
-            return begun if isinstance(begun, ExecResult) else _told(await asyncio.to_thread(_ended, session, begun))
+            return (
+                begun
+                if isinstance(begun, ExecResult)
+                else _to_exec_result(await asyncio.to_thread(_wait_for_result, session, begun))
+            )
         except asyncio.CancelledError:
             begun = await beginning
             if isinstance(begun, str):
-                await asyncio.to_thread(session.interrupt, begun)  # its own, whatever else runs; the state is kept
+                await asyncio.to_thread(session.interrupt, begun)  # only this call's execution; the state is kept
             raise
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
         """Write a file of the workspace, by a relative path.
 
         Raises:
-            ValueError: the path is absolute, or leads out of the workspace.
+            ValueError: the path is absolute, or outside of the workspace.
         """
         session = await asyncio.to_thread(self._open)
         try:
-            await asyncio.to_thread(session.files.write, _relative(path), content)
+            await asyncio.to_thread(session.files.write, _check_relative(path), content)
         except (InvalidRequest, Refused) as exc:
             raise ValueError(str(exc)) from exc
 
     async def remove_file(self, path: PurePosixPath) -> None:
-        """Remove a file that was put there; what is not there, or may not be removed, is no failure.
+        """Remove a file of the workspace. Missing and protected files are ignored.
 
         Raises:
             ValueError: the path is absolute.
         """
         session = await asyncio.to_thread(self._open)
-        await asyncio.to_thread(session.files.delete_many, _relative(path))
+        await asyncio.to_thread(session.files.delete_many, _check_relative(path))
 
     async def aclose(self) -> None:
-        """End the session, and all that it started. A second call does nothing."""
+        """Close the session and end all its processes. A second call does nothing."""
         await asyncio.to_thread(self._close)
 
     async def __aenter__(self) -> Self:
@@ -134,33 +138,33 @@ class Sandbox:
                 self._executor.__exit__(None, None, None)
 
 
-def _begin(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None) -> str | ExecResult:
-    """Send the cell or command for a program; return its execution's id, or the reason why it cannot run."""
-    program, inline = PurePosixPath(argv[0]).name, len(argv) == _INLINE and argv[1] == "-c" and not env
+def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None) -> str | ExecResult:
+    """Send the cell or command for a program; return its execution's id, or a result with the reason of a refusal."""
+    program, inline = PurePosixPath(argv[0]).name, len(argv) == _INLINE_WORDS and argv[1] == "-c" and not env
     try:
         if inline and program in _PYTHONS:
             return session.execute(argv[2], timeout=timeout, wait=SHORTEST_TIMEOUT).execution_id
         assigned = [f"{name}={value}" for name, value in env.items()]
-        whole = shlex.join([*(["env", *assigned] if env else []), *argv])
-        command = argv[2] if inline and program in _SHELLS else whole
+        command_line = shlex.join([*(["env", *assigned] if env else []), *argv])
+        command = argv[2] if inline and program in _SHELLS else command_line
         return session.execute_command(command, timeout=timeout, wait=SHORTEST_TIMEOUT).execution_id
     except (InvalidRequest, Refused) as exc:
         return ExecResult(output=str(exc), exit_code=2)
 
 
-def _ended(session: Session, execution_id: str) -> ExecutionResult:
+def _wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
     result = session.wait_for(execution_id).result
     assert result is not None
     return result
 
 
-def _told(result: ExecutionResult) -> ExecResult:
+def _to_exec_result(result: ExecutionResult) -> ExecResult:
     text = "\n".join(part for part in (result.text.strip(), *(() if result.ok else remarks(result))) if part)
     return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
 
 
-def _relative(path: PurePosixPath) -> str:
+def _check_relative(path: PurePosixPath) -> str:
     if path.is_absolute():
-        message = f"{path}: it is a path relative to the workspace."
+        message = f"{path}: must be a path relative to the workspace."
         raise ValueError(message)
     return str(path)

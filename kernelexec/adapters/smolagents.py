@@ -1,4 +1,4 @@
-"""A stateful executor for smolagents: what its ``CodeAgent`` writes runs in a persistent session."""
+"""A stateful executor for smolagents: the code of a ``CodeAgent`` runs in a persistent session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, Unpack
 
-from kernelexec.adapters.blocks import without_notebooks
+from kernelexec.adapters.blocks import remove_notebooks
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
@@ -27,20 +27,19 @@ except ImportError as exc:
 
 
 class PythonExecutor(RemotePythonExecutor):
-    """For ``CodeAgent(executor=...)``. It opens at once; ``with``, or ``cleanup()``, which the agent calls, ends it.
+    """An executor for ``CodeAgent(executor=...)``. It opens at once; the end of a ``with`` block or ``cleanup()`` closes it.
 
-    Tools and variables are sent into the kernel by smolagents' own means: as source, and as JSON. A value that only pickle
-    could carry is refused. An agent sends them once for each run: into a new kernel, whatever became of the one before, they
-    are sent again.
+    smolagents sends tools to the kernel as source, and variables as JSON. Values that need pickle are rejected. An agent sends
+    tools and variables once per run; this executor sends them again to each new kernel.
 
     Args:
         isolation: see ``Executor``.
-        additional_imports: packages that are installed for the session first, as ``session.install`` does.
+        additional_imports: packages that are installed first, as by ``session.install``.
         options: see ``ExecutorOptions``.
 
     Raises:
-        InvalidConfig: settings that do not fit.
-        IsolationUnavailable: containers were asked for, by default they are, and there is no engine.
+        InvalidConfig: a setting is invalid.
+        IsolationUnavailable: containers are chosen, as by default, and no engine is available.
         AgentExecutionError: a package cannot be installed.
     """
 
@@ -63,43 +62,43 @@ class PythonExecutor(RemotePythonExecutor):
             raise
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
-        """Run a cell; its last value, what it printed, and whether it was the final answer.
+        """Run a cell and return its last value, its printed text, and whether it was the final answer.
 
-        A value that is a picture is one, SVG is its source, all else its text. Where a cell has no value, the last picture that
-        it displayed is taken.
+        A picture is returned as an image, SVG as its source, any other value as its text. Without a value, the last displayed
+        picture is returned.
 
         Raises:
-            AgentExecutionError: it failed; the text is what a model should read of it, state included.
+            AgentExecutionError: the cell failed; the text is for the model, and includes the state.
         """
         self._send_again()
         result = self.session.execute(code)
         logs = result.stdout + result.stderr
         error = result.error
         if error is not None and error.ename == self.FINAL_ANSWER_EXCEPTION:
-            return CodeOutput(output=self._answer(error.evalue), logs=logs, is_final_answer=True)
+            return CodeOutput(output=self._decode_answer(error.evalue), logs=logs, is_final_answer=True)
         if not result.ok:
-            known = remarks(without_notebooks(result))
-            report = "\n".join([result.text.rstrip("\n"), *known, f"[{result.status}, state {result.state}]"])
+            notes = remarks(remove_notebooks(result))
+            report = "\n".join([result.text.rstrip("\n"), *notes, f"[{result.status}, state {result.state}]"])
             raise AgentExecutionError(report, self.logger)
-        return CodeOutput(output=_value(result), logs=logs, is_final_answer=False)
+        return CodeOutput(output=_last_value(result), logs=logs, is_final_answer=False)
 
     def send_tools(self, tools: dict[str, Any]) -> None:
-        """Define tools in the kernel, and in each that takes its place. Called by the agent at the beginning of a run.
+        """Define tools in the kernel and in each later one. The agent calls this at the beginning of a run.
 
         Raises:
-            AgentExecutionError: it failed, or a package that they need cannot be installed.
+            AgentExecutionError: the definition failed, or a needed package cannot be installed.
         """
         self._send_again()
         with self._sending():
-            super().send_tools(_copied(tools))
+            super().send_tools(_copy_final_answer(tools))
         self._tools |= tools
 
     def send_variables(self, variables: dict[str, Any]) -> None:
-        """Set variables in the kernel, and in each that takes its place. Called by the agent at the beginning of a run.
+        """Set variables in the kernel and in each later one. The agent calls this at the beginning of a run.
 
         Raises:
-            SerializationError: a value that JSON cannot carry.
-            AgentExecutionError: it failed.
+            SerializationError: a value is not JSON.
+            AgentExecutionError: the assignment failed.
         """
         self._send_again()
         with self._sending():
@@ -107,13 +106,13 @@ class PythonExecutor(RemotePythonExecutor):
         self._variables |= variables
 
     def _send_again(self) -> None:
-        """Have in the kernel what was sent to one that is gone."""
+        """Send tools and variables again to a new kernel."""
         lives = self.session.connection_file is not None and self.session.kernel_epoch == self._epoch
         if lives or self._is_sending or not (self._tools or self._variables):
             return
         with self._sending():
             super().send_variables(self._variables)
-            super().send_tools(_copied(self._tools))
+            super().send_tools(_copy_final_answer(self._tools))
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
@@ -124,23 +123,21 @@ class PythonExecutor(RemotePythonExecutor):
         finally:
             self._is_sending = False
 
-    def _answer(self, text: str) -> Any:  # noqa: ANN401 - what the agent answers
+    def _decode_answer(self, text: str) -> Any:  # noqa: ANN401 - the agent's answer
         try:
             return self._deserialize_final_answer(text, self.allow_pickle)
         except ValueError as exc:  # it was cut
-            reason = (
-                "The final answer is too large: 64 Ki characters are the most. Save it to a file, and answer with its path."
-            )
+            reason = "The final answer must be at most 64 Ki characters: save it to a file, and answer with its path."
             raise AgentExecutionError(reason, self.logger) from exc
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
-        """Install packages for the session, beside its kernel, but for those that it has.
+        """Install packages for the session, except those that its kernel already has.
 
         Raises:
-            AgentExecutionError: they cannot be had.
+            AgentExecutionError: a package cannot be installed.
         """
-        there = self.session.environment().packages if additional_imports else {}
-        if missing := [name for name in additional_imports if re.sub(r"[-_.]+", "-", name).lower() not in there]:
+        installed_names = self.session.environment().packages if additional_imports else {}
+        if missing := [name for name in additional_imports if re.sub(r"[-_.]+", "-", name).lower() not in installed_names]:
             try:
                 installed = self.session.install(missing)
             except InvalidRequest as exc:
@@ -150,7 +147,7 @@ class PythonExecutor(RemotePythonExecutor):
         return additional_imports
 
     def cleanup(self) -> None:
-        """End the session, and all that it started. A second call does nothing."""
+        """Close the session and end all its processes. A second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._executor.__exit__(None, None, None)
@@ -162,13 +159,13 @@ class PythonExecutor(RemotePythonExecutor):
         self.cleanup()
 
 
-def _copied(tools: dict[str, Any]) -> dict[str, Any]:
-    """Return the tools to send, with a copy of the final answer's: smolagents rewrites it, and cannot do so twice."""
+def _copy_final_answer(tools: dict[str, Any]) -> dict[str, Any]:
+    """Copy the final answer's tool: smolagents rewrites it, and cannot do so twice."""
     return {name: copy.copy(tool) if name == "final_answer" else tool for name, tool in tools.items()}
 
 
-def _value(result: ExecutionResult) -> Any:  # noqa: ANN401 - a picture, or text
-    """Return the value of the last expression; without one, the last picture that was displayed."""
+def _last_value(result: ExecutionResult) -> Any:  # noqa: ANN401 - a picture, or text
+    """Return the value of the last expression; without a value, the last displayed picture."""
     values = [output for output in result.outputs if isinstance(output, ExecuteResult)]
     if values:
         picture = _picture(values[-1])
@@ -177,7 +174,7 @@ def _value(result: ExecutionResult) -> Any:  # noqa: ANN401 - a picture, or text
 
 
 def _picture(output: Output) -> PIL.Image.Image | str | None:
-    """Return an output's picture: opened, as SVG source, which PIL cannot open, or None."""
+    """Return an output's picture: a PIL image, SVG source, or None."""
     image = image_of(output)
     if image is None:
         return None
@@ -185,5 +182,5 @@ def _picture(output: Output) -> PIL.Image.Image | str | None:
         return image.content.decode()
     try:
         return PIL.Image.open(io.BytesIO(image.content))
-    except (OSError, ValueError, PIL.Image.DecompressionBombError):  # what a cell sent as a picture is none, or too large
+    except (OSError, ValueError, PIL.Image.DecompressionBombError):  # the data is not a picture, or too large
         return None

@@ -1,4 +1,4 @@
-"""A session as plain functions with JSON Schemas: what OpenAI's, LangChain's and Pydantic-AI's agents take as tools."""
+"""A session as plain functions with JSON Schemas, as tools for agents of OpenAI, LangChain and Pydantic-AI."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelexec.adapters.blocks import without_notebooks
+from kernelexec.adapters.blocks import remove_notebooks
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, nearest
 from kernelexec.results import ExecutionResult, remarks
 from kernelexec.text import cut_middle
 
-#: How much of a cell's text a model gets by default, in bytes; the rest is read by ``read_output``.
+#: The default limit of text per call, in bytes; ``read_output`` reads the rest.
 TEXT_BYTES = 20_000
 _TEXT_BYTES_MIN = 4
-_SECONDS = {"type": ["number", "null"], "description": "Seconds that it may run; null for the session's default."}
+_TIMEOUT_SCHEMA = {"type": ["number", "null"], "description": "Seconds that it may run; null for the session's default."}
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function for a model: ``call`` takes its arguments by name and gives text; what is wrong with them is text too."""
+    """A tool for a model: ``call`` takes keyword arguments and returns text, also for invalid arguments."""
 
     name: str
     description: str
@@ -30,43 +30,43 @@ class FunctionTool:
     """The JSON Schema of its arguments."""
     call: Callable[..., str]
 
-    async def acall(self, **arguments: Any) -> str:  # noqa: ANN401 - what a model sends
-        """Call the tool from an event loop, which goes on meanwhile."""
+    async def acall(self, **arguments: Any) -> str:  # noqa: ANN401 - a model's arguments
+        """Call the tool in a thread, without blocking the event loop."""
         return await asyncio.to_thread(lambda: self.call(**arguments))
 
     def openai(self, *, strict: bool = True) -> dict[str, Any]:
-        """Return the tools in the form of OpenAI's chat API."""
+        """Return the tool in the form of OpenAI's chat API."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters), "strict": strict}
         return {"type": "function", "function": function}
 
     def anthropic(self) -> dict[str, Any]:
-        """Return the tools in the form of Anthropic's messages API."""
+        """Return the tool in the form of Anthropic's messages API."""
         return {"name": self.name, "description": self.description, "input_schema": dict(self.parameters)}
 
 
 def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[FunctionTool, ...]:
-    """Return ``execute_code``, ``execute_command`` and ``read_output`` of a session as tools. They may be called in any thread.
+    """Return ``execute_code``, ``execute_command`` and ``read_output`` of a session as tools, which any thread may call.
 
     Args:
-        session: which stays the caller's.
-        text_bytes: how much text one answer has at most, 4 at least: the size of a character.
+        session: an open session, which the caller closes.
+        text_bytes: the limit of text per call, in bytes; at least 4, the size of a character.
 
     Raises:
-        InvalidConfig: ``text_bytes`` is no such number.
+        InvalidConfig: ``text_bytes`` is not such a number.
     """
     if isinstance(text_bytes, bool) or not isinstance(text_bytes, int) or text_bytes < _TEXT_BYTES_MIN:
-        raise InvalidConfig(f"text_bytes={text_bytes!r:.80}: it is a whole number of bytes, {_TEXT_BYTES_MIN} at least.")
+        raise InvalidConfig(f"text_bytes={text_bytes!r:.80}: must be a whole number of bytes >= {_TEXT_BYTES_MIN}.")
 
-    def told(result: ExecutionResult) -> str:
+    def format_result(result: ExecutionResult) -> str:
         head = f"[{result.status}, exit code {result.exit_code}, state {result.state}, id {result.execution_id}]"
         text = cut_middle(result.text.rstrip("\n"), text_bytes)
-        return "\n".join(part for part in (head, text, *remarks(without_notebooks(result))) if part)
+        return "\n".join(part for part in (head, text, *remarks(remove_notebooks(result))) if part)
 
     def execute_code(code: str, timeout: float | None = None) -> str:
-        return told(session.execute(code, timeout=timeout))
+        return format_result(session.execute(code, timeout=timeout))
 
     def execute_command(command: str, timeout: float | None = None) -> str:
-        return told(session.execute_command(command, timeout=timeout))
+        return format_result(session.execute_command(command, timeout=timeout))
 
     def read_output(execution_id: str, offset: int = 0) -> str:
         page = session.read_output(execution_id, offset=offset, limit=text_bytes)
@@ -75,18 +75,18 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
 
     text = {"type": "string"}
     return (
-        _tool(
+        _make_tool(
             execute_code,
             "Run Python code in a persistent kernel, as a notebook cell: variables last from call to call, and the value of "
             "the last expression is shown. A failure with state kept loses nothing: mend what failed and go on.",
-            {"code": {**text, "description": "The code."}, "timeout": _SECONDS},
+            {"code": {**text, "description": "The code."}, "timeout": _TIMEOUT_SCHEMA},
         ),
-        _tool(
+        _make_tool(
             execute_command,
             "Run a shell command in the kernel's workspace: cd and export last from call to call.",
-            {"command": {**text, "description": "The command."}, "timeout": _SECONDS},
+            {"command": {**text, "description": "The command."}, "timeout": _TIMEOUT_SCHEMA},
         ),
-        _tool(
+        _make_tool(
             read_output,
             "Read all that an execution printed, from a byte on, where its answer had only head and tail.",
             {
@@ -101,17 +101,17 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
     )
 
 
-def _tool(function: Callable[..., str], description: str, properties: Mapping[str, Any]) -> FunctionTool:
+def _make_tool(function: Callable[..., str], description: str, properties: Mapping[str, Any]) -> FunctionTool:
     name = function.__name__
     schema = {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
     needed = [key for key, parameter in inspect.signature(function).parameters.items() if parameter.default is parameter.empty]
 
-    def call(**arguments: Any) -> str:  # noqa: ANN401 - what a model sends
+    def call(**arguments: Any) -> str:  # noqa: ANN401 - a model's arguments
         if unknown := sorted(set(arguments) - set(properties)):
             near = nearest(unknown[0], list(properties))
-            return f"{name}: {unknown[0]!r:.80} is no argument{near}: there are {', '.join(properties)}."
+            return f"{name}: {unknown[0]!r:.80} is not an argument{near}: must be one of {', '.join(properties)}."
         if missing := [key for key in needed if key not in arguments]:
-            return f"{name}: the argument {missing[0]!r} is missing: there are {', '.join(properties)}."
+            return f"{name}: the argument {missing[0]!r} is missing: must have {', '.join(properties)}."
         try:
             return function(**arguments)
         except TypeError as exc:
@@ -121,5 +121,5 @@ def _tool(function: Callable[..., str], description: str, properties: Mapping[st
         except KernelexecError as exc:
             return f"{type(exc).__name__}: {exc}"
 
-    call.__name__ = call.__qualname__ = name  # Python names it where it is called by position
+    call.__name__ = call.__qualname__ = name  # Python's error messages use this name
     return FunctionTool(name, description, schema, call)

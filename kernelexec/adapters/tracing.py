@@ -1,4 +1,4 @@
-"""A span of OpenTelemetry for each cell, under whatever span its caller was in: ``Executor(hooks=[Tracing()])``."""
+"""OpenTelemetry spans for cells, as children of the caller's span: ``Executor(hooks=[Tracing()])``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _OPEN_MAX = 10_000
 
 
 class Tracing:
-    """A hook that makes spans of kind ``INTERNAL``, called ``kernelexec.cell``. Code and output are in none of them.
+    """A hook that creates spans ``kernelexec.cell`` of kind ``INTERNAL``, without code and output.
 
     Their attributes begin with ``kernelexec.``: ``session``, ``execution_id``, ``kernel_epoch``, ``kind`` (code, command),
     ``language``, and at the end ``status``, ``state``, ``exit_code``, ``interrupted``, ``cause``, ``output_bytes``,
-    ``isolation``, and seconds: ``queue_seconds``, ``start_seconds``, ``cpu_seconds``. A cell that did not end well has the
-    span's status ERROR, with the name of its exception. What becomes of the kernel meanwhile is an event of the span.
+    ``isolation``, and seconds: ``queue_seconds``, ``start_seconds``, ``cpu_seconds``. The span of a failed cell has the status
+    ERROR, with the name of its exception. Changes of the kernel during the cell are events of the span.
 
     Args:
-        provider: makes the spans; None is OpenTelemetry's own, which makes none until one is set.
-        attributes: what else every span says, asked for when it begins, where the cell was sent.
+        provider: the tracer provider; None for OpenTelemetry's global one, which records nothing until it is configured.
+        attributes: a function that returns further attributes; it is called when a span begins, in the context of the caller.
     """
 
     def __init__(self, provider: Any = None, attributes: Callable[[], Mapping[str, str]] = dict) -> None:  # noqa: ANN401 - TracerProvider
-        from opentelemetry import trace  # noqa: PLC0415 - only where spans are made
+        from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
         self._trace = trace
         self._tracer = trace.get_tracer("kernelexec", tracer_provider=provider)
@@ -34,16 +34,16 @@ class Tracing:
         self._spans: dict[str, tuple[str, Any]] = {}
 
     def __call__(self, event: Event, /) -> None:
-        """Take notice of one event."""
+        """Record one event."""
         match event:
             case CellStarted():
                 self._begin(event)
             case CellExecuted():
                 self._end(event)
             case KernelChanged():
-                self._note(event.session, f"kernel {event.change}", {"kernelexec.cause": event.cause or ""})
+                self._add_event(event.session, f"kernel {event.change}", {"kernelexec.cause": event.cause or ""})
             case MemoryHigh():
-                self._note(event.session, "memory high", {"kernelexec.used_bytes": event.used_bytes})
+                self._add_event(event.session, "memory high", {"kernelexec.used_bytes": event.used_bytes})
             case _:
                 pass
 
@@ -52,7 +52,7 @@ class Tracing:
             "kernelexec.session": event.session,
             "kernelexec.execution_id": event.execution_id,
             "kernelexec.kernel_epoch": event.kernel_epoch,
-            **_kind(event.cell),
+            **_cell_attributes(event.cell),
         }
         span = self._tracer.start_span(NAME, attributes={**self._attributes(), **about})
         self._spans[event.execution_id] = event.session, span
@@ -82,12 +82,12 @@ class Tracing:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, reason))
         span.end()
 
-    def _note(self, session: str, what: str, attributes: Mapping[str, str | int]) -> None:
+    def _add_event(self, session: str, name: str, attributes: Mapping[str, str | int]) -> None:
         for of_session, span in self._spans.values():
             if of_session == session:
-                span.add_event(what, attributes)
+                span.add_event(name, attributes)
 
 
-def _kind(cell: Cell) -> dict[str, str]:
+def _cell_attributes(cell: Cell) -> dict[str, str]:
     kind = "command" if isinstance(cell, ShellCell) else "code"
     return {"kernelexec.kind": kind, "kernelexec.language": "bash" if isinstance(cell, ShellCell) else cell.language}

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator
 
 from kernelexec.replay_safety.effect_tables import words
-from kernelexec.replay_safety.names import changes_in, tree_of
+from kernelexec.replay_safety.names import changes_in, parse_cell
 
 _BUILTINS = frozenset(
     words("""abs all any ascii bin bool bytes chr complex dict display divmod enumerate filter float format frozenset hex int
@@ -79,7 +79,7 @@ class PurityChecker:
 
     def record_cell(self, source: str, *, ok: bool) -> None:
         """Record the names that a cell has bound. The functions and modules of a cell that failed are not trusted."""
-        tree = tree_of(source)
+        tree = parse_cell(source)
         if tree is None:
             self.is_opaque = self.is_opaque or ok
             return
@@ -97,7 +97,7 @@ class PurityChecker:
 
     def find_variables(self, source: str) -> frozenset[str] | None:
         """Return the variables that a pure cell and its functions read, or None for a cell that may not be pure."""
-        tree = None if self.is_opaque else tree_of(source)
+        tree = None if self.is_opaque else parse_cell(source)
         if tree is None or not tree.body:
             return None
         try:

@@ -1,7 +1,7 @@
-"""The command line. Results go to stdout, everything about them to stderr; the exit status tells."""
+"""The command line. Results go to stdout, messages to stderr; the exit status shows success."""
 
 from __future__ import annotations
 
-from kernelexec.cli.app import main
+from kernelexec.cli.application import main
 
 __all__ = ["main"]

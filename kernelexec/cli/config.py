@@ -8,26 +8,26 @@ from typing import Annotated
 
 import typer
 
-from kernelexec.cli.stdio import OURSELVES, write_any
+from kernelexec.cli.stdio import OWN_FAILURE, write_text
 
 commands = typer.Typer(name="config", help="Configuration files: the settings of agents, in YAML.", no_args_is_help=True)
 
 
-@commands.command(epilog=f"Exit status: 0; {OURSELVES} where it is wrong, with the reason.")
-def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in our words or in MassGen's.")]) -> int:
-    """Read FILE and say where the code of each of its agents runs. Nothing is started."""
+@commands.command(epilog=f"Exit status: 0; {OWN_FAILURE} if the file is invalid, with the reason.")
+def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in kernelexec's form or in MassGen's.")]) -> int:
+    """Check FILE and print where the code of each of its agents runs. Nothing is started."""
     from kernelexec.dialects.agents import read_agents
 
     for name, config in read_agents(file).items():
         where = config.isolation if config.enabled else "switched off"
-        write_any(sys.stdout, f"{name}: {where}\n")
+        write_text(sys.stdout, f"{name}: {where}\n")
     return 0
 
 
 @commands.command(name="schema", epilog="Exit status: 0.")
 def print_schema() -> int:
-    """Print the JSON Schema of such files, for editors."""
-    from kernelexec.dialects.agents import schema
+    """Print the JSON Schema of configuration files, for editors."""
+    from kernelexec.dialects.agents import json_schema
 
-    write_any(sys.stdout, json.dumps(schema(), indent=2) + "\n")
+    write_text(sys.stdout, json.dumps(json_schema(), indent=2) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""Questions to the person at the terminal: approval of a cell, and the input that a cell asks for."""
+"""Questions at the terminal: approval of a cell, and input for a cell."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _YES = frozenset({"y", "yes"})
 
 
 async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
-    """Ask at the controlling terminal, whatever stdin and stdout are; see ``Approver``."""
+    """Ask for approval at the controlling terminal, also if stdin and stdout are redirected; see ``Approver``."""
     try:
-        answer = await _line(_question(request))
+        answer = await _read_line(_question(request))
     except OSError:
         return Approval(approved=False, reason="there is no terminal to ask at")
     yes = answer.strip().lower() in _YES
@@ -26,13 +26,13 @@ async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
 
 
 async def answer_at_terminal(request: InputRequest, /) -> str | None:
-    """Read a cell's input from the terminal, see ``OnInput``; the cell's output has the question. None at the end of input."""
-    answer = await _line("", echo=not request.password)
+    """Read a cell's input from the terminal; see ``OnInput``. The cell's output contains the prompt. None at end of input."""
+    answer = await _read_line("", echo=not request.password)
     return answer.removesuffix("\n") if answer else None
 
 
-async def _line(question: str, *, echo: bool = True) -> str:
-    """Return a line from the terminal, with its newline; an empty text at the end of input.
+async def _read_line(question: str, *, echo: bool = True) -> str:
+    """Read a line from the terminal, with its newline; empty at end of input.
 
     Raises:
         OSError: there is no terminal.
@@ -42,7 +42,7 @@ async def _line(question: str, *, echo: bool = True) -> str:
         closing.callback(os.close, fd)
         if not echo:
             closing.enter_context(unseen(fd))
-        _say(fd, question)
+        _write(fd, question)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
 
@@ -62,21 +62,21 @@ async def _line(question: str, *, echo: bool = True) -> str:
 
 
 def _question(request: ApprovalRequest) -> str:
-    what = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
-    source = "".join(map(_shown, request.proposal.source))
+    noun = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
+    source = "".join(map(_escape, request.proposal.source))
     lines = "\n".join(f"    {line}" for line in source.split("\n"))
-    return f"\n{' '.join(request.reasons)}\n{lines}\nRun this {what}? [y/N] "
+    return f"\n{' '.join(request.reasons)}\n{lines}\nRun this {noun}? [y/N] "
 
 
-def _say(fd: int, text: str) -> None:
-    """Write all of it: a terminal takes a page at a time."""
-    rest = text.encode("utf-8", "backslashreplace")
+def _write(fd: int, text: str) -> None:
+    """Write a whole text to a terminal, which accepts a page at a time."""
+    remaining = text.encode("utf-8", "backslashreplace")
     os.set_blocking(fd, True)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
     os.set_blocking(fd, False)
 
 
-def _shown(char: str) -> str:
-    """Escape a character that could hide the code from the person."""
+def _escape(char: str) -> str:
+    """Escape a character that could hide code from the user."""
     return char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}"

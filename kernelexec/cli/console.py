@@ -1,4 +1,4 @@
-"""Outputs, results and tables for a person at a terminal, and the same as plain lines for programs."""
+"""Outputs, results and tables for a terminal, or as plain lines for programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from kernelexec.cli.stdio import CommandFailed, write_any, writing
+from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
 
 
 class ConsoleOutput:
-    """Outputs of cells as they come, and their results; with ``as_json`` only results, as JSON lines on stdout."""
+    """A printer of cells' outputs and results; with ``as_json`` only of results, as JSON lines on stdout."""
 
     def __init__(self, *, as_json: bool) -> None:
         from rich.console import Console
@@ -23,33 +23,33 @@ class ConsoleOutput:
         self._held = ""
         self._unfinished: set[str] = set()
 
-    def output(self, output: Output) -> None:
+    def show_output(self, output: Output) -> None:
         """Show one output of the running cell."""
         if not self._as_json:
             aside = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
             block = not isinstance(output, Stream)
             self._write("stderr" if aside else "stdout", output_text((output,)), own_line=block)
 
-    def result(self, result: ExecutionResult) -> None:
+    def show_result(self, result: ExecutionResult) -> None:
         """Show the notes of a result: a timeout, a lost state, cut output."""
         if self._as_json:
-            self._write("stdout", _line(result))
+            self._write("stdout", _json_line(result))
             return
         self._release()
         for line in remarks(result):
             self._write("stderr", f"kernelexec: {line}\n", own_line=True)
 
     def end_line(self) -> None:
-        """End a line that the cell left unfinished, so that what follows has one of its own."""
+        """End a line that the cell left unfinished."""
         for target in sorted(self._unfinished):
             self._write("stderr" if target == "stderr" else "stdout", "\n")
 
-    def ended_by_typing(self) -> None:
-        """Note that the person's own newline ended the unfinished line of the terminal."""
+    def note_typed_newline(self) -> None:
+        """Note that a typed newline ended the unfinished line of the terminal."""
         self._unfinished.discard("terminal")
 
     def _write(self, name: str, text: str, *, own_line: bool = False) -> None:
-        """Write to stdout or stderr, or above the bar where both are the same terminal."""
+        """Write to stdout or stderr, or above the progress bar if both are the same terminal."""
         stream = sys.stdout if name == "stdout" else sys.stderr
         shared = sys.stderr.isatty() and stream.isatty()
         target = "terminal" if shared else name
@@ -63,14 +63,14 @@ class ConsoleOutput:
         if shared:
             self._write_above_bar(text)
         else:
-            write_any(stream, text)
+            write_text(stream, text)
 
     def _write_above_bar(self, text: str) -> None:
-        """Write whole lines, and hold back an unfinished one, over which the bar would be drawn."""
+        """Write whole lines, and hold back an unfinished one, which the bar would overwrite."""
         text = self._held + text
         end = text.rfind("\n") + 1 if self._bar else len(text)
         self._held = text[end:]
-        with writing(sys.stderr):
+        with write_guard(sys.stderr):
             self._console.out(text[:end], end="", highlight=False)
 
     @contextmanager
@@ -93,7 +93,7 @@ class ConsoleOutput:
                 yield lambda: bar.advance(task)
             finally:
                 self._bar = False
-                with suppress(CommandFailed):  # what ended the block is said, not that nobody reads it
+                with suppress(CommandFailed):  # report the first failure, not the closed output
                     self._release()
 
     def _release(self) -> None:
@@ -102,8 +102,8 @@ class ConsoleOutput:
             self._write("stderr", "\n")
 
 
-def _line(result: ExecutionResult) -> str:
-    """Return a line of JSON for stdout; characters outside of its encoding are escaped."""
+def _json_line(result: ExecutionResult) -> str:
+    """Return a result as a line of JSON; characters outside of stdout's encoding are escaped."""
     text = result.to_json()
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -113,7 +113,7 @@ def _line(result: ExecutionResult) -> str:
 
 
 def remarks(result: ExecutionResult) -> list[str]:
-    """Return the lines about a result that its outputs do not show."""
+    """Return the notes about a result that its outputs do not show."""
     lines = list(result.notes)
     if result.interrupted:
         lines.append(f"ended by {result.interrupted} ({result.rung}); state {result.state}")
@@ -122,17 +122,17 @@ def remarks(result: ExecutionResult) -> list[str]:
     if result.lost_names:
         lines.append(f"lost: {', '.join(result.lost_names)}")
     if result.truncated:
-        lines.append(f"output cut: {result.total_bytes} bytes in all")
+        lines.append(f"output truncated: {result.total_bytes} bytes in total")
     if result.status == "error" and result.diagnosis and result.diagnosis.hints:
         lines.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
     return lines
 
 
 def show_table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
-    """Print a table on a terminal; elsewhere a line of tab-separated fields for each row, without headings."""
+    """Print a table on a terminal, else a line of tab-separated fields per row, without headings."""
     plain = [["".join(char if char.isprintable() else "?" for char in field) for field in row] for row in rows]
     if not sys.stdout.isatty():
-        write_any(sys.stdout, "".join("\t".join(row) + "\n" for row in plain))
+        write_text(sys.stdout, "".join("\t".join(row) + "\n" for row in plain))
         return
     from rich.console import Console
     from rich.table import Table
@@ -142,8 +142,8 @@ def show_table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in plain:
-        table.add_row(*map(Text, row))  # as it is: what a cell holds is no markup
+        table.add_row(*map(Text, row))  # plain text, not markup
     console = Console()
-    with writing(sys.stdout), console.capture() as captured:
+    with write_guard(sys.stdout), console.capture() as captured:
         console.print(table)
-    write_any(sys.stdout, captured.get())
+    write_text(sys.stdout, captured.get())

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.stdio import INTERRUPTED, OURSELVES, SIGNAL_BASE, CommandFailed, eprint, handled_signals, write_any
+from kernelexec.cli.stdio import INTERRUPTED, OWN_FAILURE, SIGNAL_BASE, CommandFailed, eprint, handled_signals, write_text
 from kernelexec.config.images import NAMES
 from kernelexec.errors import ImageMissing, KernelexecError
 
 if TYPE_CHECKING:
     from kernelexec.docker.images.build import BuiltImage
-    from kernelexec.docker.images.image_check import Finding
+    from kernelexec.docker.images.image_check import ImageCheck
 
-_MEGA = 1_000_000  # sizes as the engine's own client says them
+_MEGABYTE = 1_000_000  # the unit of the engine's own client
 
 
 image_app = typer.Typer(
     name="image", help="Build and check the images that kernels run in.", no_args_is_help=True, add_completion=False
 )
 
-_FAILED = f"{OURSELVES} where kernelexec itself failed."
+_FAILED = f"{OWN_FAILURE} if kernelexec itself failed."
 NameArgument = Annotated[
     str,
     typer.Argument(metavar="NAME", help="minimal, data-science, web, ml, agent, server, or a directory that `template` wrote."),
@@ -38,34 +38,37 @@ NameArgument = Annotated[
 PlatformOption = Annotated[
     str | None, typer.Option("--platform", metavar="PLATFORM", help="linux/amd64 or linux/arm64. Default: this machine's.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-@image_app.command(epilog=f"Exit status: 0; {INTERRUPTED} after Ctrl+C; {OURSELVES} where the image was not built.")
+@image_app.command(epilog=f"Exit status: 0; {INTERRUPTED} after Ctrl+C; {OWN_FAILURE} if the image was not built.")
 def build(
     name: NameArgument,
     base_image: Annotated[
-        str | None, typer.Option("--base-image", metavar="IMAGE", help="What to build upon: a Debian or Ubuntu with Python.")
+        str | None, typer.Option("--base-image", metavar="IMAGE", help="The base image: Debian or Ubuntu with Python.")
     ] = None,
     extra_ca: Annotated[
         list[Path] | None,
         typer.Option(
-            "--extra-ca", metavar="PATH", help="A certificate authority, or a directory of some, to trust; repeatable."
+            "--extra-ca", metavar="PATH", help="A certificate authority to trust, or a directory of them. Repeatable."
         ),
     ] = None,
-    host_ca: Annotated[bool, typer.Option("--host-ca", help="Trust what was added to this machine's authorities.")] = False,
+    host_ca: Annotated[
+        bool, typer.Option("--host-ca", help="Trust the certificate authorities that were added to this machine.")
+    ] = False,
     wheels: Annotated[
-        Path | None, typer.Option("--wheels", metavar="DIRECTORY", help="Take Python packages from here only; see `wheels`.")
+        Path | None,
+        typer.Option("--wheels", metavar="DIRECTORY", help="Install Python packages only from this directory; see `wheels`."),
     ] = None,
-    sudo: Annotated[bool, typer.Option("--sudo", help="Let users become root in it; the name gets -sudo.")] = False,
+    sudo: Annotated[bool, typer.Option("--sudo", help="Let users become root by sudo; the name gets -sudo.")] = False,
     platform: PlatformOption = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="IMAGE", help="What to call it instead.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="IMAGE", help="The name of the image.")] = None,
     network: Annotated[
-        str | None, typer.Option("--network", metavar="NETWORK", help="none, host or default. Default: what fits.")
+        str | None, typer.Option("--network", metavar="NETWORK", help="none, host or default. Default: chosen automatically.")
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the build cache.")] = False,
 ) -> int:
-    """Build an image, and tell each step on stderr; at the end its name, size and the seconds that it took."""
+    """Build an image, with its steps on stderr; print its name, its size and the build time in seconds."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import build_image
     from kernelexec.docker.images.build_options import BuildOrder
@@ -84,10 +87,10 @@ def build(
         cache=not no_cache,
     )
     begun = time.monotonic()
-    with Engine() as engine, _ended_by_signals():
+    with Engine() as engine, _interrupt_on_signals():
         image = build_image(engine, order, _progress)
     seconds = time.monotonic() - begun
-    write_any(sys.stdout, f"{order.image}\t{image.size_bytes // _MEGA} MB\t{seconds:.0f} s\n")
+    write_text(sys.stdout, f"{order.image}\t{image.size_bytes // _MEGABYTE} MB\t{seconds:.0f} s\n")
     return 0
 
 
@@ -95,9 +98,9 @@ def build(
 def check(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="An image that the engine has.")], as_json: JsonOption = False
 ) -> int:
-    """Say whether kernels can run in an image, what it lacks, and how to add that."""
+    """Check whether kernels can run in an image, and print how to add missing parts."""
     from kernelexec.docker.client import Engine
-    from kernelexec.docker.images.image_check import judge
+    from kernelexec.docker.images.image_check import check_image
     from kernelexec.docker.images.image_probe import probe_image
     from kernelexec.docker.images.recipes import how_to_get
 
@@ -107,12 +110,12 @@ def check(
         except ImageMissing as exc:
             message = f"{exc} {how_to_get(image)}"
             raise ImageMissing(message) from exc
-    findings = judge(image, facts)
+    findings = check_image(image, facts)
     if as_json:
-        report = {"image": image, "facts": asdict(facts), "findings": [asdict(finding) for finding in findings]}
-        write_any(sys.stdout, json.dumps(report, default=dict) + "\n")
+        report = {"image": image, "facts": asdict(facts), "findings": [finding.to_dict() for finding in findings]}
+        write_text(sys.stdout, json.dumps(report, default=dict) + "\n")
     else:
-        show_table(("", "check", "found", "to add it"), [_row(finding) for finding in findings])
+        show_table(("", "check", "result", "fix"), [_row(finding) for finding in findings])
     return 0 if all(finding.ok for finding in findings if finding.needed) else 1
 
 
@@ -120,39 +123,39 @@ def check(
 def template(
     name: NameArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIRECTORY", help="Where it goes. Default: ./NAME.")
+        Path | None, typer.Option("--output", "-o", metavar="DIRECTORY", help="The directory to write. Default: ./NAME.")
     ] = None,
 ) -> int:
-    """Write what an image is built from, for you to change; `kernelexec image build ./NAME` builds it then."""
+    """Write the build files of an image, for you to change; `kernelexec image build ./NAME` then builds it."""
     from kernelexec.docker.images.recipes import write_template
 
     written = write_template(name, output or Path(Path(name).name))
-    write_any(sys.stdout, "".join(f"{path}\n" for path in written))
+    write_text(sys.stdout, "".join(f"{path}\n" for path in written))
     return 0
 
 
 @image_app.command(epilog=f"Exit status: 0; {_FAILED}")
 def wheels(
     name: NameArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIRECTORY", help="Where they go.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIRECTORY", help="The directory to write.")],
     python: Annotated[
         str | None, typer.Option("--python", metavar="VERSION", help="The base image's Python, as 3.11. Default: 3.13.")
     ] = None,
     platform: PlatformOption = None,
 ) -> int:
-    """Fetch the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
+    """Download the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
     from kernelexec.docker.images.recipes import recipe
     from kernelexec.docker.images.wheels import fetch_wheels
 
     fetched = fetch_wheels(recipe(name), output, python=python, platform=platform)
-    size = sum(path.stat().st_size for path in fetched) // _MEGA
-    write_any(sys.stdout, f"{output}\t{len(fetched)} wheels\t{size} MB\n")
+    size = sum(path.stat().st_size for path in fetched) // _MEGABYTE
+    write_text(sys.stdout, f"{output}\t{len(fetched)} wheels\t{size} MB\n")
     return 0
 
 
 @image_app.command(name="list", epilog=f"Exit status: 0; {_FAILED}")
 def list_(as_json: JsonOption = False) -> int:
-    """List the images that can be built here, and those that are there."""
+    """List the images that can be built, and the built ones."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import built_images
     from kernelexec.docker.images.recipes import recipe
@@ -166,31 +169,31 @@ def list_(as_json: JsonOption = False) -> int:
     purposes = {name: recipe(name).purpose for name in NAMES}
     if as_json:
         report = {"recipes": purposes, "images": [asdict(image) for image in images]}
-        write_any(sys.stdout, json.dumps(report) + "\n")
+        write_text(sys.stdout, json.dumps(report) + "\n")
         return 0
     rows = [[name, "", "", purpose] for name, purpose in purposes.items() if all(image.recipe != name for image in images)]
     built = [[", ".join(image.names) or image.id[7:19], *_state(image), purposes.get(image.recipe, "")] for image in images]
-    show_table(("image", "state", "size", "what it is for"), [*built, *([row[0], "not built", *row[2:]] for row in rows)])
+    show_table(("image", "state", "size", "purpose"), [*built, *([row[0], "not built", *row[2:]] for row in rows)])
     return 0
 
 
 def _state(image: BuiltImage) -> tuple[str, str]:
-    return "built" if image.current else "built from another recipe", f"{image.size_bytes // _MEGA} MB"
+    return "built" if image.current else "built from another recipe", f"{image.size_bytes // _MEGABYTE} MB"
 
 
-def _row(finding: Finding) -> list[str]:
+def _row(finding: ImageCheck) -> list[str]:
     mark = "ok" if finding.ok else "FAIL" if finding.needed else "no"
-    return [mark, finding.check, finding.found, "" if finding.ok else finding.mend]
+    return [mark, finding.check, finding.detail, "" if finding.ok else finding.remedy]
 
 
 def _progress(line: str) -> None:
-    with suppress(CommandFailed):  # nobody has to read it
-        write_any(sys.stderr, f"{line}\n")
+    with suppress(CommandFailed):  # a closed stderr must not stop the build
+        write_text(sys.stderr, f"{line}\n")
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let a signal end the block as Ctrl+C does, so that what was begun is cleared away; a second one ends that too."""
+def _interrupt_on_signals() -> Iterator[None]:
+    """Let signals end the block as Ctrl+C does, so that the build is cleaned up; a second signal ends the cleanup."""
     ended: list[int] = []
 
     def end(signum: int, _frame: object) -> None:

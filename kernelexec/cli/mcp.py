@@ -1,4 +1,4 @@
-"""The commands about the MCP server: serve, describe the server to clients, make tokens."""
+"""The MCP commands: serve, install into clients, print client settings, create tokens."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import anyio
 import typer
 
-from kernelexec.cli.options import IsolationOptions, TimeoutOption, filled, with_isolation_options
-from kernelexec.cli.stdio import OURSELVES, SIGNAL_BASE, CommandFailed, eprint, here, write_any
-from kernelexec.config import Config, seconds
+from kernelexec.cli.options import IsolationOptions, TimeoutOption, not_blank, with_isolation_options
+from kernelexec.cli.stdio import OWN_FAILURE, SIGNAL_BASE, CommandFailed, current_directory, eprint, write_text
+from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
 
@@ -30,89 +30,97 @@ if TYPE_CHECKING:
 from typer.core import TyperCommand
 
 install_app = typer.Typer(add_completion=False)
-_WORD = "install"
-#: What clients take as a server's name; their commands would take a dash at its beginning for an option.
+_INSTALL = "install"
+#: The server names that clients accept. A leading dash would be an option of their commands.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: The exit status where a server has the name already.
+#: The exit status if a server already has the name.
 _NAME_TAKEN = 1
-#: How long a client's own command may take, in seconds.
+#: The timeout of a client's own command, in seconds.
 _CLIENT_SECONDS = 60.0
 
 
 @install_app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=f"Exit status: 0; 1 where a server of that name is there, which stays; {OURSELVES} where nothing could be done.",
+    epilog=f"Exit status: 0; 1 if a server of that name exists, which is kept; {OWN_FAILURE} after any other failure.",
 )
 def install(
     context: typer.Context,
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="claude-code, claude-desktop, cursor, vscode, codex or gemini.")
     ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the client calls the server.")] = "kernelexec",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The server's name in the client.")] = "kernelexec",
     scope: Annotated[
-        str, typer.Option("--scope", metavar="user|project", help="For all that you do, or in this directory.")
+        str,
+        typer.Option("--scope", metavar="user|project", help="Install for your user, or for the project in this directory."),
     ] = "user",
-    show: Annotated[bool, typer.Option("--print", help="Print the entry for its settings, and change nothing.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a server that has the name already.")] = False,
+    show: Annotated[
+        bool, typer.Option("--print", help="Print the entry for the client's settings, and change nothing.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing server of that name.")] = False,
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", metavar="URL", callback=filled, help="A server over HTTP, instead of one that the client starts."
+            "--url", metavar="URL", callback=not_blank, help="The URL of a running HTTP server, instead of a command."
         ),
     ] = None,
     token_env: Annotated[
         str | None,
         typer.Option(
-            "--token-env", metavar="VARIABLE", callback=filled, help="The client's variable that has the token for it."
+            "--token-env",
+            metavar="VARIABLE",
+            callback=not_blank,
+            help="The client's environment variable with the token.",
         ),
     ] = None,
 ) -> int:
-    """Add this server to an MCP client, by the client's own command; all other options are those of `kernelexec mcp`."""
+    """Add this server to an MCP client with the client's own command; all other options are those of `kernelexec mcp`."""
     from kernelexec.mcp.clients import find_client, make_http_entry, make_server_entry, make_stdio_entry, render_settings
 
     known, options = find_client(client), list(context.args)
     _check_installation(name, scope, url, token_env, options)
     if url is None:
-        TyperCommand.make_context(_mcp_command(context), "mcp", list(options))  # refuses unknown options of the server
-        entry = make_stdio_entry(known, make_server_entry(options, cwd=here()))
+        TyperCommand.make_context(_mcp_command(context), "mcp", list(options))  # rejects unknown options of the server
+        entry = make_stdio_entry(known, make_server_entry(options, cwd=current_directory()))
     else:
         entry = make_http_entry(known, url, token_env)
     path, text = _settings_path(known, scope), render_settings(known, name, entry)
     if show:
-        write_any(sys.stdout, text)
-        eprint(f"{known.title}: this belongs into {path}")
+        write_text(sys.stdout, text)
+        eprint(f"{known.title}: add this to {path}")
         return 0
     try:
         return _install(known, scope, name, entry, path, replace=replace)
     except CommandFailed as exc:
         if exc.status != _NAME_TAKEN:
-            write_any(sys.stdout, text)
+            write_text(sys.stdout, text)
         raise
 
 
 def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
-    """Refuse options that do not fit, or not together.
+    """Reject invalid and contradicting options.
 
     Raises:
         CommandFailed: the message names the option.
     """
     if not _NAME.fullmatch(name):
-        raise CommandFailed(f"--name {name!r:.100}: it is 1 to 64 letters, digits, dashes and underscores, no dash first.")
+        raise CommandFailed(
+            f"--name {name!r:.100}: must be 1 to 64 letters, digits, dashes and underscores, and not begin with a dash."
+        )
     if scope not in ("user", "project"):
-        raise CommandFailed(f"--scope {scope!r:.50}: it is user or project.")
+        raise CommandFailed(f"--scope {scope!r:.50}: must be user or project.")
     if variable is not None and (url is None or not _VARIABLE.fullmatch(variable)):
-        message = "--token-env: it is the name of an environment variable that has the token, for a server at --url."
+        message = "--token-env: must be the name of an environment variable with the token, for a server at --url."
         raise CommandFailed(message)
     if url is None and "--http" in options:
-        raise CommandFailed("--http: clients do not start such a server: start it yourself, and give its address by --url.")
+        raise CommandFailed("--http: clients cannot start an HTTP server: start it yourself, and set its address with --url.")
     if url is not None and options:
-        raise CommandFailed(f"{options[0]}: a server at --url has options of its own: give it to `kernelexec mcp --http`.")
-    if url is not None and not _is_address(url):
-        raise CommandFailed(f"--url {url!r:.200}: it is the server's address, as http://127.0.0.1:8000/mcp.")
+        raise CommandFailed(f"{options[0]}: must not be set for a server at --url: pass it to `kernelexec mcp --http`.")
+    if url is not None and not _is_http_url(url):
+        raise CommandFailed(f"--url {url!r:.200}: must be the server's address, as http://127.0.0.1:8000/mcp.")
 
 
-def _is_address(url: str) -> bool:
+def _is_http_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -127,43 +135,45 @@ def _settings_path(client: MCPClient, scope: str) -> Path:
         home = Path.home()
     except RuntimeError as exc:
         raise CommandFailed("This user has no home directory: set HOME.") from exc
-    return find_settings_path(client, scope, platform=platform.HERE.name, home=home, cwd=here(), environ=os.environ)
+    return find_settings_path(
+        client, scope, platform=platform.HERE.name, home=home, cwd=current_directory(), environ=os.environ
+    )
 
 
 def _install(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, replace: bool) -> int:
-    """Add the entry by the client's own command, or to its settings where it has none.
+    """Add the entry with the client's own command, or to its settings file if it has no command.
 
     Raises:
-        CommandFailed: a server has the name already, the command is missing or failed, or the file cannot be changed.
+        CommandFailed: a server of that name exists, the command is missing or failed, or the file cannot be changed.
     """
     from kernelexec.mcp.clients import UnreadableSettings, has_server, make_add_command, make_remove_command, write_entry
 
     known = has_server(client, path, name)
     if known and not replace:
-        message = f"{path} has a server {name!r}, which stays as it is: --replace replaces it, --name gives another name."
+        message = f"{path} already has a server {name!r}: use --replace to replace it, or --name for another name."
         raise CommandFailed(message, _NAME_TAKEN)
     command, manual = make_add_command(client, scope, name, entry), f"Nothing was changed; the entry for {path} is on stdout."
     if command is not None:
         removal = make_remove_command(client, scope, name) if known else None
         for each in filter(None, (removal, command)):
             _run_client(each, manual)
-        eprint(f"{client.title}: {name!r} was added by `{' '.join(command[:3])}`. Restart it if it runs.")
+        eprint(f"{client.title}: {name!r} was added with `{' '.join(command[:3])}`. Restart the client if it runs.")
         return 0
     if path.suffix != ".json":
         raise CommandFailed(f"{client.title} has no command for the settings of a project. {manual}")
     try:
         write_entry(client, path, name, entry, mode=0o600 if scope == "user" else 0o644)
-    except (OSError, RuntimeError, UnreadableSettings) as exc:  # RuntimeError: a link that leads to itself
+    except (OSError, RuntimeError, UnreadableSettings) as exc:  # RuntimeError: a loop of links
         message = f"{path} cannot be changed: {getattr(exc, 'strerror', None) or exc}. {manual}"
         raise CommandFailed(message) from exc
-    eprint(f"{client.title}: {name!r} is in {path} now. Restart it if it runs.")
+    eprint(f"{client.title}: {name!r} was added to {path}. Restart the client if it runs.")
     return 0
 
 
 def _run_client(command: Sequence[str], manual: str) -> None:
     program = shutil.which(command[0])
     if program is None:
-        raise CommandFailed(f"The command `{command[0]}` is not installed here, or not on the PATH. {manual}")
+        raise CommandFailed(f"The command `{command[0]}` must be installed and on the PATH. {manual}")
     try:
         done = subprocess.run(
             [program, *command[1:]],
@@ -181,14 +191,14 @@ def _run_client(command: Sequence[str], manual: str) -> None:
         raise CommandFailed(f"`{' '.join(command[:3])}` failed: {lines[-1]:.300}. {manual}")
 
 
-class WithInstall(TyperCommand):
-    """A command without arguments, replaced by another one if its first word is ``install``."""
+class InstallCommand(TyperCommand):
+    """A command that runs another one if its first argument is ``install``."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - see there
-        """See click's ``Command``."""
-        if args[:1] == [_WORD]:
+        """Make the context of this command or of ``install``; see click's ``Command``."""
+        if args[:1] == [_INSTALL]:
             command: Any = typer.main.get_command(install_app)
-            return command.make_context(f"{info_name} {_WORD}", args[1:], parent=parent, **extra)
+            return command.make_context(f"{info_name} {_INSTALL}", args[1:], parent=parent, **extra)
         return super().make_context(info_name, args, parent=parent, **extra)
 
 
@@ -198,7 +208,7 @@ def _mcp_command(context: typer.Context) -> Any:  # noqa: ANN401 - typer's own k
 
 
 mcp_app = typer.Typer(add_completion=False)
-#: How long kernels of many agents live that nobody uses, unless it is said otherwise.
+#: The default idle time of kernels over HTTP, in seconds.
 _IDLE_SECONDS = 3600.0
 
 
@@ -207,9 +217,9 @@ def _path(value: str | None) -> Path | None:
 
 
 @mcp_app.command(
-    cls=WithInstall,
-    epilog=f"Exit status: 0 when the client leaves; 128 and its number after a signal; {OURSELVES} where it cannot serve. "
-    "`kernelexec mcp install CLIENT` tells a client of it.",
+    cls=InstallCommand,
+    epilog=f"Exit status: 0 when the client leaves; 128 plus its number after a signal; {OWN_FAILURE} if it cannot serve. "
+    "`kernelexec mcp install CLIENT` adds the server to a client.",
 )
 @with_isolation_options
 def mcp(
@@ -219,27 +229,30 @@ def mcp(
         typer.Option(
             "--workspace",
             metavar="DIRECTORY",
-            callback=filled,
-            help="Where every session gets a directory of its own. Default: ./workspaces.",
+            callback=not_blank,
+            help="The directory of the sessions' own directories. Default: ./workspaces.",
         ),
     ] = None,
     timeout: TimeoutOption = None,
-    http: Annotated[bool, typer.Option("--http", help="Serve many clients over HTTP, not one over stdin and stdout.")] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve many clients over HTTP instead of one over stdin and stdout.")
+    ] = False,
     host: Annotated[
         str | None,
-        typer.Option("--host", metavar="ADDRESS", callback=filled, help="The address to listen at. Default: 127.0.0.1."),
+        typer.Option("--host", metavar="ADDRESS", callback=not_blank, help="The address to listen at. Default: 127.0.0.1."),
     ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", metavar="N", help="The port; 0 takes a free one. Default: 8000.")
-    ] = None,
+    port: Annotated[int | None, typer.Option("--port", metavar="N", help="The port; 0 for a free one. Default: 8000.")] = None,
     socket: Annotated[
         str | None,
-        typer.Option("--socket", metavar="PATH", callback=filled, help="Listen at a unix socket of this user's instead."),
+        typer.Option("--socket", metavar="PATH", callback=not_blank, help="Listen at a unix socket of this user instead."),
     ] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
-            "--tokens", metavar="FILE", callback=filled, help="Who may call: bearer tokens' hashes; see `kernelexec mcp-token`."
+            "--tokens",
+            metavar="FILE",
+            callback=not_blank,
+            help="The file of allowed bearer tokens' hashes; see `kernelexec mcp-token`.",
         ),
     ] = None,
     jwt_keys: Annotated[
@@ -247,24 +260,26 @@ def mcp(
         typer.Option(
             "--jwt-keys",
             metavar="URL|FILE",
-            callback=filled,
-            help="Let signed tokens (JWT) in too: their signer's JWKS, or a public key in PEM.",
+            callback=not_blank,
+            help="Accept signed tokens (JWT) too: the issuer's JWKS, or a public key in PEM.",
         ),
     ] = None,
-    jwt_issuer: Annotated[str | None, typer.Option("--jwt-issuer", metavar="NAME", help="Who has to have made them.")] = None,
+    jwt_issuer: Annotated[
+        str | None, typer.Option("--jwt-issuer", metavar="NAME", help="The required issuer of signed tokens.")
+    ] = None,
     jwt_audience: Annotated[
-        str | None, typer.Option("--jwt-audience", metavar="NAME", help="Whom they have to be for: this server.")
+        str | None, typer.Option("--jwt-audience", metavar="NAME", help="The required audience of signed tokens.")
     ] = None,
     jwt_algorithm: Annotated[
-        str | None, typer.Option("--jwt-algorithm", metavar="NAME", help="How they are signed. Default: RS256.")
+        str | None, typer.Option("--jwt-algorithm", metavar="NAME", help="The algorithm of signed tokens. Default: RS256.")
     ] = None,
     public_url: Annotated[
         str | None,
         typer.Option(
             "--public-url",
             metavar="URL",
-            callback=filled,
-            help="This server's address; clients are told that the issuer has tokens.",
+            callback=not_blank,
+            help="This server's address, in the metadata that points clients to the token issuer.",
         ),
     ] = None,
     auth: Annotated[
@@ -272,8 +287,8 @@ def mcp(
         typer.Option(
             "--auth",
             metavar="MODULE:NAME|FILE.py:NAME",
-            callback=filled,
-            help="Who says who calls: an AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that gives one.",
+            callback=not_blank,
+            help="An AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that returns one.",
         ),
     ] = None,
     auth_scopes: Annotated[
@@ -281,25 +296,25 @@ def mcp(
         typer.Option(
             "--auth-scopes",
             metavar="SCOPE,...",
-            callback=filled,
-            help="What everybody may whom it lets in: read, execute, admin. Default: what their tokens name of these.",
+            callback=not_blank,
+            help="The rights of all its users: read, execute, admin. Default: the scopes of their tokens.",
         ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option("--allowed-host", metavar="NAME", help="A name of this server that clients may use. Repeatable."),
+        typer.Option("--allowed-host", metavar="NAME", help="A host name that clients may use for this server. Repeatable."),
     ] = None,
     allowed_origin: Annotated[
         list[str] | None,
-        typer.Option("--allowed-origin", metavar="URL", help="The origin of pages that may send requests. Repeatable."),
+        typer.Option("--allowed-origin", metavar="URL", help="The origin of web pages that may send requests. Repeatable."),
     ] = None,
     tools: Annotated[
         str | None,
         typer.Option(
             "--tools",
             metavar="GROUP,...",
-            callback=filled,
-            help="The tools to serve: core and, of variables, background, tests, packages, files, what is named. Default: all.",
+            callback=not_blank,
+            help="The tool groups to serve besides core: variables, background, tests, packages, files. Default: all.",
         ),
     ] = None,
     packages_from: Annotated[
@@ -307,27 +322,27 @@ def mcp(
         typer.Option(
             "--packages-from",
             metavar="network|DIRECTORY",
-            callback=filled,
-            help="Where packages come from: the network, though cells have none, or wheels. Default: what cells reach.",
+            callback=not_blank,
+            help="The source of packages: the network (also if cells have none) or a directory of wheels. Default: the cells'.",
         ),
     ] = None,
     max_sessions: Annotated[
         int | None,
-        typer.Option("--max-sessions", metavar="N", help="Open sessions of each client: who is authenticated, else the agent."),
+        typer.Option("--max-sessions", metavar="N", help="Open sessions per client: the authenticated client, else the agent."),
     ] = None,
     calls_per_minute: Annotated[
-        int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls of each client.")
+        int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls per minute and client.")
     ] = None,
     allow_input: Annotated[
-        bool, typer.Option("--allow-input", help="Let cells ask by input(): the client is asked (elicitation).")
+        bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
     ] = False,
     log: Annotated[
         str | None,
         typer.Option(
             "--log-file",
             metavar="FILE",
-            callback=filled,
-            help="Log what happens to a file, a line of JSON each, without code.",
+            callback=not_blank,
+            help="Log events to a file as JSON lines, without code.",
         ),
     ] = None,
     idle: Annotated[
@@ -335,7 +350,7 @@ def mcp(
         typer.Option(
             "--idle",
             metavar="SECONDS",
-            help="How long a kernel may live that nobody uses; 0 is for ever. Default: 3600 over HTTP, else for ever.",
+            help="How long an unused kernel lives; 0 for ever. Default: 3600 over HTTP, else for ever.",
         ),
     ] = None,
 ) -> int:
@@ -351,26 +366,26 @@ def mcp(
         "origins": tuple(allowed_origin or ()),
     }
     over_http = {name: value for name, value in over_http.items() if value not in (None, ())}
-    signed = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
-    if any(signed.values()) or jwt_algorithm or public_url:
-        if None in signed.values():
-            raise CommandFailed("Signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
+    jwt_options = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
+    if any(jwt_options.values()) or jwt_algorithm or public_url:
+        if None in jwt_options.values():
+            raise CommandFailed("JwtOptions tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
         more = {"algorithm": jwt_algorithm, "public_url": public_url}
-        over_http["jwt"] = signed | {name: value for name, value in more.items() if value is not None}
+        over_http["jwt"] = jwt_options | {name: value for name, value in more.items() if value is not None}
     if auth is not None:
         over_http["auth"] = {"reference": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
     elif auth_scopes is not None:
-        raise CommandFailed("--auth-scopes are of those whom a provider lets in: give --auth too.")
+        raise CommandFailed("--auth-scopes needs --auth.")
     if over_http and not http:
-        raise CommandFailed(f"{', '.join(over_http)}: these are of a server over HTTP: give --http too.")
-    options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": seconds(timeout, "timeout")}}
+        raise CommandFailed(f"{', '.join(over_http)}: only for a server over HTTP: use --http too.")
+    options: dict[str, Any] = {} if timeout is None else {"budgets": {"timeout": check_seconds(timeout, "timeout")}}
     if idle is not None:
-        options["capacity"] = {"idle_seconds": seconds(idle, "idle") if idle else None}
-    config = isolation_options.config(workspace=workspace, **options)
+        options["capacity"] = {"idle_seconds": check_seconds(idle, "idle") if idle else None}
+    config = isolation_options.load_config(workspace=workspace, **options)
     if http and "idle_seconds" not in config.capacity.model_fields_set:
         capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
         config = config.model_copy(update={"capacity": capacity})
-    offered = {
+    server_options = {
         "tools": tools,
         "packages_from": packages_from,
         "max_sessions": max_sessions,
@@ -378,60 +393,60 @@ def mcp(
         "allow_input": allow_input,
     }
     with log_to_file(_path(log)):
-        return serve_mcp_http(config, over_http, offered) if http else serve_mcp(config, offered)
+        return serve_mcp_http(config, over_http, server_options) if http else serve_mcp(config, server_options)
 
 
 @mcp_app.command(
     name="mcp-config",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=f"Exit status: 0; {OURSELVES} after wrong usage.",
+    epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage.",
 )
 def mcp_config(
     context: typer.Context,
-    name: Annotated[str, typer.Option("--name", callback=filled, help="What clients call the server.")] = "kernelexec",
+    name: Annotated[str, typer.Option("--name", callback=not_blank, help="The server's name in clients.")] = "kernelexec",
     registry: Annotated[
-        bool, typer.Option("--registry", help="Print server.json instead, which a registry of MCP servers takes.")
+        bool, typer.Option("--registry", help="Print server.json for a registry of MCP servers instead.")
     ] = False,
 ) -> int:
-    """Print the entry that has MCP clients start this server: all other options are those of `kernelexec mcp`."""
+    """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
     if registry:
         if context.args:
-            raise CommandFailed(f"{context.args[0]}: --registry takes no option besides.")
-        return show_publication()
+            raise CommandFailed(f"{context.args[0]}: must not be combined with --registry.")
+        return show_registry_entry()
     command: Any = typer.main.get_group(mcp_app).commands["mcp"]
-    command.make_context("mcp", list(context.args))  # refuses what it would refuse
+    command.make_context("mcp", list(context.args))  # rejects invalid options
     return show_entry(name, context.args)
 
 
-@mcp_app.command(name="mcp-token", epilog=f"Exit status: 0; {OURSELVES} where there is none.")
+@mcp_app.command(name="mcp-token", epilog=f"Exit status: 0; {OWN_FAILURE} if no token was created.")
 def mcp_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: all sessions of that name are one agent's.")],
-    tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=filled, help="The file of tokens' hashes.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The agent of the token: it owns all sessions of that name.")],
+    tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=not_blank, help="The file of token hashes.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="read|execute|admin", help="What it is good for. Repeatable. Default: execute."),
+        typer.Option("--scope", metavar="read|execute|admin", help="The rights of the token. Repeatable. Default: execute."),
     ] = None,
 ) -> int:
-    """Make a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
+    """Create a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
     return make_token(name, Path(tokens).expanduser().absolute(), tuple(scope or ("execute",)))
 
 
-_MISSING = "MCP needs fastmcp, which is not installed here: pip install 'kernelexec[mcp]'."
+_MISSING = "MCP needs fastmcp, which is not installed: pip install 'kernelexec[mcp]'."
 
 
-def serve_mcp(config: Config, offered: Mapping[str, Any]) -> int:
-    """Serve MCP over stdin and stdout; the exit status: 0 at the end of stdin, 128 and the signal's number after one.
+def serve_mcp(config: Config, server_options: Mapping[str, Any]) -> int:
+    """Serve MCP over stdin and stdout; return exit status 0 at the end of stdin, or 128 plus a signal's number.
 
     Raises:
         CommandFailed: fastmcp is missing, or the server failed.
-        InvalidRequest: there is no such group of tools, or no such directory.
+        InvalidRequest: a tool group or a directory does not exist.
     """
-    here()
+    current_directory()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
     from kernelexec.mcp import ServerFailed, serve
 
-    offer = _offer(**offered)
+    offer = _offer(**server_options)
     try:
         signum = anyio.run(partial(serve, options=offer), config)
     except ServerFailed as exc:
@@ -439,14 +454,14 @@ def serve_mcp(config: Config, offered: Mapping[str, Any]) -> int:
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
-def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str, Any]) -> int:
-    """Serve MCP over HTTP, with these ``HttpOptions``; the exit status: 128 and the number of the signal that ended it.
+def serve_mcp_http(config: Config, http_options: Mapping[str, Any], server_options: Mapping[str, Any]) -> int:
+    """Serve MCP over HTTP with these options; return exit status 128 plus the number of the signal that ended it.
 
     Raises:
-        CommandFailed: fastmcp is missing, it cannot listen there, or the server failed.
+        CommandFailed: fastmcp is missing, the address cannot be used, or the server failed.
         InvalidRequest: see ``serve_mcp``.
     """
-    here()
+    current_directory()
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
     from kernelexec.mcp.http.authentication import JwtOptions
@@ -454,47 +469,47 @@ def serve_mcp_http(config: Config, door: Mapping[str, Any], offered: Mapping[str
     from kernelexec.mcp.http.oauth import OperatorProvider
     from kernelexec.mcp.run import ServerFailed
 
-    _check_reach(config, door)
-    signed = JwtOptions(**door["jwt"]) if "jwt" in door else None
-    auth = OperatorProvider(**door["auth"]) if "auth" in door else None
-    chosen, offer = HttpOptions(**{**door, "jwt": signed, "auth": auth}), _offer(**offered)
+    _check_key_files(config, http_options)
+    signed = JwtOptions(**http_options["jwt"]) if "jwt" in http_options else None
+    auth = OperatorProvider(**http_options["auth"]) if "auth" in http_options else None
+    chosen, offer = HttpOptions(**{**http_options, "jwt": signed, "auth": auth}), _offer(**server_options)
     chosen.check()
 
-    def told(where: str) -> None:
+    def print_address(where: str) -> None:
         if chosen.is_open and chosen.socket is None:
-            eprint(
-                "without --tokens everybody on this machine can connect and run code as you, whatever agent they say they are."
-            )
+            eprint("without --tokens every user of this machine can connect and run code with your rights, as any agent.")
         eprint(f"serving MCP at {where}")
 
     try:
-        signum = anyio.run(partial(serve_http, options=offer, on_listening=told), config, chosen)
+        signum = anyio.run(partial(serve_http, options=offer, on_listening=print_address), config, chosen)
     except OSError as exc:
         address = chosen.socket or f"{chosen.host}:{chosen.port}"
-        raise CommandFailed(f"{address}: it cannot listen there: {exc.strerror or exc}.") from exc
+        raise CommandFailed(f"{address}: cannot listen there: {exc.strerror or exc}.") from exc
     except ServerFailed as exc:
         raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
 
 
-def _check_reach(config: Config, door: Mapping[str, Any]) -> None:
-    """Refuse what says who may call, where a cell could change it: in a session's directory.
+def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
+    """Reject authentication files that cells could change, because they are in a session's directory.
 
     Raises:
-        InvalidRequest: such a file lies there.
+        InvalidRequest: a file is in a session's directory.
     """
     named = {
-        "--tokens": str(door.get("tokens") or ""),
-        "--jwt-keys": door.get("jwt", {}).get("keys", ""),
-        "--auth": door.get("auth", {}).get("reference", "").rpartition(":")[0],
+        "--tokens": str(http_options.get("tokens") or ""),
+        "--jwt-keys": http_options.get("jwt", {}).get("keys", ""),
+        "--auth": http_options.get("auth", {}).get("reference", "").rpartition(":")[0],
     }
     shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.workspaces.expanduser().resolve()
     for option, location in named.items():
         path = Path(location).expanduser().resolve()
         if not path.is_file():
-            continue  # an address, a module, or what is told as missing
+            continue  # an address, a module, or a missing file that is reported later
         if (shared and path.is_relative_to(shared)) or workspaces in path.parents[1:]:
-            message = f"{option} {location}: it lies where a session works, whose cells could change it: choose another place."
+            message = (
+                f"{option} {location}: must not be in a session's directory, whose cells could change it: choose another path."
+            )
             raise InvalidRequest(message)
 
 
@@ -513,7 +528,7 @@ def _offer(
     if packages_from == "network":
         source = "network"
     elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
-        message = f"--packages-from {packages_from!r}: it is no directory of wheels. Give one, or the word network."
+        message = f"--packages-from {packages_from!r}: must be a directory of wheels, or network."
         raise InvalidRequest(message)
     quotas = Quotas(max_sessions, calls_per_minute)
     quotas.check()
@@ -521,28 +536,28 @@ def _offer(
 
 
 def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
-    """Print a new token, whose hash is in the file now."""
+    """Create and print a token, and add its hash to the file."""
     if importlib.util.find_spec("fastmcp") is None:
         raise CommandFailed(_MISSING)
     from kernelexec.mcp.http.tokens import add_token
 
-    write_any(sys.stdout, f"{add_token(file, name, scopes)}\n")
+    write_text(sys.stdout, f"{add_token(file, name, scopes)}\n")
     return 0
 
 
 def show_entry(name: str, options: Sequence[str]) -> int:
-    """Print what a client's settings hold of the server, which runs where this command does."""
+    """Print the entry of the server for a client's settings, with the current directory."""
     from kernelexec.mcp.clients import add_server, make_server_entry
 
     servers: dict[str, object] = {}
-    add_server(servers, make_server_entry(options, cwd=here()), name=name)
-    write_any(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    add_server(servers, make_server_entry(options, cwd=current_directory()), name=name)
+    write_text(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
     return 0
 
 
-def show_publication() -> int:
-    """Print what a registry of MCP servers is told."""
+def show_registry_entry() -> int:
+    """Print server.json for a registry of MCP servers."""
     from kernelexec.mcp.registry import make_server_json
 
-    write_any(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
+    write_text(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
     return 0

@@ -22,35 +22,35 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from kernelexec.cli.confirm import answer_at_terminal, confirm_at_terminal
 from kernelexec.cli.console import ConsoleOutput
-from kernelexec.cli.stdio import SIGNAL_BASE, eprint, heard, here, write_any
-from kernelexec.config import Config, seconds
+from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_signals, write_text
+from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.results import ExecutionResult, InputRequest, Output, Stream
 from kernelexec.session import AsyncSession
 from kernelexec.workspace.directory import check_name
 
-#: How long a cell may run unless told otherwise, in seconds: a week, as a person is there to interrupt it.
+#: The default timeout of a cell, in seconds: a week, because the user can interrupt it.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
 _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
 _SAVED = "outputs/"
 
 
 def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path | None) -> int:
-    """Read cells from the terminal until Ctrl+D; exit status 0, or 128 and the number of the signal that ended it.
+    """Run cells from the terminal until Ctrl+D; return exit status 0, or 128 plus the number of the signal that ended it.
 
     Raises:
-        InvalidRequest: there is no terminal, or an option does not fit; nothing ran.
+        InvalidRequest: there is no terminal, or an option is invalid; nothing ran.
     """
-    current = here()
+    current = current_directory()
     check_name(name)
-    budget = TIMEOUT_SECONDS if timeout is None else seconds(timeout, "timeout")
+    budget = TIMEOUT_SECONDS if timeout is None else check_seconds(timeout, "timeout")
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidRequest("repl is for a person at a terminal: `kernelexec run -` runs cells that come from a pipe.")
+        raise InvalidRequest("repl needs a terminal: use `kernelexec run -` for cells from a pipe.")
 
     async def live() -> int:
-        loop = _Loop(budget)
-        with loop.listening():
+        loop = ReplLoop(budget)
+        with loop.handle_signals():
             async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
                 await loop.run(await executor.session(name, work_dir=work_dir or current))
         return loop.status
@@ -58,7 +58,7 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
     return anyio.run(live)
 
 
-class _Loop:
+class ReplLoop:
     """The loop of the prompt over one session."""
 
     def __init__(self, timeout: float) -> None:
@@ -69,23 +69,23 @@ class _Loop:
         self._console = ConsoleOutput(as_json=False)
         self._epoch = 0
         self._echo = ""
-        """What was typed for a cell, which its output repeats."""
+        """Typed input of a cell, which its output repeats."""
 
-    def listening(self) -> AbstractContextManager[None]:
+    def handle_signals(self) -> AbstractContextManager[None]:
         """Handle signals: Ctrl+C interrupts the running cell, clears typed lines, or ends the start."""
-        return heard(self._on_signal)
+        return handle_signals(self._on_signal)
 
     async def run(self, session: AsyncSession) -> None:
-        """Read, run, show, until the person leaves."""
+        """Read, run and print cells until the user leaves."""
         self._session, count = session, 1
         prompt = self._prompt = Prompt(session)
-        eprint("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O tells about a name")
+        eprint("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O describes a name")
         while True:
             if session.kernel_epoch != self._epoch:
                 self._epoch = session.kernel_epoch
-                self._tell_how_to_attach(session)
+                self._print_how_to_attach(session)
             try:
-                code = await prompt.cell(count)
+                code = await prompt.read_cell(count)
             except KeyboardInterrupt:
                 continue
             except EOFError:
@@ -96,9 +96,9 @@ class _Loop:
                 count = await self._execute(session, code, count)
 
     async def _execute(self, session: AsyncSession, code: str, count: int) -> int:
-        """Run a cell and show what becomes of it; the number of the next one."""
+        """Run a cell, print its result, and return the number of the next cell."""
         try:
-            call = partial(session.execute, timeout=self._timeout, on_output=self._heard, on_input=self._answer)
+            call = partial(session.execute, timeout=self._timeout, on_output=self._show_output, on_input=self._answer)
             result = await call(code)
         except Closed:
             raise
@@ -106,32 +106,32 @@ class _Loop:
             eprint(str(exc))
             return count
         self._console.end_line()
-        self._console.result(result)
-        self._tell_files(result)
+        self._console.show_result(result)
+        self._print_saved_files(result)
         if result.state == "lost" and result.kernel_epoch == self._epoch:
-            return 1  # the next kernel counts anew
+            return 1  # the next kernel starts at 1
         return (result.execution_count or count) + 1
 
     async def _answer(self, request: InputRequest) -> str | None:
         answer = await answer_at_terminal(request)
         if answer is not None and not request.password:
-            self._console.ended_by_typing()
+            self._console.note_typed_newline()
             self._echo = f"{answer}\n"
         return answer
 
-    def _heard(self, output: Output) -> None:
-        """Show an output, but for what the person has just typed and sees already."""
+    def _show_output(self, output: Output) -> None:
+        """Show an output without the echo of typed input."""
         if self._echo and isinstance(output, Stream) and output.name == "stdout":
             echo, self._echo = self._echo, ""
             output = replace(output, text=output.text.removeprefix(echo))
-        self._console.output(output)
+        self._console.show_output(output)
 
-    def _tell_files(self, result: ExecutionResult) -> None:
+    def _print_saved_files(self, result: ExecutionResult) -> None:
         for file in result.files:
             if file.startswith(_SAVED):
                 eprint(f"saved {file}")
 
-    def _tell_how_to_attach(self, session: AsyncSession) -> None:
+    def _print_how_to_attach(self, session: AsyncSession) -> None:
         if session.connection_file is not None:
             eprint(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
 
@@ -140,13 +140,13 @@ class _Loop:
             eprint("interrupting the cell")
             self._session.request_interrupt()
         elif signum == signal.SIGINT and self._prompt is not None:
-            self._prompt.give_up()
+            self._prompt.cancel()
         else:
             self.status = SIGNAL_BASE + signum
             scope.cancel()
 
 
-#: How long the kernel is waited for at a key, in seconds.
+#: How long to wait for the kernel after a key, in seconds.
 _KEY_SECONDS = 2.0
 _INDENT = "    "
 
@@ -156,45 +156,45 @@ class Prompt:
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
-        self._given_up = False
+        self._was_cancelled = False
         self._prompt: PromptSession[str] = PromptSession(
             history=InMemoryHistory(),
             completer=_KernelCompleter(session),
             complete_while_typing=False,
-            key_bindings=_keys(session),
+            key_bindings=_key_bindings(session),
             multiline=True,
             erase_when_done=True,
             prompt_continuation=lambda width, _line, _wraps: "...: ".rjust(width),
         )
 
-    async def cell(self, count: int) -> str:
-        """Read a cell until the kernel says that it is complete, or does not answer; it stays on the screen.
+    async def read_cell(self, count: int) -> str:
+        """Read lines until the kernel reports a complete cell, or does not answer. The cell stays on the screen.
 
         Raises:
             KeyboardInterrupt: the lines were cleared.
-            EOFError: the person leaves.
+            EOFError: the user leaves.
         """
-        lead, text, self._given_up = f"In [{count}]: ", "", False
+        lead, text, self._was_cancelled = f"In [{count}]: ", "", False
         while True:
             text = await self._prompt.prompt_async(lead, default=text, handle_sigint=False)
-            indent = await self._missing(text)
-            if self._given_up:
+            indent = await self._missing_indent(text)
+            if self._was_cancelled:
                 raise KeyboardInterrupt
             if indent is None:
                 shown = text.replace("\n", "\n" + "...: ".rjust(len(lead)))
-                write_any(sys.stdout, f"{lead}{shown}\n")
+                write_text(sys.stdout, f"{lead}{shown}\n")
                 return text
             text = f"{text}\n{indent}"
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Clear the typed lines after an interrupt that came as a signal."""
         app = self._prompt.app
         if app.future is not None and not app.future.done():
             app.exit(exception=KeyboardInterrupt)
-        self._given_up = True
+        self._was_cancelled = True
 
-    async def _missing(self, text: str) -> str | None:
-        """Return the indentation of the line that is missing; None if the code can be run."""
+    async def _missing_indent(self, text: str) -> str | None:
+        """Return the indentation of the next line; None if the cell is complete."""
         try:
             status, indent = await self._session.is_complete(text, wait=_KEY_SECONDS)
         except KernelexecError:
@@ -209,7 +209,7 @@ class _KernelCompleter(Completer):
         self._session = session
 
     def get_completions(self, _document: Document, _complete_event: CompleteEvent) -> list[Completion]:
-        """Return nothing: only the kernel can complete, see below."""
+        """Return nothing, because completion is asynchronous; see below."""
         return []
 
     async def get_completions_async(
@@ -224,7 +224,7 @@ class _KernelCompleter(Completer):
             yield Completion(match, start_position=completions.start - document.cursor_position)
 
 
-def _keys(session: AsyncSession) -> KeyBindings:
+def _key_bindings(session: AsyncSession) -> KeyBindings:
     """Bind the keys: Enter ends a cell or a line in it, Alt+Enter a line; Tab indents or completes; F1 and Ctrl+O inspect."""
     keys = KeyBindings()
 
@@ -258,7 +258,7 @@ def _keys(session: AsyncSession) -> KeyBindings:
             text = await session.inspect(document.text, document.cursor_position, wait=_KEY_SECONDS)
         except KernelexecError as exc:
             text = str(exc)
-        shown = text or "Nothing is known of what is at the cursor."
-        await run_in_terminal(lambda: write_any(sys.stdout, shown.rstrip("\n") + "\n"))
+        shown = text or "No information about the name at the cursor."
+        await run_in_terminal(lambda: write_text(sys.stdout, shown.rstrip("\n") + "\n"))
 
     return keys

@@ -1,4 +1,4 @@
-"""Running files and single cells: output as it comes, one bar over the cells, an executed notebook that is always whole."""
+"""Runs of files and single cells: immediate output, a progress bar, and an executed notebook that is always complete."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kernelexec.cli.stdio import (
     TIMED_OUT,
     CommandFailed,
     Signals,
+    cell_status,
+    current_directory,
     eprint,
-    here,
-    is_refused,
-    of_cell,
-    write_any,
+    is_refusal,
+    write_text,
 )
-from kernelexec.config import Config, seconds
+from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.prompts import OFF
@@ -43,88 +43,88 @@ def run_file(
     allow_errors: bool,
     as_json: bool,
 ) -> int:
-    """Run a file's cells; the exit status: 0, or 1 after a failed cell, 124 after a timeout, 130 after Ctrl+C.
+    """Run a file's cells; return exit status 0, 1 after a failed cell, 124 after a timeout, or 130 after Ctrl+C.
 
     Raises:
-        InvalidRequest, CommandFailed: what is wrong with the file, a cell of it, or an option; nothing ran.
+        InvalidRequest, CommandFailed: the file, a cell of it, or an option is invalid; nothing ran.
     """
-    current = here()
+    current = current_directory()
     if timeout is not None:
-        seconds(timeout, "timeout")
+        check_seconds(timeout, "timeout")
     path = None if file == "-" else Path(file)
-    document = Document.script(_stdin()) if path is None else Document.read(path, piped=True)
-    _check(document, "stdin" if path is None else file, config)
+    document = Document.script(_read_stdin()) if path is None else Document.read(path, piped=True)
+    _check_document(document, "stdin" if path is None else file, config)
     target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
         _check_target(target, path)
     directory = work_dir or (path.parent if path else current)
-    job = _Job(document, target, timeout=timeout, allow_errors=allow_errors, console=ConsoleOutput(as_json=as_json))
+    job = _FileRun(document, target, timeout=timeout, allow_errors=allow_errors, console=ConsoleOutput(as_json=as_json))
     try:
         return anyio.run(job.run, config, directory)
     finally:
-        if job.recorded:
+        if job.has_written:
             eprint(f"wrote {target}")
 
 
 def run_code(code: str, *, config: Config, language: str, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
-    """Run one cell; the exit status is the cell's own, 1 at least if it failed.
+    """Run one cell; return the cell's own exit status, at least 1 if it failed.
 
     Raises:
-        InvalidRequest, CommandFailed: what is wrong with the code or an option; nothing ran.
+        InvalidRequest, CommandFailed: the code or an option is invalid; nothing ran.
     """
-    current = here()
+    current = current_directory()
     cells.check(code, limit_bytes=config.capacity.code_bytes)
     if timeout is not None:
-        seconds(timeout, "timeout")
+        check_seconds(timeout, "timeout")
     console, signals = ConsoleOutput(as_json=as_json), Signals()
 
-    async def once() -> ExecutionResult | None:
+    async def execute() -> ExecutionResult | None:
         result = None
-        with signals.listening():
+        with signals.handle():
             async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
                 signals.session = await executor.session("exec", work_dir=work_dir or current)
-                result = await signals.session.execute(code, language=language, timeout=timeout, on_output=console.output)
+                result = await signals.session.execute(code, language=language, timeout=timeout, on_output=console.show_output)
         return result
 
-    result = anyio.run(once)
+    result = anyio.run(execute)
     if result is None:
         return signals.status or INTERRUPTED
-    console.result(result)
-    return of_cell(result)
+    console.show_result(result)
+    return cell_status(result)
 
 
 def show_guidance(config: Config, work_dir: Path | None) -> int:
     """Print the guidance of a new session.
 
     Raises:
-        KernelStartFailed: no kernel came up.
+        KernelStartFailed: no kernel started.
     """
-    directory, signals = work_dir or here(), Signals()
+    directory, signals = work_dir or current_directory(), Signals()
 
-    async def told() -> str | None:
+    async def read_guidance() -> str | None:
         if not config.enabled:
             return OFF + "\n"
         text = None
-        with signals.listening():
+        with signals.handle():
             async with AsyncExecutor(config=config) as executor:
                 signals.session = await executor.session("guidance", work_dir=directory)
                 text = await signals.session.guidance()
         return text
 
-    text = anyio.run(told)
+    text = anyio.run(read_guidance)
     if text is None or signals.status:
         return signals.status or INTERRUPTED
-    write_any(sys.stdout, text)
+    write_text(sys.stdout, text)
     return 0
 
 
-class _Job:
-    """One document on its way through a session."""
+class _FileRun:
+    """A run of one document in a session."""
 
     def __init__(
         self, document: Document, target: Path | None, *, timeout: float | None, allow_errors: bool, console: ConsoleOutput
     ) -> None:
-        self.recorded = False
+        self.has_written = False
         self._document = document
         self._target = target
         self._timeout = timeout
@@ -133,7 +133,7 @@ class _Job:
 
     async def run(self, config: Config, directory: Path) -> int:
         signals, status = Signals(), INTERRUPTED
-        with signals.listening():
+        with signals.handle():
             async with AsyncExecutor(config=config, hooks=[self._document.on_event], approver=confirm_at_terminal) as executor:
                 signals.session = await executor.session("run", work_dir=directory)
                 status = await self._run_cells(signals.session)
@@ -142,18 +142,18 @@ class _Job:
     async def _run_cells(self, session: AsyncSession) -> int:
         with self._console.progress(len(self._document.sources)) as advance:
             for number, source in enumerate(self._document.sources):
-                result = await session.execute(source, timeout=self._timeout, on_output=self._console.output)
+                result = await session.execute(source, timeout=self._timeout, on_output=self._console.show_output)
                 self._record(number, result)
                 advance()
-                self._console.result(result)
-                if status := self._verdict(number, result):
+                self._console.show_result(result)
+                if status := self._exit_status(number, result):
                     return status
         return 0
 
-    def _verdict(self, number: int, result: ExecutionResult) -> int:
+    def _exit_status(self, number: int, result: ExecutionResult) -> int:
         if result.ok:
             return 0
-        never_began = result.status == "aborted" and not is_refused(result)  # its kernel was still starting
+        never_began = result.status == "aborted" and not is_refusal(result)  # its kernel was still starting
         if result.interrupted == "request" or never_began:
             return INTERRUPTED
         if self._allow_errors or self._document.allows_error(number):
@@ -169,10 +169,10 @@ class _Job:
         except OSError as exc:
             message = f"{self._target} cannot be written after cell {number + 1}: {exc.strerror}."
             raise CommandFailed(message) from exc
-        self.recorded = True
+        self.has_written = True
 
 
-def _stdin() -> str:
+def _read_stdin() -> str:
     if sys.stdin is None:
         raise InvalidRequest("stdin is closed: there is nothing to run.")
     try:
@@ -185,9 +185,9 @@ def _stdin() -> str:
         raise InvalidRequest(message) from exc
 
 
-def _check(document: Document, file: str, config: Config) -> None:
+def _check_document(document: Document, file: str, config: Config) -> None:
     if not document.sources:
-        message = f"{file} holds no code cell: there is nothing to run."
+        message = f"{file} must contain a code cell: there is nothing to run."
         raise InvalidRequest(message)
     for number, source in enumerate(document.sources, 1):
         try:
@@ -198,21 +198,25 @@ def _check(document: Document, file: str, config: Config) -> None:
 
 
 def _check_target(target: Path, source: Path | None) -> None:
-    """Refuse what the executed notebook cannot be written to: its file is made anew, so a try is made beside it."""
+    """Check that the executed notebook can be written, by creating a temporary file next to it.
+
+    Raises:
+        InvalidRequest: the path is not writable, or not a notebook's.
+    """
     if target.suffix != ".ipynb":
-        message = f"{target} is no name for a notebook: --output ends in .ipynb."
+        message = f"{target} : --output must end in .ipynb."
         raise InvalidRequest(message)
     trial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         if source is not None and target.exists() and target.samefile(source):
-            message = f"{target} is the file that is run: --output names another one."
+            message = f"{target} is the input file: --output must be another file."
             raise InvalidRequest(message)
         if target.exists() and not target.is_file():
-            message = f"{target} is no regular file: --output names the notebook itself."
+            message = f"{target} is not a regular file: --output must be the notebook's path."
             raise InvalidRequest(message)
         os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except OSError as exc:
-        message = f"{target} cannot be written: {exc.strerror}. Choose another place by --output."
+        message = f"{target} cannot be written: {exc.strerror}. Choose another path with --output."
         raise InvalidRequest(message) from exc
     with suppress(OSError):
         trial.unlink()

@@ -1,4 +1,4 @@
-"""The commands to running servers: their sessions, a session's log, a cell in it, its end and the server's."""
+"""Commands to running servers: list sessions, show their journals, run cells, stop sessions and servers."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from typing import Annotated, Any
 import typer
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.options import filled
+from kernelexec.cli.options import not_blank
 from kernelexec.cli.sessions import select_session, show_journal
-from kernelexec.cli.stdio import OURSELVES, CommandFailed, eprint, write_any
+from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, eprint, write_text
 from kernelexec.errors import InvalidRequest, UnknownSession
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, live_roots, live_sessions
 from kernelexec.provisioning.runtime.locations import bases
 
 server_app = typer.Typer(add_completion=False)
-_STATUS = f"Exit status: 0; {OURSELVES} where kernelexec itself failed: no such session, a process that takes no commands."
+_STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no commands."
 _ANSWER_SECONDS, _FOLLOW_SECONDS = 30.0, 0.5
 _KEY_BYTES = 200
-#: What a server answers at once, unless it is stopped or hangs.
-_SOON = ("look", "stop")
+#: Requests that a server answers immediately, unless it is stopped or hangs.
+_QUICK_REQUESTS = ("look", "stop")
 
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", callback=filled, help="The session, as NAME or NAME@PROCESS. Default: the only one."),
+    typer.Argument(metavar="[NAME]", callback=not_blank, help="The session, as NAME or NAME@PROCESS. Default: the only one."),
 ]
 
 
 @server_app.command(epilog=_STATUS)
 def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
-    """Show what your sessions on this machine do now, and servers that have none."""
+    """Show the state of your sessions on this machine, and servers without sessions."""
     rows: list[dict[str, Any]] = []
     known = live_sessions(bases())
     for root, pid in live_roots(bases()):
-        answer = _looked(root)
+        answer = _read_sessions(root)
         mine = {session.name: session for session in known if session.root == root}
         states = {row["name"]: row for row in answer or ()}
         for name, session in mine.items():
@@ -52,7 +52,7 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.
         if not mine and answer is not None:
             rows.append(_row("", pid, "no session", [], 0, ""))
     if as_json:
-        write_any(sys.stdout, json.dumps(rows) + "\n")
+        write_text(sys.stdout, json.dumps(rows) + "\n")
         return 0
     shown = [[str(len(answer) if isinstance(answer, list) else answer) for answer in row.values()] for row in rows]
     show_table(("session", "process", "state", "cells", "epoch", "workspace"), shown)
@@ -63,13 +63,13 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.
 def logs(
     name: NameArgument = None,
     last: Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N rows.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with its new lines, as JSON.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they are written, as JSON.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
 ) -> int:
-    """Show the journal of a living session, by its name alone; `log` shows those of sessions that have ended too."""
+    """Show the journal of an open session by its name; `log` also shows journals of closed sessions."""
     session = select_session(name, live_sessions(bases()))
     if session.journal is None or not session.journal.is_file():
-        raise CommandFailed(f"Session {session.name!r} keeps no journal.")
+        raise CommandFailed(f"Session {session.name!r} has no journal.")
     journal = session.journal
     status = show_journal(str(journal), workspace=Path(session.workspace), last=last, as_json=as_json)
     if follow:
@@ -79,37 +79,37 @@ def logs(
 
 @server_app.command(epilog=_STATUS)
 def attach(name: NameArgument = None) -> int:
-    """Run cells, a line each, in a session of a server that runs, in turn with its agent's; Ctrl+D leaves."""
+    """Run cells, one per line, in a session of a running server, in turn with its agent's cells; Ctrl+D leaves."""
     session = select_session(name, live_sessions(bases()))
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    eprint(f"session {session.name} of process {session.pid}: each line is a cell of its own; Ctrl+D leaves, the session stays")
+    eprint(f"session {session.name} of process {session.pid}: each line is one cell; Ctrl+D leaves, the session stays open")
     while True:
         try:
             line = input(f"{session.name}> ") if at_terminal else next(iter(sys.stdin.readline, ""))
         except (EOFError, StopIteration):
             return 0
         if line.strip():
-            _run(session, line)
+            _run_cell(session, line)
 
 
 @server_app.command(epilog=_STATUS)
 def stop(
     name: NameArgument = None,
-    cell: Annotated[bool, typer.Option("--cell", help="Only interrupt the cell that runs.")] = False,
+    cell: Annotated[bool, typer.Option("--cell", help="Only interrupt the running cell.")] = False,
     process: Annotated[int | None, typer.Option("--process", metavar="PID", help="End this whole server instead.")] = None,
 ) -> int:
-    """End a session of a server that runs, interrupt its cell, or end the server."""
+    """Close a session of a running server, interrupt its cell, or stop the server."""
     if process is not None:
         if name is not None or cell:
-            raise InvalidRequest("--process ends a whole server: it goes with no session, and not with --cell.")
+            raise InvalidRequest("--process stops a whole server: it must not be combined with a session or --cell.")
         roots = [root for root, pid in live_roots(bases()) if pid == process and (root / CONTROL).exists()]
         if not roots:
             raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
-        _only(_asked(roots[0], do="stop"))
+        _first_answer(_send_request(roots[0], do="stop"))
         eprint(f"process {process} ends")
         return 0
     session = select_session(name, live_sessions(bases()))
-    answer = _only(_asked(session.root, do="interrupt" if cell else "close", session=session.name))
+    answer = _first_answer(_send_request(session.root, do="interrupt" if cell else "close", session=session.name))
     if cell and answer["interrupted"] is None:
         eprint(f"nothing runs in session {session.name}")
     else:
@@ -117,11 +117,11 @@ def stop(
     return 0
 
 
-def _run(session: LiveSession, code: str) -> None:
+def _run_cell(session: LiveSession, code: str) -> None:
     try:
-        for answer in _asked(session.root, do="execute", session=session.name, code=code):
+        for answer in _send_request(session.root, do="execute", session=session.name, code=code):
             if "output" in answer:
-                write_any(sys.stdout, answer["output"])
+                write_text(sys.stdout, answer["output"])
             elif (result := answer["result"])["status"] != "ok":
                 eprint(f"{result['status']}, exit code {result['exit_code']}, state {result['state']}")
     except KeyboardInterrupt:
@@ -132,23 +132,23 @@ def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspac
     return {"name": name, "pid": pid, "state": state, "cells": cells, "epoch": epoch, "workspace": workspace}
 
 
-def _looked(root: Path) -> list[dict[str, Any]] | None:
-    """Return a server's list of its sessions; None if it does not answer."""
+def _read_sessions(root: Path) -> list[dict[str, Any]] | None:
+    """Read a server's list of sessions; None if it does not answer."""
     with suppress(CommandFailed, KeyError):
-        sessions: list[dict[str, Any]] = _only(_asked(root, do="look"))["sessions"]
+        sessions: list[dict[str, Any]] = _first_answer(_send_request(root, do="look"))["sessions"]
         return sessions
     return None
 
 
-def _only(answers: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _first_answer(answers: Iterator[dict[str, Any]]) -> dict[str, Any]:
     return next(answers)
 
 
-def _asked(root: Path, **request: str) -> Iterator[dict[str, Any]]:
-    """Send a request to a server and yield its answers as they come.
+def _send_request(root: Path, **request: str) -> Iterator[dict[str, Any]]:
+    """Send a request to a server and yield its answers as they arrive.
 
     Raises:
-        CommandFailed: it takes no commands, does not answer, or refuses.
+        CommandFailed: the process accepts no commands, does not answer, or refuses.
     """
     try:
         with (root / CONTROL_KEY).open(encoding="ascii") as file:
@@ -157,30 +157,30 @@ def _asked(root: Path, **request: str) -> Iterator[dict[str, Any]]:
             connection.settimeout(_ANSWER_SECONDS)
             connection.connect(str(root / CONTROL))
             connection.sendall(json.dumps({"key": key, **request}).encode() + b"\n")
-            connection.settimeout(_ANSWER_SECONDS if request["do"] in _SOON else None)
+            connection.settimeout(_ANSWER_SECONDS if request["do"] in _QUICK_REQUESTS else None)
             with connection.makefile("rb") as lines:
                 count = 0
-                for count, line in enumerate(lines, 1):  # noqa: B007 - counted behind the loop
+                for count, line in enumerate(lines, 1):  # noqa: B007 - used after the loop
                     answer = json.loads(line)
                     if "error" in answer:
                         raise CommandFailed(answer["error"])
                     yield answer
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or exc
-        message = f"Its process takes no commands, since it is no server of MCP, or does not answer: {reason}."
+        message = f"The session's process is not an MCP server, or does not answer: {reason}."
         raise CommandFailed(message) from exc
     if not count:
         raise CommandFailed("The server did not answer.")
 
 
 def _follow(session: LiveSession, journal: Path) -> None:
-    """Print the journal's new lines as they come, as JSON, until the session has ended or Ctrl+C."""
+    """Print the journal's new lines as JSON, until the session is closed or Ctrl+C."""
     with suppress(KeyboardInterrupt), journal.open(encoding="utf-8") as file:
         file.seek(0, 2)
         while True:
             if line := file.readline():
-                write_any(sys.stdout, line)
+                write_text(sys.stdout, line)
             elif any(live.name == session.name and live.pid == session.pid for live in live_sessions(bases())):
-                time.sleep(_FOLLOW_SECONDS)  # a file of another process tells nobody when it grows
+                time.sleep(_FOLLOW_SECONDS)  # polling: there is no portable notification of file growth
             else:
                 return

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.stdio import write_any, writing
+from kernelexec.cli.stdio import write_guard, write_text
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, nearest
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
@@ -29,10 +29,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def list_sessions(*, as_json: bool) -> int:
-    """Show all living sessions of this user; exit status 0, also where there is none."""
+    """Print all open sessions of this user; return exit status 0, also without sessions."""
     sessions = live_sessions(bases())
     if as_json:
-        write_any(sys.stdout, json.dumps([_as_dict(session) for session in sessions]) + "\n")
+        write_text(sys.stdout, json.dumps([_as_dict(session) for session in sessions]) + "\n")
         return 0
     rows = [[str(value) for value in _as_dict(session).values()] for session in sessions]
     show_table(("session", "workspace", "process", "epoch", "connection file"), rows)
@@ -40,24 +40,24 @@ def list_sessions(*, as_json: bool) -> int:
 
 
 def list_variables(name: str | None, *, as_json: bool) -> int:
-    """Show the variables of one living session, idle or busy.
+    """Print the variables of one open session, idle or busy.
 
     Raises:
-        UnknownSession, InvalidRequest: no such session, or more than one.
-        KernelNotAnswering: it has no living kernel, or the kernel does not answer in time.
+        UnknownSession, InvalidRequest: the session does not exist, or the name is ambiguous.
+        KernelNotAnswering: the session has no running kernel, or the kernel does not answer in time.
     """
     session = select_session(name, live_sessions(bases()))
     if session.kernel is None:
-        message = f"Session {session.name!r} has no living kernel: its next cell starts one."
+        message = f"Session {session.name!r} has no running kernel: its next cell starts one."
         raise KernelNotAnswering(message)
     answer = anyio.run(_variables_of, session)
     variables = Variables.of(answer, VARIABLES_MAX)
     if as_json:
-        write_any(sys.stdout, json.dumps(variables.to_dict()) + "\n")
+        write_text(sys.stdout, json.dumps(variables.to_dict()) + "\n")
         return 0
     show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in variables])
     if variables.total > len(variables):
-        write_any(sys.stderr, f"kernelexec: {len(variables)} of {variables.total} variables are shown\n")
+        write_text(sys.stderr, f"kernelexec: {len(variables)} of {variables.total} variables are shown\n")
     return 0
 
 
@@ -70,16 +70,16 @@ async def _variables_of(session: LiveSession) -> dict[str, object]:
 def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession:
     """Return the session of a NAME or NAME@PROCESS; without a name the only one."""
     if not sessions:
-        raise UnknownSession("No session of yours lives on this machine: they end with the process that opened them.")
+        raise UnknownSession("You have no open session on this machine: sessions end with the process that opened them.")
     wanted, _, pid = (name or "").partition("@")
     matches = [session for session in sessions if name is None or (session.name == wanted and pid in ("", str(session.pid)))]
     listed = ", ".join(f"{session.name}@{session.pid}" for session in (matches or sessions)[:_LISTED])
     if not matches:
-        message = f"No session {name!r} lives here{nearest(str(name), _names(sessions))}: there are {listed}."
+        message = f"No open session {name!r}{nearest(str(name), _names(sessions))}: must be one of {listed}."
         raise UnknownSession(message)
     if len(matches) > 1:
-        which = "sessions live here" if name is None else f"sessions are named {name!r}"
-        message = f"{len(matches)} {which}: name one as NAME@PROCESS, of {listed}."
+        which = "sessions are open" if name is None else f"sessions are named {name!r}"
+        message = f"{len(matches)} {which}: choose one as NAME@PROCESS, of {listed}."
         raise InvalidRequest(message)
     return matches[0]
 
@@ -102,10 +102,10 @@ def _as_dict(session: LiveSession) -> dict[str, object]:
 
 def _variable_row(variable: Variable) -> list[str]:
     shape = "" if variable.shape is None else " x ".join(map(str, variable.shape))
-    return [variable.name, variable.type, shape, _size(variable.size_bytes), variable.text]
+    return [variable.name, variable.type, shape, _format_size(variable.size_bytes), variable.text]
 
 
-def _size(size_bytes: float | None) -> str:
+def _format_size(size_bytes: float | None) -> str:
     if size_bytes is None:
         return ""
     unit = 0
@@ -121,26 +121,26 @@ _FAILED = frozenset({"error", "refused", "unknown", "unfinished"})
 
 
 def show_journal(name: str | None, *, workspace: Path, last: int | None, as_json: bool) -> int:
-    """Print a journal, the newest last.
+    """Print a journal, newest entry last.
 
     Raises:
-        InvalidRequest: there is no such journal, or it is not said which of several.
+        InvalidRequest: the journal does not exist, or the name is ambiguous.
     """
-    path = journal_of(name, workspace)
+    path = find_journal(name, workspace)
     if as_json:
         for record in deque(read(path), maxlen=last):
-            write_any(sys.stdout, json.dumps(record, ensure_ascii=False) + "\n")
+            write_text(sys.stdout, json.dumps(record, ensure_ascii=False) + "\n")
         return 0
     journal_rows = rows(path)
     _print_rows(journal_rows[-last:] if last else journal_rows)
     return 0
 
 
-def journal_of(name: str | None, workspace: Path) -> Path:
+def find_journal(name: str | None, workspace: Path) -> Path:
     """Return the path of a journal by its session's name or its own path; without a name the only one.
 
     Raises:
-        InvalidRequest: there is none, or it is not said which of several.
+        InvalidRequest: there is no journal, or the choice is ambiguous.
     """
     if name is not None and (name.endswith(SUFFIX) or "/" in name):
         path = Path(name)
@@ -152,7 +152,7 @@ def journal_of(name: str | None, workspace: Path) -> Path:
         return path_of(workspace, name)
     known = journals(workspace)
     if len(known) != 1:
-        which = f"name one of {', '.join(known)}" if known else "choose another one by --workspace"
+        which = f"choose one of {', '.join(known)}" if known else "choose another workspace with --workspace"
         message = f"{len(known) or 'No'} journals are in {workspace}: {which}."
         raise InvalidRequest(message)
     return next(iter(known.values()))
@@ -163,19 +163,19 @@ def _print_rows(journal_rows: Iterable[Row]) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _NO_END)
-    with writing(sys.stdout):
+    with write_guard(sys.stdout):
         console.print(Text(_LINE.format(*_COLUMNS), "bold"))
         for row in journal_rows:
             outcome = _outcome(row)
             code = "" if row.exit_code is None else str(row.exit_code)
             seconds = "" if row.seconds is None else f"{row.seconds:.3f}"
-            line = _LINE.format(_clock(row.time), row.kind or row.event, outcome, code, seconds, _summary(row)).rstrip()
+            line = _LINE.format(_local_time(row.time), row.kind or row.event, outcome, code, seconds, _summary(row)).rstrip()
             style = "red" if outcome.split(",")[0] in _FAILED else ""
             console.print(Text(line, style), no_wrap=True, overflow="ellipsis")
 
 
 def _outcome(row: Row) -> str:
-    """Return the outcome in a word, and for a cell whether its state is lost."""
+    """Return the outcome of a row as text, with a note if the cell's state was lost."""
     if row.event == "started":
         return "unfinished"
     if row.event == "cell":
@@ -191,7 +191,7 @@ def _summary(row: Row) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def _clock(time: str) -> str:
+def _local_time(time: str) -> str:
     """Return a time in the local time zone."""
     try:
         return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -199,30 +199,30 @@ def _clock(time: str) -> str:
         return time
 
 
-_ALL = ("cells", "ok", "p50 s", "p95 s", "all s", "cpu s", "peak memory", "output")
-_EACH = ("execution", "language", "ok", "seconds", "timeout", "cpu s", "peak memory", "output")
+_TOTALS_HEADINGS = ("cells", "ok", "p50 s", "p95 s", "all s", "cpu s", "peak memory", "output")
+_CALL_HEADINGS = ("execution", "language", "ok", "seconds", "timeout", "cpu s", "peak memory", "output")
 _NONE = "-"
 
 
 def show_statistics(path: Path, *, last: int, as_json: bool) -> int:
-    """Print what a journal's cells took."""
+    """Print the statistics of a journal's cells."""
     figures = statistics(path, keep=last)
     if as_json:
-        write_any(sys.stdout, json.dumps(figures.to_dict()) + "\n")
+        write_text(sys.stdout, json.dumps(figures.to_dict()) + "\n")
         return 0
-    show_table(_ALL, [_all(figures)])
-    write_any(sys.stdout, "\n")
-    show_table(_EACH, [_each(call) for call in figures.calls])
+    show_table(_TOTALS_HEADINGS, [_totals_row(figures)])
+    write_text(sys.stdout, "\n")
+    show_table(_CALL_HEADINGS, [_call_row(call) for call in figures.calls])
     return 0
 
 
-def _all(figures: Statistics) -> list[str]:
+def _totals_row(figures: Statistics) -> list[str]:
     rate = _NONE if figures.success_rate is None else f"{figures.success_rate:.0%}"
     times = [_seconds(figures.p50), _seconds(figures.p95), _seconds(figures.execution_time), _seconds(figures.cpu_seconds)]
     return [str(figures.count), rate, *times, _bytes(figures.peak_memory_bytes), _bytes(figures.output_bytes)]
 
 
-def _each(call: CallStatistics) -> list[str]:
+def _call_row(call: CallStatistics) -> list[str]:
     times = [_seconds(call.execution_time), _seconds(call.timeout), _seconds(call.cpu_seconds)]
     peak, output = _bytes(call.peak_memory_bytes), _bytes(call.output_bytes)
     return [call.execution_id[:8], call.language, "yes" if call.success else "no", *times, peak, output]

@@ -20,39 +20,39 @@ from kernelexec.session import AsyncSession
 SIGNAL_BASE = 128
 CELL_FAILED = 1
 TIMED_OUT = 124
-#: What failed is kernelexec and not the code, as ``timeout``, ``env`` and ``docker run`` say it of themselves.
-OURSELVES = 125
-#: As a shell says of what is there and may not be executed.
+#: A failure of kernelexec and not of the code, as in ``timeout``, ``env`` and ``docker run``.
+OWN_FAILURE = 125
+#: The shell's status of a command that exists and must not be executed.
 REFUSED = 126
 INTERRUPTED = SIGNAL_BASE + signal.SIGINT
-#: Nobody reads the output any more.
-UNREAD = SIGNAL_BASE + signal.SIGPIPE
+#: The reader of the output has closed it.
+OUTPUT_CLOSED = SIGNAL_BASE + signal.SIGPIPE
 
-MEANING = (
+STATUS_HELP = (
     f"{TIMED_OUT} after a timeout; {REFUSED} for a command that the rules refuse; {INTERRUPTED} after Ctrl+C; "
-    f"{OURSELVES} where kernelexec itself failed: wrong usage, bad input, no kernel, output that cannot be written."
+    f"{OWN_FAILURE} if kernelexec itself failed: wrong usage, bad input, no kernel, output that cannot be written."
 )
 
 
 class CommandFailed(Exception):
-    """The end of a command: its exit status and the line with the reason, which may be empty."""
+    """The failure of a command: its exit status and a line with the reason, which may be empty."""
 
-    def __init__(self, message: str, status: int = OURSELVES) -> None:
+    def __init__(self, message: str, status: int = OWN_FAILURE) -> None:
         super().__init__(message)
         self.status = status
 
 
-def is_refused(result: ExecutionResult) -> bool:
+def is_refusal(result: ExecutionResult) -> bool:
     """Return whether the rules refused a cell."""
     return result.status == "aborted" and result.diagnosis is not None and result.diagnosis.kind == "refused"
 
 
-def of_cell(result: ExecutionResult) -> int:
-    """Return the exit code of a command or of a kernel that ended; of code 0 or 1."""
+def cell_status(result: ExecutionResult) -> int:
+    """Return the exit status for a cell: the exit code of a command or a dead kernel; 0 or 1 for code."""
     if result.ok:
         return 0
     if result.status == "aborted":
-        return REFUSED if is_refused(result) else INTERRUPTED
+        return REFUSED if is_refusal(result) else INTERRUPTED
     return (result.exit_code or CELL_FAILED) & 0xFF or CELL_FAILED
 
 
@@ -60,32 +60,32 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_std_streams() -> None:
-    """Open /dev/null for each closed stream, so that no file of ours gets its number.
+    """Open /dev/null for each closed stream, so that no other file gets its number.
 
     Raises:
-        CommandFailed: stdout is not open for writing, and results go there.
+        CommandFailed: stdout is not open for writing.
     """
     closed = {name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None}
     for name in ("stdin", "stdout", "stderr"):
         if name in closed:
-            fd = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: the stream's own
+            fd = os.open(os.devnull, os.O_RDWR)  # the lowest free number is the stream's own
             os.set_inheritable(fd, True)
-            if name != "stdin":  # whoever reads it is to be told that it is closed
+            if name != "stdin":  # readers of stdin report that it is closed
                 setattr(sys, name, os.fdopen(fd, "w", closefd=False))
     if "stdout" in closed or platform.read_only(sys.stdout.fileno()):
-        raise CommandFailed("stdout is not open for writing: results go there. If nobody wants them, send it to /dev/null.")
+        raise CommandFailed("stdout must be open for writing. To discard results, redirect it to /dev/null.")
 
 
-def here() -> Path:
+def current_directory() -> Path:
     """Return the current directory.
 
     Raises:
-        CommandFailed: it was removed.
+        CommandFailed: the directory was removed.
     """
     try:
         return Path.cwd()
     except OSError as exc:
-        message = f"The current directory cannot be used: {exc.strerror}. Change to one that is there."
+        message = f"The current directory cannot be used: {exc.strerror}. Change to an existing one."
         raise CommandFailed(message) from exc
 
 
@@ -94,13 +94,13 @@ def handled_signals() -> tuple[signal.Signals, ...]:
     return tuple(signum for signum in _SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
 
 
-def write_any(stream: TextIO, text: str) -> None:
-    """Write and flush; what the stream's encoding cannot say is escaped.
+def write_text(stream: TextIO, text: str) -> None:
+    """Write and flush a text; characters outside of the stream's encoding are escaped.
 
     Raises:
-        CommandFailed: the stream takes no more.
+        CommandFailed: the stream cannot be written.
     """
-    with writing(stream):
+    with write_guard(stream):
         try:
             stream.write(text)
         except UnicodeEncodeError:
@@ -110,25 +110,25 @@ def write_any(stream: TextIO, text: str) -> None:
 
 
 @contextmanager
-def writing(stream: TextIO) -> Iterator[None]:
-    """End the command if the stream takes no more."""
+def write_guard(stream: TextIO) -> Iterator[None]:
+    """Turn failed writes to a stream into ``CommandFailed``."""
     try:
         yield
     except BrokenPipeError as exc:
-        raise CommandFailed("", UNREAD) from exc
+        raise CommandFailed("", OUTPUT_CLOSED) from exc
     except OSError as exc:
         message = f"{stream.name.strip('<>')} cannot be written: {exc.strerror}."
         raise CommandFailed(message) from exc
 
 
 def eprint(line: str) -> None:
-    """Write a line to stderr; a closed stderr is no failure."""
+    """Write a line to stderr; a closed stderr is ignored."""
     with suppress(CommandFailed):
-        write_any(sys.stderr, f"kernelexec: {line}\n")
+        write_text(sys.stderr, f"kernelexec: {line}\n")
 
 
 def flush_std_streams() -> None:
-    """Drop output that a stream could not take, so that Python does not try again, with a complaint, when it ends."""
+    """Flush stdout and stderr, and discard output that cannot be written, so that Python does not retry at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -137,8 +137,8 @@ def flush_std_streams() -> None:
 
 
 @contextmanager
-def heard(handle: Callable[[signal.Signals, anyio.CancelScope], None]) -> Iterator[None]:
-    """Have the signals of a terminal and of a shell handled in the event loop, with the scope that ends this block."""
+def handle_signals(handle: Callable[[signal.Signals, anyio.CancelScope], None]) -> Iterator[None]:
+    """Handle signals in the event loop; ``handle`` gets the signal and the cancel scope of this block."""
     loop, signals = asyncio.get_running_loop(), handled_signals()
     with anyio.CancelScope() as scope:
         for signum in signals:
@@ -151,16 +151,16 @@ def heard(handle: Callable[[signal.Signals, anyio.CancelScope], None]) -> Iterat
 
 
 class Signals:
-    """Handler of signals during one command. It ends through the event loop, so that nothing is left behind."""
+    """Signal handling of one command, which ends it through the event loop so that everything is cleaned up."""
 
     def __init__(self) -> None:
         self.session: AsyncSession | None = None
         self.status: int | None = None
         self._interrupted = False
 
-    def listening(self) -> AbstractContextManager[None]:
-        """End the block when told to; ``status`` is then what a shell would say: 128 and the signal's number."""
-        return heard(self._on_signal)
+    def handle(self) -> AbstractContextManager[None]:
+        """Cancel the block at a signal; ``status`` is then the shell's: 128 plus the signal's number."""
+        return handle_signals(self._on_signal)
 
     def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
         if signum == signal.SIGINT and not self._interrupted and self.session is not None and self.session.busy:

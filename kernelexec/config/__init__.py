@@ -7,15 +7,15 @@ from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mou
 from kernelexec.config.container_detection import in_container
 from kernelexec.config.interpreter import InterpreterOptions
 from kernelexec.config.limits import LimitChange
-from kernelexec.config.loading import isolation_help, isolation_variable, load, override, profile, seconds
+from kernelexec.config.loading import check_seconds, find_profile, isolation_help, isolation_variable, load, override
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profile
 from kernelexec.config.protected_paths import (
     WORKSPACE_INSIDE,
+    mount_refusal,
     normalize_target,
     system_refusal,
     target_refusal,
-    why_not_mountable,
 )
 from kernelexec.config.settings import (
     Budgets,
@@ -26,7 +26,7 @@ from kernelexec.config.settings import (
     Limits,
     OutputLimits,
 )
-from kernelexec.config.types import MIB, SHORTEST_TIMEOUT, size
+from kernelexec.config.types import MIB, SHORTEST_TIMEOUT, parse_size
 
 __all__ = [
     "CREDENTIALS",
@@ -48,16 +48,16 @@ __all__ = [
     "OutputLimits",
     "Profile",
     "ResultCache",
+    "check_seconds",
+    "find_profile",
     "in_container",
     "isolation_help",
     "isolation_variable",
     "load",
+    "mount_refusal",
     "normalize_target",
     "override",
-    "profile",
-    "seconds",
-    "size",
+    "parse_size",
     "system_refusal",
     "target_refusal",
-    "why_not_mountable",
 ]

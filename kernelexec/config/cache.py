@@ -12,13 +12,13 @@ from kernelexec.config.types import MIB, Count, Directory, FrozenModel
 
 
 class ResultCache(FrozenModel):
-    """Results of earlier cells, on the disk. ``Config(cache=True)`` turns it on in the default directory, a path in that one.
+    """Options of the result cache on disk. ``Config(cache=True)`` enables it in the default directory, a path in that one.
 
     A result is stored only for a Python cell that succeeded, bound no name, changed no file and, by its syntax, changed no
     object: it reads plain data (Python's types, numpy, pandas) and calls builtins, methods and functions of earlier cells
     that only compute. It is returned, without running the cell, where a kernel with the same environment has had the same
     cells before, and the variables that the cell reads have the same values. All other cells run. Sessions with ``secrets``,
-    and containers for single cells, store nothing.
+    and ephemeral containers, store nothing.
     """
 
     enabled: bool = Field(default=False, strict=True)
@@ -28,19 +28,19 @@ class ResultCache(FrozenModel):
     """The size of all results together; the least recently used are removed first."""
 
     @property
-    def place(self) -> Path:
-        """Return the directory of the results."""
+    def results_directory(self) -> Path:
+        """Return the absolute path of the cache directory."""
         if self.directory is not None:
             return self.directory.expanduser().absolute()
         base = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kernelexec" / "results"  # noqa: PTH117 - text
 
 
-def _of_shorthand(value: object) -> object:
-    """Accept ``True``, ``False`` or a directory in the place of the options."""
+def _expand_shorthand(value: object) -> object:
+    """Turn ``True``, ``False`` or a directory into options."""
     if isinstance(value, bool):
         return {"enabled": value}
     return {"enabled": True, "directory": value} if isinstance(value, str | Path) else value
 
 
-CacheChoice = Annotated[ResultCache, BeforeValidator(_of_shorthand, json_schema_input_type=bool | Path | ResultCache)]
+CacheChoice = Annotated[ResultCache, BeforeValidator(_expand_shorthand, json_schema_input_type=bool | Path | ResultCache)]

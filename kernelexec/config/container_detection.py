@@ -13,22 +13,22 @@ _FROM = re.compile(r"/(containers|overlay-containers|sandboxes|pods)/")
 
 
 def in_container(root: Path = Path("/")) -> bool:
-    """Return whether an engine left its marks here: its files, its control group of the first process, or its mounts."""
+    """Return whether this process runs in a container, by the engine's files, control group or mounts."""
     if any((root / mark).exists() for mark in _MARKS):
         return True
     if _CGROUP.search(_read(root / "proc/1/cgroup")):
         return True
-    return any(_by_an_engine(line) for line in _read(root / "proc/self/mountinfo").splitlines())
+    return any(_is_container_mount(line) for line in _read(root / "proc/self/mountinfo").splitlines())
 
 
-def _by_an_engine(line: str) -> bool:
-    """Return whether a line of mountinfo shows a root directory of layers, or one of the files that engines put into ``/etc``.
+def _is_container_mount(line: str) -> bool:
+    """Return whether a line of mountinfo shows a layered root directory, or a file that engines mount into ``/etc``.
 
-    An engine's own machine has the layers of its containers too, but never as its root.
+    The engine's machine also mounts the layers of its containers, but never as its root.
     """
     mount, _, kind = line.partition(" - ")
     words = mount.split(" ")
-    if len(words) < 5:  # noqa: PLR2004 - two numbers, the device, what is mounted, where
+    if len(words) < 5:  # noqa: PLR2004 - two numbers, the device, the source, the target
         return False
     source, target = words[3], words[4]
     if target == "/":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-#: What can be built by name: what kernels run in, the smallest first, and the server with its kernels.
+#: Images that can be built by name: images of kernels, the smallest first, and the server with its kernels.
 NAMES = ("minimal", "data-science", "web", "ml", "agent", "server")
-#: Whose images ours are: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
+#: The owner in the names of our images: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
 OWNER = "kernelexec"
 OURS = f"{OWNER}/"
 _SUDO = "-sudo"
@@ -15,8 +15,8 @@ REFERENCE = re.compile(rf"{OURS}(?P<name>[a-z-]+?)(?P<sudo>{_SUDO})?(?P<tag>:[\w
 DEFAULT_IMAGE = f"{OWNER}/agent"
 
 
-def with_sudo(image: str) -> str:
-    """Return the variant with sudo of an image of ours, and any other image as it is."""
+def sudo_variant(image: str) -> str:
+    """Return the sudo variant of a ``kernelexec/...`` image; other images are returned unchanged."""
     reference = REFERENCE.fullmatch(image)
     if not reference or reference["sudo"] or reference["name"] not in NAMES:
         return image

@@ -1,4 +1,4 @@
-"""The Python and the programs that the cells of a session see."""
+"""Settings of the interpreter and the programs that cells use."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _NPM_NAME, _NPM_VERSION = r"(?:@[a-z0-9][a-z0-9._-]{0,100}/)?[a-z0-9][a-z0-9._-]
 _NPM = re.compile(rf"{_NPM_NAME}(?:@{_NPM_VERSION})?", re.ASCII)
 
 
-def _prefix(value: str) -> str:
-    """Check that a shell would read words; nothing in them is expanded."""
+def _check_prefix(value: str) -> str:
+    """Check that a prefix is split into words as by a shell, without expansion."""
     try:
         words = shlex.split(value)
     except ValueError as exc:
-        message = f"it cannot be read as words ({exc}): quote it as for a shell"
+        message = f"must be quoted as for a shell ({exc})"
         raise ValueError(message) from exc
     if not words or not words[0] or "\0" in value:
-        raise ValueError("it names no program: leave it out, or give one, as in 'uv run'")
+        raise ValueError("must name a program, as in 'uv run': set one, or remove it")
     return value
 
 
-def _venv(value: Path) -> Path:
+def _check_venv(value: Path) -> Path:
     try:
         return value.expanduser().absolute()
     except OSError as exc:
-        raise ValueError("it is relative to a directory that is gone") from exc
+        raise ValueError("must not be relative to a directory that no longer exists") from exc
 
 
-def _named(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
+def _name_checker(pattern: re.Pattern[str], noun: str) -> Callable[[str], str]:
     def check(value: str) -> str:
         if not pattern.fullmatch(value):
-            message = f"it is no name of {what}, with or without a version"
+            message = f"must be the name of {noun}, with or without a version"
             raise ValueError(message)
         return value
 
@@ -47,44 +47,44 @@ def _named(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
 
 
 class Preinstall(FrozenModel):
-    """What new sessions have installed before their first cell: in this order, 600 s each.
+    """Packages that are installed before the first cell of a new session: in this order, 600 s each.
 
-    What fails is said by the first result's notes, and the session is there all the same.
+    The first result's notes report failures; the session opens anyway.
     """
 
-    system: tuple[Annotated[str, AfterValidator(_named(_SYSTEM, "a Debian package"))], ...] = ()
-    """Packages of the image's system, by ``apt-get``: in containers with a network, where code becomes root."""
+    system: tuple[Annotated[str, AfterValidator(_name_checker(_SYSTEM, "a Debian package"))], ...] = ()
+    """Debian packages, installed by ``apt-get`` in containers with a network and ``sudo``."""
     python: tuple[str, ...] = ()
-    """What ``session.install`` takes."""
-    npm: tuple[Annotated[str, AfterValidator(_named(_NPM, "a package of npm"))], ...] = ()
-    """Packages of node, by ``npm install`` in the workspace, where there is a network."""
+    """Python packages, as for ``session.install``."""
+    npm: tuple[Annotated[str, AfterValidator(_name_checker(_NPM, "a package of npm"))], ...] = ()
+    """Node packages, installed by ``npm install`` in the workspace if there is a network."""
     wheels: Directory | None = None
-    """A directory of wheels for ``python``, as ``session.install`` takes it."""
+    """A directory of wheels for ``python``, as for ``session.install``."""
 
 
 class InterpreterOptions(FrozenModel):
-    """What commands, and imports of Python cells, find first. A prefix goes over ``venv``, and that over a workspace's own."""
+    """The programs and packages that cells find first. A prefix has priority over ``venv``, and that over the workspace's."""
 
-    venv: Annotated[Directory, AfterValidator(_venv)] | None = None
-    """A virtual environment, by its path; in containers, by its path there. Unset means ``.venv`` of the session's workspace,
-    as long as there is one. Commands find its programs first; Python cells import from it, or run on its interpreter, where
-    that has ipykernel, is on this machine, and cannot be written by kernels."""
-    prefix: Annotated[str, AfterValidator(_prefix)] | None = None
-    """What is put before each command as a whole: ``uv run``, ``conda run -n NAME``, ``poetry run``. No virtual environment
-    counts for commands then."""
+    venv: Annotated[Directory, AfterValidator(_check_venv)] | None = None
+    """The path of a virtual environment; in containers, the path there. The default is ``.venv`` of the session's workspace,
+    if it exists. Commands find its programs first. Python cells import from it, or run on its interpreter if that has
+    ipykernel, is on this machine, and cannot be written by kernels."""
+    prefix: Annotated[str, AfterValidator(_check_prefix)] | None = None
+    """A prefix of each whole command: ``uv run``, ``conda run -n NAME``, ``poetry run``. Commands then ignore virtual
+    environments."""
     prefix_kernel: bool = Field(default=False, strict=True)
-    """Whether Python cells run behind the prefix too, on this machine: by ``python`` there, or the option ``python`` where that
-    is set, which needs ipykernel. Such kernels are confined before the prefix's program starts, and are not forked."""
+    """Whether Python kernels on this machine are started with the prefix too: with ``python``, or the option ``python`` if set,
+    which needs ipykernel. Such kernels are confined before the prefix's program starts, and are not forked."""
 
     preinstall: Preinstall = Field(default_factory=Preinstall)
-    """What new sessions have installed before their first cell."""
+    """Packages that are installed before a session's first cell."""
 
     @property
-    def told(self) -> dict[str, object]:
-        """Return the options for the launcher: paths as kernels see them, the prefix as a program and its arguments."""
-        return {"venv": None if self.venv is None else str(self.venv), "prefix": self.words}
+    def launcher_options(self) -> dict[str, object]:
+        """Return the options for the launcher, with paths as kernels see them."""
+        return {"venv": None if self.venv is None else str(self.venv), "prefix": self.prefix_words}
 
     @property
-    def words(self) -> list[str]:
+    def prefix_words(self) -> list[str]:
         """Return the prefix as a program and its arguments."""
         return shlex.split(self.prefix or "")

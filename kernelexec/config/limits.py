@@ -1,4 +1,4 @@
-"""Limits that change while a session lives."""
+"""Changes of limits in an open session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from kernelexec.config.container import Container
-from kernelexec.config.loading import profile, seconds
+from kernelexec.config.loading import check_seconds, find_profile
 from kernelexec.config.messages import explain
 from kernelexec.config.settings import Budgets, Config
 from kernelexec.errors import InvalidConfig
@@ -15,22 +15,22 @@ from kernelexec.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """New limits, None being no change. A profile's figures count for limits that are None."""
+    """New limits. None means no change, or the profile's value if there is a profile."""
 
     profile: str | None = None
     memory_bytes: int | None = None
     cpus: float | None = None
     timeout: float | None = None
 
-    def resolved(self, config: Config) -> LimitChange:
-        """Return the change with the profile's figures in place of its name.
+    def resolve_profile(self, config: Config) -> LimitChange:
+        """Return the change with the profile's values.
 
         Raises:
-            InvalidConfig: there is no such profile.
+            InvalidConfig: the profile does not exist.
         """
         if self.profile is None:
             return self
-        chosen = profile(config, self.profile)
+        chosen = find_profile(config, self.profile)
         memory, cpus = self.memory_bytes, self.cpus
         return LimitChange(
             self.profile,
@@ -39,16 +39,16 @@ class LimitChange:
             timeout=chosen.timeout if self.timeout is None else self.timeout,
         )
 
-    def applied(self, config: Config) -> Config:
-        """Return the configuration with these limits; the amount of swap beside memory stays.
+    def apply_to(self, config: Config) -> Config:
+        """Return the configuration with these limits. The amount of swap in addition to memory does not change.
 
         Raises:
-            InvalidConfig, InvalidTimeout: one that could not be had in any container.
+            InvalidConfig, InvalidTimeout: a limit is invalid for any container.
         """
         before = config.container
         budgets, options = config.budgets.model_dump(exclude_unset=True), before.model_dump(exclude_unset=True)
         if self.timeout is not None:
-            budgets["timeout"] = seconds(self.timeout, "timeout")
+            budgets["timeout"] = check_seconds(self.timeout, "timeout")
         if self.memory_bytes is not None:
             options["memory_bytes"] = self.memory_bytes
             if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):

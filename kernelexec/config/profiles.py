@@ -1,4 +1,4 @@
-"""Named amounts of memory, processor time and patience."""
+"""Named limits of memory, CPUs and time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kernelexec.config.types import MIB, Count, Cpus, FrozenModel, Seconds
 
 
 class Profile(FrozenModel):
-    """What a kernel may use, and how long its cells may run."""
+    """Limits of a kernel and its cells."""
 
     memory_bytes: Annotated[Count, Field(ge=6 * MIB)]
-    """The memory of its container."""
+    """The memory of the kernel's container."""
     cpus: Cpus
-    """How many processors' time its container gets."""
+    """The number of CPUs of the kernel's container."""
     timeout: Seconds
     """How long a cell may run, in seconds."""
 
@@ -32,15 +32,15 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 )
 
 
-def _with_ours(profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
+def _add_builtin_profiles(profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
     if not all(name.strip() for name in profiles):
-        raise ValueError("a profile has a name")
+        raise ValueError("a profile's name must not be empty")
     return MappingProxyType({**PROFILES, **profiles})
 
 
-def _plain(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
+def _as_dict(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     return dict(profiles)
 
 
-#: Profiles by name: those given, and those of ours whose names are not among them.
-Profiles = Annotated[Mapping[str, Profile], AfterValidator(_with_ours), PlainSerializer(_plain)]
+#: Profiles by name: the configured ones and the predefined ones, which they can override.
+Profiles = Annotated[Mapping[str, Profile], AfterValidator(_add_builtin_profiles), PlainSerializer(_as_dict)]

@@ -1,4 +1,4 @@
-"""Paths and capabilities that no container gets. Each function returns the reason, or None."""
+"""Paths and capabilities that containers never get. Each check returns the reason of a refusal, or None."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-#: Where a container has the session's workspace, unless it has the path there that it has here.
+#: The path of the session's workspace in a container with the classic layout.
 WORKSPACE_INSIDE = "/workspace"
-#: Capabilities that a container may keep: with them root in the container does what root does to its own files and processes.
+#: Capabilities that a container may keep. They let root in the container manage the container's own files and processes.
 CAPABILITIES = (
     "AUDIT_WRITE",
     "CHOWN",
@@ -21,81 +21,84 @@ CAPABILITIES = (
     "SETGID",
     "SETUID",
 )
-#: These, but not what is below.
+#: Refused directories whose subdirectories are allowed.
 _WHOLE = frozenset({"/", "/home", "/mnt", "/opt", "/root", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/tmp"})  # noqa: S108
-#: These, and all that is below.
+#: Refused directories, with all their subdirectories.
 _TREES = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/var/run"),
     *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet"),
 )
 _ENGINES = frozenset({"docker.sock", "podman.sock", "containerd.sock", "crio.sock", "buildkitd.sock"})
-#: What a container has of its own: a mount there, and for the first two only there, would hide it.
-_OWN = ("/", "/tmp")  # noqa: S108 - the container's
-_TAKEN = ("/dev", "/opt/kernelexec", "/proc", "/sys")
+#: Directories that a container needs itself: a mount at exactly these paths is refused.
+_CONTAINER_PATHS = ("/", "/tmp")  # noqa: S108 - the container's
+#: Directories that a container needs itself: a mount at, above or below these paths is refused.
+_CONTAINER_TREES = ("/dev", "/opt/kernelexec", "/proc", "/sys")
 
 
-def why_not_mountable(source: Path) -> str | None:
-    """Return why a path must not be mounted: it is the system's, or gives access to a daemon. Links are followed.
+def mount_refusal(source: Path) -> str | None:
+    """Return the reason against mounting a path: a system directory or access to a daemon. Links are followed.
 
     Raises:
-        OSError: it is relative to a directory that is gone.
+        OSError: the path is relative to a directory that no longer exists.
     """
     if reason := system_refusal(source):
         return reason
-    for path in _names(source):
+    for path in _path_and_target(source):
         if _ENGINES & set(PurePosixPath(path).parts) or _is_socket(path):
-            return f"{path} is a socket, by which a daemon of this machine could be driven"
+            return f"{path} is a socket, through which code could control a daemon of this machine"
         for name in _ENGINES:
             if os.path.lexists(os.path.join(path, name)):  # noqa: PTH118 - lexists never raises
-                return f"{path} holds {name}, by which the engine could be driven"
+                return f"{path} contains {name}, through which code could control the engine"
     return None
 
 
 def system_refusal(directory: Path) -> str | None:
-    """Return why a directory must not be a session's: it is the system's. Links are followed.
+    """Return the reason against a session in a directory: a system directory. Links are followed.
 
     Raises:
-        OSError: it is relative to a directory that is gone.
+        OSError: the path is relative to a directory that no longer exists.
     """
-    for path in _names(directory):
-        if path in _WHOLE or any(_within(path, tree) for tree in _TREES):
-            return f"{path} is the system's own"
+    for path in _path_and_target(directory):
+        if path in _WHOLE or any(_is_within(path, tree) for tree in _TREES):
+            return f"{path} is a system directory"
     return None
 
 
 def target_refusal(target: str) -> str | None:
-    """Return why nothing may be mounted at a path of a container."""
+    """Return the reason against a mount at a path of a container."""
     path = PurePosixPath(target)
     if not path.is_absolute() or ".." in path.parts or not target.isprintable() or ":" in target:
-        return "it is an absolute path without '..' and colons"
+        return "must be an absolute path without '..' and colons"
     normalized = normalize_target(target)
-    if normalized in _OWN or any(_within(normalized, taken) or _within(taken, normalized) for taken in _TAKEN):
-        return f"{normalized} is what the container itself is made of"
+    if normalized in _CONTAINER_PATHS or any(
+        _is_within(normalized, tree) or _is_within(tree, normalized) for tree in _CONTAINER_TREES
+    ):
+        return f"{normalized} is needed by the container itself"
     return None
 
 
 def normalize_target(target: str) -> str:
-    """Return a path of a container in its one form: ``/a`` is also ``//a``, ``/a/`` and ``/./a``."""
+    """Return a path of a container in its normal form: ``//a``, ``/a/`` and ``/./a`` become ``/a``."""
     path = str(PurePosixPath(target))
     return f"/{path.lstrip('/')}" if path.startswith("/") else path
 
 
 def capability_refusal(name: str) -> str | None:
-    """Return why a capability is not kept."""
+    """Return the reason against keeping a capability."""
     if name in CAPABILITIES:
         return None
-    return f"{name} reaches beyond the container; what can be kept is {', '.join(CAPABILITIES)}"
+    return f"{name} reaches beyond the container: must be one of {', '.join(CAPABILITIES)}"
 
 
-def _names(path: Path) -> Iterator[str]:
-    """Yield the path as it is named, and its target."""
+def _path_and_target(path: Path) -> Iterator[str]:
+    """Yield the absolute path as written, and with its links resolved."""
     named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
     yield named
     yield os.path.realpath(named)
 
 
-def _within(path: str, tree: str) -> bool:
+def _is_within(path: str, tree: str) -> bool:
     return path == tree or path.startswith(tree.rstrip("/") + "/")
 
 

@@ -1,4 +1,4 @@
-"""References to secrets. A configuration holds only these, which may be shown, and no value."""
+"""References to secrets. A configuration holds only references, which may be shown, and never values."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Se
 
 from kernelexec.config.types import Directory, FrozenModel
 
-#: The name of a secret: a variable's name for every shell, which also fits into a mark.
+#: The name of a secret: a variable name that every shell accepts, and that fits into a mask.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
-_OURS = "KERNELEXEC_"
-_WAYS = "it is {'env': NAME}, {'file': PATH}, or a function that returns a str; the value itself is never given here"
+_RESERVED_PREFIX = "KERNELEXEC_"
+_REFERENCE_FORMS = "must be {'env': NAME}, {'file': PATH}, or a function that returns a str; never the value itself"
 
 
 class FromVariable(FrozenModel):
     """A variable of this process's environment."""
 
     env: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """Its name."""
+    """The variable's name."""
 
     def __str__(self) -> str:
         return f"the environment variable {self.env}"
 
 
 class FromFile(FrozenModel):
-    """A regular file; one newline at its end does not count."""
+    """A regular file. One newline at its end is removed."""
 
     file: Directory
-    """Its path, which must not be a link of another user than the caller or root."""
+    """The file's path. A link must belong to the caller or root."""
 
     def __str__(self) -> str:
         return f"the file {self.file}"
 
 
 class FromFunction:
-    """A function of the caller's. Its content is not shown, since it may hold the value."""
+    """A function of the caller. Its representation is hidden, since it may contain the value."""
 
     __slots__ = ("call",)
 
@@ -57,30 +57,32 @@ class FromFunction:
 Reference = FromVariable | FromFile | FromFunction
 
 
-def _reference(value: object) -> object:
-    """Return a reference. No message shows another value, since it may be the secret."""
+def _parse_reference(value: object) -> object:
+    """Return a reference. Messages never show an invalid value, since it may be the secret."""
     if isinstance(value, FromVariable | FromFile | FromFunction):
         return value
     if callable(value):
         if inspect.iscoroutinefunction(value) or isinstance(value, type):
-            raise ValueError("its function is a plain one that returns a str")
+            raise ValueError("must be a plain function that returns a str")
         return FromFunction(value)
     if isinstance(value, Mapping) and len(value) == 1:
         for name, kind in (("env", FromVariable), ("file", FromFile)):
             if isinstance(value.get(name), str) or (name == "file" and name in value):
                 return kind.model_validate(dict(value))
-    raise ValueError(_WAYS)
+    raise ValueError(_REFERENCE_FORMS)
 
 
-def _named(value: Mapping[str, Reference]) -> Mapping[str, Reference]:
+def _check_names(value: Mapping[str, Reference]) -> Mapping[str, Reference]:
     for name in value:
-        if not _NAME.fullmatch(name) or name.startswith(_OURS):
-            message = f"a secret is called by letters, digits and underscores, the first no digit, and not {_OURS}..."
+        if not _NAME.fullmatch(name) or name.startswith(_RESERVED_PREFIX):
+            message = (
+                f"a secret's name must be letters, digits and underscores, and not begin with a digit or {_RESERVED_PREFIX}"
+            )
             raise ValueError(message)
     return MappingProxyType(dict(value))
 
 
-def _dumped(value: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
+def _serialize(value: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
     plain = info.mode == "json"
     return {
         name: reference if isinstance(reference, FromFunction) and not plain else _as_json(reference)
@@ -98,14 +100,14 @@ def _as_json(reference: Reference) -> dict[str, str]:
             return {"function": "..."}
 
 
-#: References by the names of the variables that kernels get; the mapping does not change.
+#: References by the names of kernels' variables, as a read-only mapping.
 Secrets = Annotated[
-    Mapping[str, Annotated[Any, BeforeValidator(_reference)]],
-    AfterValidator(_named),
-    PlainSerializer(_dumped),
+    Mapping[str, Annotated[Any, BeforeValidator(_parse_reference)]],
+    AfterValidator(_check_names),
+    PlainSerializer(_serialize),
 ]
 
 
-def sources(secrets: Mapping[str, Reference]) -> frozenset[str]:
-    """Return the names of this process's variables that are secrets."""
+def source_variables(secrets: Mapping[str, Reference]) -> frozenset[str]:
+    """Return the names of this process's variables that hold secrets."""
     return frozenset(reference.env for reference in secrets.values() if isinstance(reference, FromVariable))

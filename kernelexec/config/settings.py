@@ -1,6 +1,6 @@
 """The settings of an executor: one frozen tree, read once.
 
-Times are float seconds, sizes end in ``_bytes``. Every branch goes to the one object that lives by it.
+Times are float seconds, sizes end in ``_bytes``. Each branch is passed to the one object that uses it.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from kernelexec.config.cache import CacheChoice, ResultCache
-from kernelexec.config.confinement import Confinement
+from kernelexec.config.confinement_options import Confinement
 from kernelexec.config.container import Container
 from kernelexec.config.interpreter import InterpreterOptions
 from kernelexec.config.paths import ContextPath
 from kernelexec.config.profiles import Profiles
-from kernelexec.config.secret_references import Secrets, sources
+from kernelexec.config.secret_references import Secrets, source_variables
 from kernelexec.config.types import MIB, Count, Directory, FrozenModel, Interpreter, LastMessages, Pattern, Seconds, Variables
 
 Isolation = Literal["local", "bubblewrap", "container", "container-host"]
 
 
 class Budgets(FrozenModel):
-    """How long things may take, in seconds."""
+    """Time limits in seconds."""
 
     timeout: Seconds = 60.0
-    """How long a cell may run, wall clock from its start."""
+    """How long a cell may run: wall-clock time from its start."""
     grace: Seconds = 1.0
-    """How long each rung of the ladder may take before the next one is climbed."""
+    """How long each step of the escalation (interrupt, terminate, kill) may take before the next one."""
     start: Seconds = 60.0
-    """How long a new kernel may take until it serves."""
+    """How long a new kernel may take to become ready."""
     stop: Seconds = 1.0
-    """How long a kernel may take to leave by itself when its session closes."""
+    """How long a kernel may take to exit by itself when its session closes."""
     approval: Seconds = 300.0
-    """How long an approver may take to answer; it counts in no other budget. No answer is a no."""
+    """How long an approver may take to answer. This time counts in no other budget. No answer means no."""
 
 
 class OutputLimits(FrozenModel):
-    """How much output is kept, in bytes of UTF-8 unless said otherwise."""
+    """Limits of the output that is kept, in bytes of UTF-8."""
 
     stream_bytes: Count = Field(default=1 * MIB, ge=2)
-    """What is kept in the result of each of stdout and stderr: head and tail, half each."""
+    """The size of each of stdout and stderr in a result: head and tail, half each."""
     display_bytes: Count = Field(default=16 * MIB, ge=0)
-    """What all displays of one cell together may hold in its result."""
+    """The size of all displays of one cell in its result."""
     text_bytes: Count = Field(default=1 * MIB, ge=2)
-    """What one text representation of a display may hold: head and tail."""
+    """The size of one text representation of a display: head and tail."""
     message_bytes: Count = Field(default=16 * MIB, ge=1024)
-    """The largest message that is read at all; what is larger is counted and dropped as it arrives."""
+    """The largest message that is read. Larger ones are counted and dropped on arrival."""
     spill_bytes: Count = Field(default=256 * MIB, ge=0)
-    """How much of one cell's streams goes to the spill file when they are over ``stream_bytes``."""
+    """The size of the spill file, which holds one cell's streams if they exceed ``stream_bytes``."""
     late_bytes: Count = Field(default=64 * 1024, ge=2)
-    """What is kept of each stream, and of all displays, that come after their cell has ended."""
+    """The size of each stream, and of all displays, that arrive after the end of their cell."""
     files_bytes: Count = Field(default=256 * MIB, ge=0)
-    """How much one cell's displays may write as files into the workspace."""
+    """The size of all files that one cell's displays write into the workspace."""
 
     @property
     def late(self) -> OutputLimits:
@@ -63,194 +63,198 @@ class OutputLimits(FrozenModel):
 
 
 class Limits(FrozenModel):
-    """Resource limits of a kernel's process on this machine. None leaves the machine's own limit."""
+    """Resource limits of a kernel's process on this machine. None keeps the machine's limit."""
 
     nofile: Count | None = Field(default=4096, ge=64)
     """Open file descriptors."""
     fsize_bytes: Count | None = Field(default=None, ge=MIB)
-    """The largest file a cell may write."""
+    """The largest file that a cell may write."""
     as_bytes: Count | None = Field(default=None, ge=256 * MIB)
-    """Address space of each process: a cell over it gets MemoryError."""
+    """Address space of each process. A cell that exceeds it gets MemoryError."""
     nproc: Count | None = Field(default=None, ge=16)
-    """Processes and threads of the whole user (the kernel of the machine counts per uid)."""
+    """Processes and threads of the whole user (Linux counts per uid)."""
 
 
 class Rules(FrozenModel):
-    """What may run. These are manners: they see what a cell says, not what a program does. The container is the wall."""
+    """Rules for cells. They judge the text of a cell, not the actions of a program; the container is the security boundary."""
 
     dangers: bool = True
     """Whether dangerous commands are refused: ``rm -rf /``, ``mv`` to ``/dev/null``, ``dd``, writes to disks, fork bombs,
     making file systems and, unless ``container.sudo`` is on, ``sudo``, ``su``, ``chown`` and ``chmod``."""
     allowed_commands: tuple[Pattern, ...] = ()
-    """Regular expressions, one of which must match each simple command from its beginning; none allows all."""
+    """Regular expressions, one of which must match each simple command from its beginning. An empty list allows all."""
     blocked_commands: tuple[Pattern, ...] = ()
     """Regular expressions, none of which may match a simple command from its beginning."""
     match: Literal["command", "prefix"] = "command"
-    """What these are matched with: each simple command, or the whole text from its beginning only."""
+    """The text to match: each simple command, or only the beginning of the whole text."""
     code: Literal["tutorial"] | None = None
     """``tutorial`` refuses what AG2's tutorials refuse: importing ``os``, ``subprocess``, ``sys``, ``requests``, ``urllib``,
     ``socket`` and ``http``, and using ``exec``, ``eval``, ``open``, ``file``, ``__import__``, ``globals`` and ``locals``."""
     ask: Literal["never", "refused", "always"] = "never"
-    """What an approver is asked about: nothing, what these rules refuse, or every cell. Without one, or an answer, it does not
-    run."""
+    """The cells that an approver decides on: none, those that these rules refuse, or every cell. Without an approver, or
+    without an answer, such a cell does not run."""
     forbidden_modules: tuple[str, ...] = ()
-    """Modules, by their first name, that code may not import either."""
+    """Further modules, by their top-level name, that code may not import."""
     forbidden_names: tuple[str, ...] = ()
-    """Built-in functions that code may not use either."""
+    """Further built-in functions that code may not use."""
 
 
 class Environment(FrozenModel):
-    """What a kernel's process may know of this process's environment."""
+    """Environment variables of kernels."""
 
     pass_names: tuple[str, ...] = ()
-    """Variables that are handed on though they look like secrets."""
+    """Variables of this process that kernels get although their names look like secrets."""
     pass_all: bool = Field(default=False, strict=True)
-    """Whether all are, keys and passwords too, and into containers; but not those that ``secrets`` names as sources."""
+    """Whether kernels, also in containers, get all variables of this process, including keys and passwords. Sources of
+    ``secrets`` are excluded."""
     env_file: Directory | None = None
-    """A file of lines ``NAME=VALUE``, under everything else. Lines that begin with ``#`` count for nothing, nor do quotes
-    around a value; what is no such line is told by the logger. The engine shows these variables to who may ask it."""
+    """A file of lines ``NAME=VALUE``, with the lowest priority. Lines that begin with ``#`` and quotes around a value are
+    ignored; other malformed lines are logged. These variables are visible to every user of the container engine."""
     set: Variables = Field(default_factory=dict)
-    """Variables that are set for the kernel, over everything else."""
+    """Variables that are set for kernels; they override all others."""
 
 
 class Capacity(FrozenModel):
-    """Bounds of what is held at once; at a bound a typed refusal says what is in use."""
+    """Bounds of the resources in use. At a bound, a request fails with a typed exception that names the current use."""
 
     sessions: Count = Field(default=256, ge=1)
     """Open sessions of one executor."""
     idle_seconds: Seconds | None = None
-    """How long a session's kernels may live without a use of the session; then they end (``culled``), and the session's next
-    cell gets a new one and says what was lost. None lets them live. Where ``sessions`` are open, the one whose kernels were
-    ended so first is closed for a new one."""
+    """How long the kernels of an unused session live; None for no limit. After that they end (``culled``): the next cell gets a
+    new kernel, and its result names the lost variables. If ``sessions`` are open, a new session closes the one whose kernels
+    were culled first."""
     queue: Count = Field(default=64, ge=0)
-    """Cells that may wait in one session behind the running one."""
+    """Cells that may wait in one session while another one runs."""
     code_bytes: Count = Field(default=4 * MIB, ge=1)
     """The largest cell, in bytes of UTF-8."""
     background: Count = Field(default=10, ge=0)
-    """Background commands that may run beside one session's cells."""
+    """Background commands that may run in one session at a time."""
     results: Count = Field(default=100, ge=1)
     """Finished executions that a session remembers."""
     journal_bytes: Count = Field(default=64 * MIB, ge=64 * 1024)
-    """What a session's journal may hold, in bytes; over it its oldest quarter goes."""
+    """The size of a session's journal, in bytes. Above it the oldest quarter is deleted."""
     snapshot_bytes: Count = Field(default=1024 * MIB, ge=0)
-    """What all snapshots in one workspace may hold together, in bytes; a variable that does not fit is left out."""
+    """The size of all snapshots in one workspace, in bytes. A variable that does not fit is omitted."""
 
 
 class FileBounds(FrozenModel):
     """Bounds of listing, reading, writing and deleting files for an agent."""
 
     read_before_delete: bool = Field(default=True, strict=True)
-    """Whether a file can be deleted only after it was read or made by these operations; what tools generate always can."""
+    """Whether a file must be read or created by these operations before they delete it. Generated files are exempt."""
     read_bytes: Count = Field(default=MIB, ge=16)
-    """How much of a file one call reads at most, in bytes; the next call reads on."""
+    """The number of bytes that one call reads at most; the next call continues."""
     write_bytes: Count = Field(default=16 * MIB, ge=1)
-    """How much one call writes at most, in bytes."""
+    """The number of bytes that one call writes at most."""
     entries: Count = Field(default=10_000, ge=1, le=1_000_000)
-    """How many entries of directories one call looks at."""
+    """The number of directory entries that one call examines at most."""
 
 
 class Pool(FrozenModel):
-    """Idle kernels that serve before a session asks for one."""
+    """Warm kernels, which are started before a session needs one."""
 
     size: int = Field(default=0, ge=0, le=256)
-    """How many are kept ready; 0 keeps none."""
+    """The number of warm kernels; 0 disables the pool."""
     policy: Literal["temporary", "wait", "fail_fast"] = "temporary"
-    """Where none is ready: start one for that session, wait for the next (``budgets.start`` seconds at most), or refuse."""
+    """If no warm kernel is ready: start one for the session, wait for the next one (at most ``budgets.start`` seconds), or
+    fail."""
     max_age: Seconds = 3600.0
-    """How old an idle one may get before another takes its place, in seconds."""
+    """The age in seconds at which a warm kernel is replaced."""
     memory_bytes: Count | None = Field(default=None, ge=MIB)
-    """What all idle ones together may take; None is a quarter of the machine's memory."""
+    """The memory of all warm kernels together; None for a quarter of the machine's memory."""
 
 
 class Config(FrozenModel):
     """All settings of an executor."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # what was given in the place of a reference may be a secret
+    model_config = ConfigDict(hide_input_in_errors=True)  # an invalid reference may be the secret itself
 
     enabled: bool = True
-    """Whether code runs at all; an executor for which it does not opens no session."""
+    """Whether code runs at all. If False, the executor opens no session."""
     isolation: Isolation = "container"
-    """Where kernels run: in containers; ``local``, on this machine; ``bubblewrap``, there in namespaces of their own; or
-    ``container-host``, which is ``local`` for an executor that is in a container itself."""
+    """Where kernels run: ``container``; ``local``, on this machine; ``bubblewrap``, on this machine in namespaces of their own;
+    or ``container-host``, which is ``local`` for an executor that runs in a container itself."""
     container: Container = Field(default_factory=Container)
     confinement: Confinement = Field(default_factory=Confinement)
     profiles: Profiles = Field(default_factory=dict)
-    """Amounts of memory, processor time and seconds by name; ``simple``, ``medium``, ``complex`` and ``default`` are there."""
+    """Named limits of memory, CPUs and seconds; ``simple``, ``medium``, ``complex`` and ``default`` are predefined."""
     profile: str | None = None
-    """The profile that kernels start with; what is set in ``container`` and ``budgets`` themselves goes over it."""
+    """The profile of new kernels; ``container`` and ``budgets`` override it."""
     workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
-    """The directory in which every session gets a directory of its own; relative to the current one: see ``workspaces``."""
+    """The directory in which every session gets its own directory; relative to the current one: see ``workspaces``."""
     work_dir: Directory | None = None
-    """The directory that sessions work in unless they name another, made where it is missing; by default each has its own."""
+    """The default working directory of sessions, created if missing; if None, each session has its own."""
     allowed_paths: tuple[Directory, ...] = ()
-    """Where sessions' ``work_dir`` may lie, links resolved; none is anywhere. A session's own directory is in ``workspace``."""
+    """Directories that may contain sessions' ``work_dir``, after links are resolved; an empty list allows all. A session's own
+    directory is in ``workspace``."""
     context_paths: tuple[ContextPath, ...] = ()
-    """What kernels and file operations see besides the workspace, as other agents' outputs: to read, unless said otherwise."""
+    """Paths besides the workspace that kernels and file operations can access, such as other agents' outputs; read-only by
+    default."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
-    """The interpreter of new kernels: a path, relative to the current directory, or a program's name; it needs ipykernel."""
+    """The interpreter of new kernels: a path, relative to the current directory, or a program name; it needs ipykernel."""
     programs: InterpreterOptions = Field(default_factory=InterpreterOptions)
     fork_server: bool = True
-    """Whether kernels are forked by a process that has imported what they need, not started one by one: on this machine, and
-    in a container all but the first, where its root can only be read and ``sudo`` is off."""
+    """Whether kernels are forked from a process with their modules imported, instead of started one by one: on this machine,
+    and, for all but the first kernel, in a container with a read-only root and without ``sudo``."""
     preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot")
-    """The modules that it imports besides, where they are there: kernels then share their memory, and import them at once. Idle
-    kernels in containers import them too."""
+    """Further modules that the fork server imports if they are installed: kernels share their memory and import them at once.
+    Warm kernels in containers import them too."""
     pool: Pool = Field(default_factory=Pool)
     budgets: Budgets = Field(default_factory=Budgets)
     output: OutputLimits = Field(default_factory=OutputLimits)
     limits: Limits = Field(default_factory=Limits)
     environment: Environment = Field(default_factory=Environment)
     secrets: Secrets = Field(default_factory=dict)
-    """Variables of kernels whose values are read when a kernel starts, from a variable, a file or a function, and are masked
-    wherever they come out again."""
+    """Variables of kernels whose values are read from a variable, a file or a function when a kernel starts, and are masked in
+    all output."""
     rules: Rules = Field(default_factory=Rules)
     capacity: Capacity = Field(default_factory=Capacity)
     cache: CacheChoice = Field(default_factory=ResultCache)
-    """Whether results of cells are found again in later sessions, and where they are kept; off unless asked for."""
+    """The result cache, which returns results of cells in later sessions without running them; off by default."""
     files: FileBounds = Field(default_factory=FileBounds)
     notebook: bool = True
-    """Whether every session keeps ``<name>.ipynb`` in its workspace."""
+    """Whether every session writes ``<name>.ipynb`` into its workspace."""
     journal: bool = True
-    """Whether every session keeps ``.journals/<name>.jsonl`` in the executor's workspace; ``request_id`` needs it."""
+    """Whether every session writes ``.journals/<name>.jsonl`` into the executor's workspace; ``request_id`` needs it."""
     save_displays: bool = True
-    """Whether pictures and tables that a cell displays are saved as files under ``outputs/`` of the workspace."""
+    """Whether displayed pictures and tables are saved as files in ``outputs/`` of the workspace."""
     last_n_messages: LastMessages = "auto"
-    """How many messages back those who read conversations look for code; ``auto`` is all since their own last one."""
+    """How many messages an agent searches for code; ``auto`` searches all messages since its own last one."""
     quiet: bool = Field(default=False, strict=True)
-    """Whether nothing is written to stderr of containers that start and are removed; the logger ``kernelexec`` tells of them
-    all the same. What local execution means is always said."""
+    """Whether the start and the removal of containers are not reported on stderr; the logger ``kernelexec`` still reports them.
+    The notice about local execution is always written."""
     log_dir: Directory | None = None
-    """Where every session keeps ``<name>/docker_container.log``: what ran, what came out, and what became of its kernels;
-    outside of the workspaces, where cells could change it. In a directory that containers can write, it is
-    read only for them. None keeps none."""
+    """The directory of ``<name>/docker_container.log``, a log of every session's cells, outputs and kernel events; None for no
+    log. It must be outside of the workspaces, where cells could change it. In a directory that containers can write, it is
+    read-only for them."""
 
     @model_validator(mode="after")
-    def _pool_fits(self) -> Self:
-        """Refuse a pool whose idle kernels could not get their sessions' workspaces."""
+    def _check_pool(self) -> Self:
+        """Reject a pool whose warm kernels could not get their sessions' workspaces."""
         if self.pool.size and self.isolation == "bubblewrap":
-            message = f"pool.size={self.pool.size}: kernels in bubblewrap cannot wait for their workspaces. Set pool.size=0."
+            message = f"pool.size={self.pool.size}: must be 0 for bubblewrap, whose kernels start in their session's workspace."
             raise ValueError(message)
         if self.pool.size == 0 or self.isolation != "container":
             return self
         if self.container.layout == "host":
             message = (
-                f"pool.size={self.pool.size}: idle containers cannot have workspaces at their own paths, which their sessions'"
-                " names are in. Set container.layout='classic' (kernels see /workspace), or pool.size=0."
+                f"pool.size={self.pool.size}: warm containers cannot mount workspaces at paths that contain session names."
+                " Set container.layout='classic' (kernels see /workspace), or pool.size=0."
             )
             raise ValueError(message)
         if self.container.name is not None:
-            message = f"pool.size={self.pool.size} and container.name={self.container.name!r}: idle containers share no name."
+            message = f"pool.size={self.pool.size} and container.name={self.container.name!r}: set only one of them."
             raise ValueError(message)
         return self
 
     @model_validator(mode="after")
-    def _prefix_fits(self) -> Self:
+    def _check_prefix_kernel(self) -> Self:
         if not self.programs.prefix_kernel:
             return self
         for wrong, reason in (
-            (self.programs.prefix is None, "there is no programs.prefix to put before it"),
-            (self.isolation == "container", "in containers `container.python` names the interpreter"),
-            (self.pool.size > 0, "it starts in its session's workspace, so no idle one can wait. Set pool.size=0"),
+            (self.programs.prefix is None, "programs.prefix must be set too"),
+            (self.isolation == "container", "must be False for containers: `container.python` sets the interpreter"),
+            (self.pool.size > 0, "pool.size must be 0, because such kernels start in their session's workspace"),
         ):
             if wrong:
                 message = f"programs.prefix_kernel=True: {reason}."
@@ -258,33 +262,33 @@ class Config(FrozenModel):
         return self
 
     @model_validator(mode="after")
-    def _secrets_are_set_once(self) -> Self:
+    def _check_secrets_are_set_once(self) -> Self:
         variables = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
-        if twice := sorted(variables & {*self.secrets, *sources(self.secrets)}):
-            message = f"{twice[0]} is a secret, and a variable that is set or handed on too: leave one of them out."
+        if twice := sorted(variables & {*self.secrets, *source_variables(self.secrets)}):
+            message = f"{twice[0]} must not be both a secret and a variable that is set or passed on: remove one of them."
             raise ValueError(message)
         return self
 
     @property
-    def forks(self) -> bool:
-        """Return whether kernels on this machine are to be forked, where that is possible."""
+    def uses_fork_server(self) -> bool:
+        """Return whether kernels on this machine are forked if possible."""
         return self.fork_server and self.isolation in {"local", "container-host"} and not self.programs.prefix_kernel
 
     @property
-    def confines(self) -> bool:
-        """Return whether kernels confine themselves: a container's need not."""
+    def confines_kernels(self) -> bool:
+        """Return whether kernels confine themselves, which is not needed in containers."""
         return self.isolation != "container" and self.confinement.level != "off"
 
     @property
-    def networked(self) -> bool:
-        """Return whether kernels on this machine have its network."""
+    def has_local_network(self) -> bool:
+        """Return whether kernels on this machine can use its network."""
         chosen = self.confinement.network
         return self.isolation != "bubblewrap" if chosen is None else chosen
 
     @property
-    def online(self) -> bool:
-        """Return whether cells have a network, wherever they run."""
-        return self.container.network != "none" if self.isolation == "container" else self.networked
+    def has_network(self) -> bool:
+        """Return whether cells have a network."""
+        return self.container.network != "none" if self.isolation == "container" else self.has_local_network
 
     @property
     def workspaces(self) -> Path:

@@ -18,25 +18,25 @@ from kernelexec.errors import InvalidConfig
 MIB = 1024 * 1024
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": MIB * MIB}
-#: The shortest budget that is taken, in seconds.
+#: The shortest accepted timeout, in seconds.
 SHORTEST_TIMEOUT = 0.001
 
 
-def _variables(variables: Mapping[str, str]) -> Mapping[str, str]:
+def _check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in variables.items():
         if not name or "=" in name or b"\0" in os.fsencode(name + value):
-            message = f"{short_repr(name)} is no variable that a process could have"
+            message = f"{short_repr(name)} must be a valid environment variable: a name without '=', and no NUL characters"
             raise ValueError(message)
     return MappingProxyType(dict(variables))
 
 
-def _path(value: object) -> object:
-    """Check that the system could take a value as a path; whether anything is there is seen when it is used."""
+def _check_path(value: object) -> object:
+    """Check that a value is a possible path. Whether it exists is checked when it is used."""
     if isinstance(value, str | Path):
         if not str(value).strip():
-            raise ValueError("it is empty: leave it out, or name one")
+            raise ValueError("must not be empty: remove it, or set a path")
         if b"\0" in os.fsencode(value):
-            raise ValueError("it holds a NUL character")
+            raise ValueError("must not contain a NUL character")
         try:
             Path(value).expanduser()
         except RuntimeError as exc:
@@ -44,14 +44,14 @@ def _path(value: object) -> object:
     return value
 
 
-def _interpreter(value: str) -> str:
-    """Return a path as an absolute one, from the current directory: kernels start in directories of their own."""
+def _absolute_interpreter(value: str) -> str:
+    """Make a path absolute from the current directory, because kernels start in other directories."""
     if os.sep not in value:
         return value
     try:
         return str(Path(value).expanduser().absolute())
     except FileNotFoundError as exc:
-        raise ValueError("it is relative to a directory that is gone") from exc
+        raise ValueError("must not be relative to a directory that no longer exists") from exc
 
 
 def is_count(value: object) -> bool:
@@ -59,61 +59,61 @@ def is_count(value: object) -> bool:
     return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
 
 
-def _messages(value: object) -> object:
+def _check_messages(value: object) -> object:
     if is_count(value):
         return value
-    raise ValueError("it is a number, 0 or more, or 'auto'")
+    raise ValueError("must be a number >= 0, or 'auto'")
 
 
-def pinned(value: Path) -> Path:
-    """Return the target of a path now: later there may be other links on the way, where kernels write."""
+def resolve_path(value: Path) -> Path:
+    """Resolve the links of a path now: kernels may change links in writable directories later."""
     try:
         return Path(os.path.realpath(value.expanduser()))
     except OSError as exc:
-        raise ValueError("it is relative to a directory that is gone") from exc
+        raise ValueError("must not be relative to a directory that no longer exists") from exc
 
 
-#: Variables of an environment; the mapping does not change.
-Variables = Annotated[Mapping[str, str], AfterValidator(_variables), PlainSerializer(dict)]
-Directory = Annotated[Path, BeforeValidator(_path)]
-#: A directory or file, resolved when the configuration is read.
-Pinned = Annotated[Directory, AfterValidator(pinned)]
-Interpreter = Annotated[str, BeforeValidator(_path), AfterValidator(_interpreter)]
-#: Numbers are numbers: neither text nor True is one.
+#: Environment variables, as a read-only mapping.
+Variables = Annotated[Mapping[str, str], AfterValidator(_check_variables), PlainSerializer(dict)]
+Directory = Annotated[Path, BeforeValidator(_check_path)]
+#: A directory or file whose links are resolved when the configuration is read.
+ResolvedPath = Annotated[Directory, AfterValidator(resolve_path)]
+Interpreter = Annotated[str, BeforeValidator(_check_path), AfterValidator(_absolute_interpreter)]
+#: Strict numbers: text and True are rejected.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
 Count = Annotated[int, Field(strict=True, le=2**63 - 1)]
-#: How many processors' time; with less than that the system starts nothing.
+#: A number of CPUs; with less than 0.01 nothing starts.
 Cpus = Annotated[float, Field(strict=True, ge=0.01, le=1024)]
-#: How many messages back.
-LastMessages = Annotated[int | Literal["auto"], BeforeValidator(_messages)]
+#: A number of messages, or ``auto``.
+LastMessages = Annotated[int | Literal["auto"], BeforeValidator(_check_messages)]
 
 
-def _pattern(value: re.Pattern[str]) -> re.Pattern[str]:
+def _check_pattern(value: re.Pattern[str]) -> re.Pattern[str]:
     if not value.pattern:
-        raise ValueError("it is empty, and would match everything: leave it out, or say .*")
+        raise ValueError("must not be empty, as it would match everything: remove it, or write .*")
     return value
 
 
 #: A regular expression that is not empty.
-Pattern = Annotated[re.Pattern[str], AfterValidator(_pattern)]
+Pattern = Annotated[re.Pattern[str], AfterValidator(_check_pattern)]
 
 
 class FrozenModel(BaseModel):
-    """A part of the settings: frozen, and without unknown options."""
+    """A frozen part of the settings that rejects unknown options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-def size(value: object, name: str) -> int:
-    """Return bytes, from a number of them or from text as in ``512m``, ``1.5g`` and ``1048576``; units are powers of 1024.
+def parse_size(value: object, name: str) -> int:
+    """Parse a size in bytes: a number, or text as in ``512m``, ``1.5g`` and ``1048576``. Units are powers of 1024.
 
     Raises:
-        InvalidConfig: it is no size.
+        InvalidConfig: the value is not a size.
     """
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match:
         return int(Decimal(match[1]) * _UNITS[match[2].lower()])
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    message = f"{name}={short_repr(value)}: it is a size, as 512m, 1.5g or 1048576."
+    message = f"{name}={short_repr(value)}: must be a size, as in 512m, 1.5g or 1048576."
     raise InvalidConfig(message)

@@ -1,1 +1,1 @@
-"""Settings in the words of other programs: ``code_execution_config``, arguments of ``docker run``, YAML, MassGen."""
+"""Settings in the formats of other programs: ``code_execution_config``, arguments of ``docker run``, YAML, MassGen."""

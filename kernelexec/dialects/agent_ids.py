@@ -9,19 +9,19 @@ from kernelexec.config.messages import short_repr
 from kernelexec.errors import InvalidConfig
 
 
-def agent_id(agent: Mapping[str, Any], default: str, others: Container[str] = ()) -> str:
-    """Return the ``id`` of an agent, or the default.
+def check_agent_id(agent: Mapping[str, Any], default: str, others: Container[str] = ()) -> str:
+    """Check the ``id`` of an agent and return it, or the default.
 
     Raises:
-        InvalidConfig: it is no text, empty, holds ``#`` or what cannot be printed, or another one has it.
+        InvalidConfig: the id is not text, empty, contains ``#`` or unprintable characters, or is used twice.
     """
     name = agent.get("id", default)
     if not isinstance(name, str) or not name.strip():
-        raise InvalidConfig(f"id: {short_repr(name)} is no name: some text is expected, as in `id: analyst`.")
+        raise InvalidConfig(f"id: {short_repr(name)} must be a name, as in `id: analyst`.")
     if "#" in name:
-        raise InvalidConfig(f"id: {short_repr(name)} holds '#', which stands between file and name in FILE#NAME: leave it out.")
+        raise InvalidConfig(f"id: {short_repr(name)} must not contain '#', which separates file and name in FILE#NAME.")
     if not name.isprintable():
-        raise InvalidConfig(f"id: {short_repr(name)} holds characters that cannot be printed: leave them out.")
+        raise InvalidConfig(f"id: {short_repr(name)} must contain printable characters only.")
     if name in others:
-        raise InvalidConfig(f"agents: two have the id {short_repr(name)}: give each its own.")
+        raise InvalidConfig(f"agents: two agents have the id {short_repr(name)}: every id must be unique.")
     return name

@@ -1,4 +1,4 @@
-"""``code_execution_config`` of agent frameworks: a dictionary of few keys, or False for no execution at all."""
+"""``code_execution_config`` of agent frameworks: a dictionary, or False to switch execution off."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from kernelexec.errors import InvalidConfig
 
 
 class CodeExecutionConfig(FrozenModel):
-    """The known keys; None is the same as a missing key."""
+    """The keys of a ``code_execution_config``. None is the same as a missing key."""
 
     work_dir: Directory | None = None
     """``Config.work_dir``."""
     use_docker: Annotated[UseDocker, BeforeValidator(parse_use_docker)] = None
-    """True, False, an image, or several of which the first that is there, or can be had, is taken."""
+    """True, False, an image name, or a list of names, of which the first available one is used."""
     timeout: Seconds | None = None
     """``budgets.timeout``."""
     last_n_messages: LastMessages | None = None
     """``Config.last_n_messages``."""
     docker_image: str | None = None
-    """The same as an image as ``use_docker``."""
+    """An image name, as for ``use_docker``."""
     docker_container_name: Name | None = None
     """``container.name``."""
     docker_run_args: tuple[str, ...] | None = None
-    """Arguments as of ``docker run``."""
+    """Arguments of ``docker run``."""
 
-    def requests(self) -> Iterator[tuple[str, UseDocker]]:
-        """Yield the keys that ask for containers, each with its value."""
+    def container_requests(self) -> Iterator[tuple[str, UseDocker]]:
+        """Yield the keys that choose containers, with their values."""
         yield "use_docker", self.use_docker
         yield "docker_image", None if self.docker_image is None else (self.docker_image,)
         yield "docker_container_name", None if self.docker_container_name is None else True
@@ -47,7 +47,7 @@ class CodeExecutionConfig(FrozenModel):
         """Return the options of ``Config`` that these keys set.
 
         Raises:
-            InvalidConfig: by the arguments for ``docker run``.
+            InvalidConfig: an argument of ``docker run`` is refused or invalid.
         """
         top: dict[str, Any] = {"work_dir": self.work_dir, "last_n_messages": self.last_n_messages}
         options = {name: value for name, value in top.items() if value is not None}
@@ -75,30 +75,30 @@ def load(
 ) -> Config:
     """Return the settings of one executor: see ``kernelexec.config.load``.
 
-    ``code_execution_config`` is a dictionary as agent frameworks know it, which goes over the configuration: ``work_dir``,
-    ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``. False is
-    no execution at all.
+    ``code_execution_config`` is the dictionary of agent frameworks; it overrides the configuration. Its keys are ``work_dir``,
+    ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``. False
+    switches execution off.
 
     Raises:
-        InvalidConfig: an unknown option or an unfit value, or two that contradict each other.
+        InvalidConfig: an option is unknown, a value is invalid, or two options contradict each other.
     """
     request = container_request(use_docker)
-    execution = _checked({} if code_execution_config is False else code_execution_config)
-    for name, value in execution.requests():
+    execution = _validate({} if code_execution_config is False else code_execution_config)
+    for name, value in execution.container_requests():
         if value is not None:
-            request = _merged_requests(request, _request(name, value))
+            request = _merge_requests(request, _request(name, value))
     options: dict[str, Any] = override(config, execution.options())
     if code_execution_config is False:
         options["enabled"] = False
     return config_load(isolation, use_docker=request, workspace=workspace, config=options, environ=environ, inside=inside)
 
 
-def _checked(value: object) -> CodeExecutionConfig:
+def _validate(value: object) -> CodeExecutionConfig:
     if value is not None and not isinstance(value, Mapping):
-        message = f"code_execution_config={short_repr(value)}: it is a dictionary, False for no execution, or None."
+        message = f"code_execution_config={short_repr(value)}: must be a dictionary, False for no execution, or None."
         raise InvalidConfig(message)
     if value and "executor" in value:
-        raise InvalidConfig("code_execution_config: executor is no option: where code runs is said by use_docker.")
+        raise InvalidConfig("code_execution_config: executor is not an option: choose where code runs with use_docker.")
     try:
         return CodeExecutionConfig.model_validate(value or {})
     except ValidationError as exc:
@@ -109,10 +109,14 @@ def _request(name: str, value: UseDocker) -> ContainerRequest:
     return ContainerRequest(value, f"{name}={image_repr(value)}" if name in {"use_docker", "docker_image"} else name)
 
 
-def _merged_requests(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
-    """Return the one that says more: two requests for containers agree if one names no image, or both name the same."""
+def _merge_requests(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
+    """Return the more specific of two requests. They agree if one names no image, or both name the same.
+
+    Raises:
+        InvalidConfig: the requests contradict each other.
+    """
     if first.use_docker in (None, second.use_docker) or (first.use_docker is True and second.use_docker):
         return second
     if second.use_docker is True and first.use_docker:
         return first
-    raise InvalidConfig(f"{first.source} and {second.source} contradict each other: give one of them.")
+    raise InvalidConfig(f"{first.source} and {second.source} contradict each other: set only one of them.")

@@ -1,16 +1,16 @@
-"""Configuration files of MassGen: its keys for running commands, as options of ``Config``."""
+"""Configuration files of MassGen: their keys for running commands, as options of ``Config``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelexec.config.messages import check_known, mapping_wanted, short_repr, shorten
-from kernelexec.config.types import size
-from kernelexec.dialects.agent_ids import agent_id
+from kernelexec.config.messages import check_known, mapping_error, short_repr, shorten
+from kernelexec.config.types import parse_size
+from kernelexec.dialects.agent_ids import check_agent_id
 from kernelexec.errors import InvalidConfig
 
-#: Keys for running commands, and the option that each sets; those that need more are in ``_BRANCHES``.
+#: Keys for running commands, and the option that each one sets. Keys that need conversion are in ``_SETTERS``.
 _OPTIONS = {
     "enable_mcp_command_line": "enabled",
     "command_line_docker_image": "container.image",
@@ -24,8 +24,8 @@ _OPTIONS = {
     "cwd": "work_dir",
 }
 _MODES = {"docker": "container", "local": "local"}
-#: Keys of a backend and of an orchestrator that have nothing to do with running commands.
-_OTHERS = (
+#: Keys of a backend that do not concern running commands.
+_UNRELATED = (
     "type",
     "model",
     "api_key",
@@ -89,7 +89,7 @@ _CREDENTIALS = {"env_file": "env_file", "env_vars": "pass_names", "pass_all_env"
 
 
 def is_massgen(content: object) -> bool:
-    """Return whether a file has MassGen's form: its agents have a ``backend``."""
+    """Return whether a file has MassGen's form, in which agents have a ``backend``."""
     if not isinstance(content, Mapping):
         return False
     agents = content.get("agents", [content.get("agent")])
@@ -97,11 +97,11 @@ def is_massgen(content: object) -> bool:
     return any(isinstance(each, dict) and "backend" in each for each in agents)
 
 
-def agents(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def read_agents(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the options of each agent.
 
     Raises:
-        InvalidConfig: an unknown key, with the nearest known one; or one in another form than MassGen's.
+        InvalidConfig: a key is unknown (the message names the closest known one), or its value has the wrong form.
     """
     check_known(content, _TOP)
     listed = content["agents"] if "agents" in content else [content["agent"]]
@@ -110,7 +110,7 @@ def agents(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
     for number, agent in enumerate(listed, 1):
         options = _mapping(agent, "agents")
-        name = agent_id(options, f"agent{number}", named)
+        name = check_agent_id(options, f"agent{number}", named)
         check_known(options, ("id", "backend", "system_message", "name"), f"{shorten(name)}: ")
         backend = _mapping(options.get("backend"), f"{shorten(name)}: backend")
         context = [*_list(orchestrator, "context_paths"), *_list(backend, "context_paths")]
@@ -123,36 +123,36 @@ def agents(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _options(backend: Mapping[str, Any]) -> dict[str, Any]:
-    known = (*_OPTIONS, *_BRANCHES, "context_paths")
-    check_known(backend, (*known, *_OTHERS), "backend: ")
-    options: dict[str, Any] = {"isolation": "local", "enabled": False}  # as MassGen has it unless told
+    known = (*_OPTIONS, *_SETTERS, "context_paths")
+    check_known(backend, (*known, *_UNRELATED), "backend: ")
+    options: dict[str, Any] = {"isolation": "local", "enabled": False}  # MassGen's defaults
     for key, value in backend.items():
         if key in _OPTIONS:
-            _put(options, _OPTIONS[key], value)
-        elif key in _BRANCHES:
-            _BRANCHES[key](options, key, value)
+            _set_option(options, _OPTIONS[key], value)
+        elif key in _SETTERS:
+            _SETTERS[key](options, key, value)
     return options
 
 
-def _mode(options: dict[str, Any], key: str, value: object) -> None:
+def _set_mode(options: dict[str, Any], key: str, value: object) -> None:
     if not isinstance(value, str) or value not in _MODES:
-        raise InvalidConfig(f"{key}: it is 'docker' or 'local' (given: {short_repr(value)}).")
+        raise InvalidConfig(f"{key}: must be 'docker' or 'local' (given: {short_repr(value)}).")
     options["isolation"] = _MODES[value]
 
 
-def _memory(options: dict[str, Any], key: str, value: object) -> None:
-    _put(options, "container.memory_bytes", size(value, key))
+def _set_memory(options: dict[str, Any], key: str, value: object) -> None:
+    _set_option(options, "container.memory_bytes", parse_size(value, key))
 
 
-def _credentials(options: dict[str, Any], key: str, value: object) -> None:
+def _set_credentials(options: dict[str, Any], key: str, value: object) -> None:
     credentials = _mapping(value, key)
     check_known(credentials, ("mount", "additional_mounts", "env_vars_from_file", *_CREDENTIALS), f"{key}: ")
     _check_names_of_file(credentials, key)
     for name, option in _CREDENTIALS.items():
         if name in credentials:
-            _put(options, f"environment.{option}", credentials[name])
+            _set_option(options, f"environment.{option}", credentials[name])
     if "mount" in credentials:
-        _put(options, "container.credentials", credentials["mount"])
+        _set_option(options, "container.credentials", credentials["mount"])
     mounts = []
     for source, mount_options in _mapping(credentials.get("additional_mounts"), f"{key}.additional_mounts").items():
         where = f"{key}.additional_mounts.{shorten(str(source))}"
@@ -160,43 +160,43 @@ def _credentials(options: dict[str, Any], key: str, value: object) -> None:
         check_known(mount, ("bind", "mode"), f"{where}: ")
         mode = mount.get("mode", "ro")
         if not isinstance(mode, str) or mode not in _ACCESS:
-            raise InvalidConfig(f"{where}: mode: it is 'ro' or 'rw' (given: {short_repr(mode)}).")
+            raise InvalidConfig(f"{where}: mode: must be 'ro' or 'rw' (given: {short_repr(mode)}).")
         mounts.append({"source": source, "target": mount.get("bind"), "read_only": _ACCESS[mode]})
     if mounts:
-        _put(options, "container.mounts", mounts)
+        _set_option(options, "container.mounts", mounts)
 
 
 def _check_names_of_file(credentials: Mapping[str, Any], key: str) -> None:
-    """Refuse a choice of variables of a file: all are handed on, so code would see those that were not chosen."""
+    """Reject a selection of variables from a file, because kernels get all of its variables."""
     where = f"{key}.env_vars_from_file"
     names = _list(credentials, "env_vars_from_file", where)
     if not all(isinstance(name, str) for name in names):
-        raise InvalidConfig(f"{where}: it is a list of variables' names.")
+        raise InvalidConfig(f"{where}: must be a list of variable names.")
     if names and credentials.get("env_file") is not None:
-        raise InvalidConfig(f"{where}: all of env_file is handed on: name a file with only these in it, and leave this out.")
+        raise InvalidConfig(f"{where}: must be removed, as kernels get all variables of env_file: use a file with only these.")
 
 
-def _packages(options: dict[str, Any], key: str, value: object) -> None:
+def _set_packages(options: dict[str, Any], key: str, value: object) -> None:
     packages = _mapping(value, key)
     check_known(packages, ("preinstall", "auto_install_deps"), f"{key}: ")
     wanted = packages.get("auto_install_deps")
     if not isinstance(wanted, bool | None):
-        raise InvalidConfig(f"{key}.auto_install_deps: it is true or false (given: {short_repr(wanted)}).")
+        raise InvalidConfig(f"{key}.auto_install_deps: must be true or false (given: {short_repr(wanted)}).")
     if wanted:
-        reason = "no file of a workspace has its packages installed here: name them under preinstall, and leave this out"
+        reason = "must be false, as requirements files in a workspace are not installed: list packages under preinstall"
         raise InvalidConfig(f"{key}.auto_install_deps: {reason}.")
-    _put(options, "programs.preinstall", _mapping(packages.get("preinstall"), f"{key}.preinstall"))
+    _set_option(options, "programs.preinstall", _mapping(packages.get("preinstall"), f"{key}.preinstall"))
 
 
-_BRANCHES: dict[str, Callable[[dict[str, Any], str, object], None]] = {
-    "command_line_execution_mode": _mode,
-    "command_line_docker_memory_limit": _memory,
-    "command_line_docker_credentials": _credentials,
-    "command_line_docker_packages": _packages,
+_SETTERS: dict[str, Callable[[dict[str, Any], str, object], None]] = {
+    "command_line_execution_mode": _set_mode,
+    "command_line_docker_memory_limit": _set_memory,
+    "command_line_docker_credentials": _set_credentials,
+    "command_line_docker_packages": _set_packages,
 }
 
 
-def _put(options: dict[str, Any], path: str, value: object) -> None:
+def _set_option(options: dict[str, Any], path: str, value: object) -> None:
     *branches, last = path.split(".")
     for branch in branches:
         options = options.setdefault(branch, {})
@@ -207,12 +207,12 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidConfig(f"{where}: {mapping_wanted(value)}.")
+        raise InvalidConfig(f"{where}: {mapping_error(value)}.")
     return value
 
 
 def _list(mapping: Mapping[str, Any], key: str, where: str = "") -> list[Any]:
     value = mapping.get(key)
     if value is not None and not isinstance(value, list):
-        raise InvalidConfig(f"{where or key}: a list is expected (given: {short_repr(value)}).")
+        raise InvalidConfig(f"{where or key}: must be a list (given: {short_repr(value)}).")
     return value or []

@@ -1,4 +1,4 @@
-"""A loader of YAML for settings: a key may not be there twice, aliases have a bound, and no number is guessed."""
+"""A YAML loader for settings. Keys must be unique, aliases are bounded, and ambiguous numbers are text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import yaml
 from kernelexec.config.messages import shorten
 from kernelexec.errors import InvalidConfig
 
-#: How many values all aliases of one text may stand for together: a few of them could stand for any amount.
+#: The number of values that all aliases of one text may expand to, since a few aliases can expand to any amount.
 ALIASED_MAX = 10_000
 _DIGITS_MAX = 100
 _PROBLEM_CHARS = 120
 _BOOL, _FLOAT, _INT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
 _MERGE, _NULL = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:null"
-#: The forms of plain values that are not text. YAML 1.1 and 1.2 read all of these numbers alike.
+#: The forms of plain values that are not text. YAML 1.1 and 1.2 agree on all of these numbers.
 _FORMS = (
     (_NULL, r"~|null|Null|NULL|", ("~", "n", "N", "")),
     (_BOOL, r"true|True|TRUE|yes|Yes|YES|on|On|ON|false|False|FALSE|no|No|NO|off|Off|OFF", "tTfFyYnNoO"),
@@ -28,20 +28,20 @@ _FORMS = (
 
 
 def parse(text: str) -> Any:  # noqa: ANN401 - any YAML
-    """Return the value of a text. Anchors, aliases and merge keys (``<<``) are taken, within a bound.
+    """Return the value of a YAML text. Anchors, aliases and merge keys (``<<``) are supported within a bound.
 
-    Words are booleans as in YAML 1.1: ``yes``, ``no``, ``on`` and ``off``. Plain values that versions of YAML read as
-    different numbers (``1:30``, ``010``, ``1_000``) and dates are text: an option that is a number refuses text.
+    ``yes``, ``no``, ``on`` and ``off`` are booleans as in YAML 1.1. Plain values that versions of YAML read as different
+    numbers (``1:30``, ``010``, ``1_000``) and dates are text, which numeric options reject.
 
     Raises:
-        InvalidConfig: the text is no YAML, or too much; the message names the line.
+        InvalidConfig: the text is not YAML, or exceeds a bound; the message names the line.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a child of the safe loader
     except InvalidConfig:
         raise
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
-        raise InvalidConfig(f"it is no YAML: {_problem(exc)}.") from exc
+        raise InvalidConfig(f"must be YAML: {_describe_problem(exc)}.") from exc
 
 
 class _Loader(yaml.SafeLoader):
@@ -66,32 +66,32 @@ class _Loader(yaml.SafeLoader):
             self.sizes[node] = self.seen - before
             return node
         if node not in self.sizes:
-            raise InvalidConfig(f"line {line}: an alias stands for what it is in itself: write it out.")
+            raise InvalidConfig(f"line {line}: an alias must not be inside its own anchor: write the value out.")
         self.seen += self.sizes[node]
         self.aliased += self.sizes[node]
         if self.aliased > ALIASED_MAX:
-            raise InvalidConfig(f"line {line}: aliases stand for more than {ALIASED_MAX} values in all: use fewer of them.")
+            raise InvalidConfig(f"line {line}: all aliases must expand to at most {ALIASED_MAX} values: use fewer of them.")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:  # noqa: ANN401 - as PyYAML declares it
         node: Any = super().compose_mapping_node(anchor)
         seen: set[object] = set()
         for key, _ in node.value:
-            if (identity := _identity(key)) in seen:
-                message = f"line {key.start_mark.line + 1}: {shorten(repr(key.value))} stands there twice: say it once."
+            if (identity := _key_identity(key)) in seen:
+                message = f"line {key.start_mark.line + 1}: {shorten(repr(key.value))} is set twice: every key must be unique."
                 raise InvalidConfig(message)
             seen.add(identity)
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace ``<<`` by the keys that it names: a mapping's own keys come first, then those that are named first.
+        """Replace ``<<`` by the merged keys. A mapping's own keys win, then those of the first merged mapping.
 
-        In PyYAML 6.0.4 a key that was merged deeper wins over one of the mapping itself; other versions do as here.
+        In PyYAML 6.0.4 a nested merged key wins over the mapping's own key; other versions behave as this method.
         """
         named = [value for key, value in node.value if key.tag == _MERGE]
         if not named:
             return
-        pairs = {_identity(key): (key, value) for key, value in node.value if key.tag != _MERGE}
+        pairs = {_key_identity(key): (key, value) for key, value in node.value if key.tag != _MERGE}
         for value in named:
             for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 if not isinstance(each, yaml.MappingNode):
@@ -99,16 +99,16 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, problem, each.start_mark)
                 self.flatten_mapping(each)
                 for key, merged in each.value:
-                    pairs.setdefault(_identity(key), (key, merged))
+                    pairs.setdefault(_key_identity(key), (key, merged))
         node.value = list(pairs.values())
 
 
-def _identity(key: yaml.Node) -> object:
+def _key_identity(key: yaml.Node) -> object:
     return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
 
 
-def _problem(exc: Exception) -> str:
-    """Return the problem of a text in one line."""
+def _describe_problem(exc: Exception) -> str:
+    """Describe the problem of a text in one line."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         context = f"{exc.context}: " if exc.context else ""
         return f"line {exc.problem_mark.line + 1}: {context}{shorten(str(exc.problem), _PROBLEM_CHARS)}"
@@ -116,9 +116,9 @@ def _problem(exc: Exception) -> str:
 
 
 def _construct_int(loader: _Loader, node: Any) -> int:  # noqa: ANN401 - as PyYAML declares it
-    """Return a whole number that can be written: Python refuses to write very long ones, so no message could show it."""
+    """Return a whole number. Very long ones are rejected, because Python cannot convert them to text for a message."""
     if len(node.value) > _DIGITS_MAX:
-        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {shorten(node.value)} has too many digits")
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {shorten(node.value)} must have at most {_DIGITS_MAX} digits")
     return loader.construct_yaml_int(node)
 
 

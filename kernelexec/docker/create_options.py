@@ -83,7 +83,7 @@ class Order:
             "memswap_limit": options.memory_swap_bytes or memory,
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "pids_limit": options.pids,
-            "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_places.items()},
+            "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_directories.items()},
             "ulimits": self._ulimits(),
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [_mount(*mount) for mount in self.mounts],

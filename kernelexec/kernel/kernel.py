@@ -60,7 +60,7 @@ class Kernel:
         self.remark: str | None = None
         """A note for the kernel's next result."""
         self.interrupter = Interrupter(process)
-        self._commands = CommandRules.of(config)
+        self._commands = CommandRules.from_config(config)
         self._refusals: list[str] = []
         self._allows_all = False
         self._stopper = KernelStopper(process, host)
@@ -71,7 +71,7 @@ class Kernel:
             self.variable_names,
             identity=identity,
             on_metadata=self._on_metadata,
-            judges_programs=self._commands.on,
+            judges_programs=self._commands.has_rules,
         )
 
     @property
@@ -238,9 +238,9 @@ class Kernel:
         if self._allows_all:
             pass
         elif isinstance(text, str):
-            refusal = self._commands.judge(text)
+            refusal = self._commands.check(text)
         elif isinstance(words, list):
-            refusal = self._commands.judge_words([word for word in words if isinstance(word, str)])
+            refusal = self._commands.check_words([word for word in words if isinstance(word, str)])
         reason = None if refusal is None else str(refusal)
         self.client.send_nowait(protocol.VERDICT_REQUEST, name=program.get("name"), refused=reason)
         if reason is not None and len(self._refusals) < _REFUSALS_MAX:

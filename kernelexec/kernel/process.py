@@ -93,4 +93,4 @@ class KernelProcess:
     def masked(self, raw: bytes) -> str:
         """Return output of the process without secrets."""
         text = raw.decode("utf-8", "replace")
-        return text if self.secrets is None else self.secrets.masker.text(text)
+        return text if self.secrets is None else self.secrets.masker.mask_text(text)

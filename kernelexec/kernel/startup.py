@@ -196,7 +196,7 @@ class KernelStarter:
             tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
             confinement=process.backend.confinement(process.runtime),
             audits_programs=self._judges_programs,
-            programs=config.programs.told,
+            programs=config.programs.launcher_options,
             secrets=secrets,
             **later,
         )

@@ -30,32 +30,32 @@ class Veil:
 
     def held(self, *, but: str | None = None) -> list[tuple[str, str]]:
         """What was held back of the streams, ``but`` one: something comes that has its place behind it."""
-        return [(name, flow.flush()) for name, flow in self._flows.items() if name != but and flow.holds]
+        return [(name, flow.flush()) for name, flow in self._flows.items() if name != but and flow.holds_text]
 
     def content(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """The content of any other message."""
-        masked: dict[str, Any] = self._masker.value(
+        masked: dict[str, Any] = self._masker.mask_value(
             {name: value for name, value in content.items() if name != "data"}, keys=False
         )
         if isinstance(data := content.get("data"), dict):
             masked["data"] = {
-                self._masker.text(str(mime)): self._representation(str(mime), value) for mime, value in data.items()
+                self._masker.mask_text(str(mime)): self._representation(str(mime), value) for mime, value in data.items()
             }
         if isinstance(metadata := content.get("metadata"), dict):
-            masked["metadata"] = self._masker.value(metadata)
+            masked["metadata"] = self._masker.mask_value(metadata)
         return masked
 
     def _flow(self, name: str) -> StreamMasker:
         flow = self._flows.get(name)
         if flow is None:
-            flow = self._flows[name] = self._masker.flow()
+            flow = self._flows[name] = self._masker.stream_masker()
         return flow
 
     def _representation(self, mime: str, value: object) -> object:
         binary = mime.startswith(_BINARY) and not mime.startswith(_DRAWN)
         if binary and isinstance(value, str) and decode_base64(value) is not None:
             return value
-        return self._masker.value(value)
+        return self._masker.mask_value(value)
 
 
 class MaskedCollector(Collector):

@@ -3,9 +3,9 @@
 Rules keep an agent from accidents. Code that means to get around them can, since they see only the text of a cell.
 """
 
-from kernelexec.policy.code import CodeRules
-from kernelexec.policy.commands import CommandRules
-from kernelexec.policy.judge import Judge
+from kernelexec.policy.code_rules import CodeRules
+from kernelexec.policy.command_rules import CommandRules
+from kernelexec.policy.policy import Policy
 from kernelexec.policy.refusal import Refusal
 
-__all__ = ["CodeRules", "CommandRules", "Judge", "Refusal"]
+__all__ = ["CodeRules", "CommandRules", "Policy", "Refusal"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernelexec.policy.shell.expansion import GLOB
-from kernelexec.policy.shell.nested import FoundCommand, name_of
+from kernelexec.policy.shell.nested import NestedCommand, name_of
 from kernelexec.policy.shell.reader import Command
 
 _DISK = re.compile(
@@ -32,26 +32,28 @@ class Danger:
     """A class of commands, by its rule's name; ``by_sudo`` says that sudo mode lifts it."""
 
     name: str
-    what: str
-    holds: Callable[[Command], bool]
-    by_sudo: bool = False
+    description: str
+    matches: Callable[[Command], bool]
+    is_allowed_with_sudo: bool = False
 
 
-def danger_of(found: FoundCommand, *, sudo: bool) -> Danger | None:
+def find_danger(command: NestedCommand, *, sudo: bool) -> Danger | None:
     """Return the class of a dangerous command, or None."""
-    if found.bomb:
+    if command.is_bomb:
         return _BOMB
-    return next((danger for danger in _DANGERS if not (sudo and danger.by_sudo) and danger.holds(found.command)), None)
+    return next(
+        (danger for danger in _DANGERS if not (sudo and danger.is_allowed_with_sudo) and danger.matches(command.command)), None
+    )
 
 
-def _named(*names: str) -> Callable[[Command], bool]:
+def _has_name(*names: str) -> Callable[[Command], bool]:
     return lambda command: name_of(command) in names
 
 
 def _removes_all(command: Command) -> bool:
     if name_of(command) != "rm":
         return False
-    options, targets = _parted(command.words[1:])
+    options, targets = _split_options(command.words[1:])
     recursive = any(
         (option.startswith("--") and "--recursive".startswith(option) and len(option) > 2)  # noqa: PLR2004 - after the dashes
         or (not option.startswith("--") and _RECURSIVE & set(option))
@@ -60,7 +62,7 @@ def _removes_all(command: Command) -> bool:
     return recursive and any(map(_is_everything, targets))
 
 
-def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the options and the other words of a command; behind ``--`` no word is an option."""
     end = words.index("--") if "--" in words else len(words)
     options = [word for word in words[:end] if word.startswith("-") and word != "-"]
@@ -102,12 +104,12 @@ _BOMB = Danger("fork-bomb", "a function that multiplies without end", lambda _: 
 _DANGERS = (
     Danger("rm-root", "removing the root, a directory of the system, or a home", _removes_all),
     Danger("mv-null", "moving files to /dev/null", _moves_to_nothing),
-    Danger("dd", "dd, which writes over disks", _named("dd", "dcfldd", "ddrescue")),
+    Danger("dd", "dd, which writes over disks", _has_name("dd", "dcfldd", "ddrescue")),
     Danger("disk", "writing to a disk", _writes_to_disk),
     Danger("mkfs", "making or changing file systems and partitions", _makes_filesystems),
-    Danger("sudo", "sudo", _named("sudo", "doas", "pkexec", "runuser"), by_sudo=True),
-    Danger("su", "su", _named("su"), by_sudo=True),
-    Danger("chown", "changing the owner of files", _named("chown", "chgrp"), by_sudo=True),
-    Danger("chmod", "changing the permissions of files", _named("chmod", "setfacl"), by_sudo=True),
+    Danger("sudo", "sudo", _has_name("sudo", "doas", "pkexec", "runuser"), is_allowed_with_sudo=True),
+    Danger("su", "su", _has_name("su"), is_allowed_with_sudo=True),
+    Danger("chown", "changing the owner of files", _has_name("chown", "chgrp"), is_allowed_with_sudo=True),
+    Danger("chmod", "changing the permissions of files", _has_name("chmod", "setfacl"), is_allowed_with_sudo=True),
 )
 NAMES = (_BOMB.name, *(danger.name for danger in _DANGERS))

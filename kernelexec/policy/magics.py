@@ -41,12 +41,12 @@ _ARGUMENT = re.compile(r"%[sl]")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class CellParts:
     """The parts of a cell: commands for a shell, the Python without them, and a magic that renames magics."""
 
     commands: tuple[str, ...]
     python: str
-    naming: str = ""
+    renaming_magic: str = ""
 
 
 def may_run_commands(source: str) -> bool:
@@ -54,55 +54,59 @@ def may_run_commands(source: str) -> bool:
     return _SIGN.search(source) is not None or _WITHOUT_SIGN.match(source) is not None
 
 
-def parts(source: str) -> Parts:
+def split_cell(source: str) -> CellParts:
     """Return the commands and the Python of a cell."""
     text = source
-    while (whole := _CELL.match(text)) is not None:
-        name, rest, body = whole["name"], whole["rest"], whole["body"]
+    while (match := _CELL.match(text)) is not None:
+        name, line, body = match["name"], match["rest"], match["body"]
         if name in SHELL_CELLS:
-            first = rest if name in ("!", "sx", "system") else ""
-            return Parts((interpolated(f"{first}\n{body}" if first else body),), "")
+            first = line if name in ("!", "sx", "system") else ""
+            return CellParts((replace_interpolations(f"{first}\n{body}" if first else body),), "")
         if name == "script":
-            return Parts((f"{rest} <<'__END_OF_CELL__'\n{body}\n__END_OF_CELL__",), "")
+            return CellParts((f"{line} <<'__END_OF_CELL__'\n{body}\n__END_OF_CELL__",), "")
         if name not in _CODE_CELLS:
-            return Parts((), "")
-        begun = _behind_options(name, f" {rest}") if name in _TIMING else ""
-        text = f"{begun}\n{body}" if begun else body
+            return CellParts((), "")
+        timed_code = _after_magic_options(name, f" {line}") if name in _TIMING else ""
+        text = f"{timed_code}\n{body}" if timed_code else body
     if without := _WITHOUT_SIGN.match(text):
         text = f"%{without['magic']}"
-    while (plain := _TIMED.sub(_timed, text)) != text:
+    while (plain := _TIMED.sub(_replace_timing, text)) != text:
         text = plain
     commands = [_command(match) for match in _LINE.finditer(text)]
     naming = _NAMING.search(text)
-    return Parts(tuple(commands), _OTHER.sub(_nothing, _LINE.sub(_nothing, text)), naming[0].strip() if naming else "")
+    return CellParts(
+        tuple(commands),
+        _OTHER.sub(_replace_with_pass, _LINE.sub(_replace_with_pass, text)),
+        naming[0].strip() if naming else "",
+    )
 
 
-def interpolated(command: str) -> str:
+def replace_interpolations(command: str) -> str:
     """Return a command with an unknown variable in the place of each interpolation."""
     return _PUT_IN.sub("${__put_in__}", _PYTHON.sub("python", command))
 
 
 def _command(match: re.Match[str]) -> str:
-    command = interpolated(match["command"])
+    command = replace_interpolations(match["command"])
     if match["alias"] is None:
         return command
     filled = _ARGUMENT.sub("${__put_in__}", command)
     return filled if filled != command else f"{command} ${{__put_in__}}"
 
 
-def _timed(match: re.Match[str]) -> str:
-    return match["indent"] + _behind_options(match["name"], match["rest"])
+def _replace_timing(match: re.Match[str]) -> str:
+    return match["indent"] + _after_magic_options(match["name"], match["rest"])
 
 
-def _behind_options(name: str, rest: str) -> str:
+def _after_magic_options(name: str, rest: str) -> str:
     """Return the code behind a magic's options."""
     while option := _OPTION.match(rest):
         letters, rest = option["letters"], rest[option.end() :]
-        takes = next((place for place, letter in enumerate(letters, 1) if letter in _TIMING[name]), None)
+        takes = next((position for position, letter in enumerate(letters, 1) if letter in _TIMING[name]), None)
         if takes == len(letters):
             rest = f" {' '.join(rest.split(maxsplit=1)[1:])}"
     return rest.strip()
 
 
-def _nothing(match: re.Match[str]) -> str:
+def _replace_with_pass(match: re.Match[str]) -> str:
     return f"{match['indent']}pass"

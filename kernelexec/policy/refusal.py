@@ -16,19 +16,19 @@ class Refusal:
 
     rule: str
     command: str
-    why: str
-    instead: str
+    reason: str
+    alternative: str
 
     def __str__(self) -> str:
-        return f"{self.why} (rule {self.rule!r}): {self.command!r} was not run. {self.instead}"
+        return f"{self.reason} (rule {self.rule!r}): {self.command!r} was not run. {self.alternative}"
 
     @property
     def diagnosis(self) -> Diagnosis:
         """Return the refusal as the diagnosis of a result."""
-        return Diagnosis("refused", str(self), line_text=self.command, cause=f"rule {self.rule!r}", hints=(self.instead,))
+        return Diagnosis("refused", str(self), line_text=self.command, cause=f"rule {self.rule!r}", hints=(self.alternative,))
 
 
-def shown(text: str) -> str:
+def shorten_command(text: str) -> str:
     """Return a text for messages: bounded, with dots for unknown parts."""
     plain = text.replace(UNKNOWN, "…")
     return plain if len(plain) <= _SHOWN_CHARS else f"{plain[:_SHOWN_CHARS]}…"

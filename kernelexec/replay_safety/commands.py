@@ -69,68 +69,68 @@ def _reason_against(command: Command) -> str | None:
     if command.appends:
         return f"it adds to the file {command.appends[0]} or changes it in place"
     words = command.words
-    if not words or _repeatable(words[0].rpartition("/")[2], list(words[1:])):
+    if not words or _is_repeatable(words[0].rpartition("/")[2], list(words[1:])):
         return None
     return f"it runs `{' '.join(words).replace(UNKNOWN, '…')[:_SHOWN_CHARS]}`"
 
 
-def _repeatable(name: str, rest: list[str]) -> bool:
+def _is_repeatable(name: str, rest: list[str]) -> bool:
     if name in _READING:
         return True
     rule = _RULES.get(re.sub(r"^(python|pip)[\d.]+$", r"\1", name))
     return rule is not None and rule(rest)
 
 
-def _none_of(*options: str) -> Callable[[list[str]], bool]:
+def _forbid_options(*options: str) -> Callable[[list[str]], bool]:
     """Return a rule: none of the options is there, alone or with a value after ``=``."""
     return lambda rest: not any(word.split("=")[0] in options for word in rest)
 
 
-def _env(rest: list[str]) -> bool:
+def _is_env_repeatable(rest: list[str]) -> bool:
     left = [word for word in rest if not _ASSIGNMENT.match(word)]
-    return not left or (not left[0].startswith("-") and _repeatable(left[0], left[1:]))
+    return not left or (not left[0].startswith("-") and _is_repeatable(left[0], left[1:]))
 
 
-def _python(rest: list[str]) -> bool:
+def _is_python_repeatable(rest: list[str]) -> bool:
     if rest[:2] == ["-m", "pip"]:
-        return _pip(rest[2:])
+        return _is_pip_repeatable(rest[2:])
     return rest in (["--version"], ["-V"], ["-VV"])
 
 
-def _pip(rest: list[str]) -> bool:
+def _is_pip_repeatable(rest: list[str]) -> bool:
     return bool(rest) and rest[0] in {"list", "show", "freeze", "check", "install", "--version", "-V", "config", "debug"}
 
 
-def _git(rest: list[str]) -> bool:
+def _is_git_repeatable(rest: list[str]) -> bool:
     while rest[:1] == ["-C"] or rest[:1] == ["--no-pager"]:
         rest = rest[2 if rest[0] == "-C" else 1 :]
     if not rest:
         return False
     if rest[0] in _GIT_LISTS:
         return set(rest[1:]) <= _GIT_LISTS[rest[0]] and (rest[0] != "stash" or len(rest) > 1)
-    return rest[0] in _GIT_READS and _none_of("--output", "-O", "--open-files-in-pager")(rest)
+    return rest[0] in _GIT_READS and _forbid_options("--output", "-O", "--open-files-in-pager")(rest)
 
 
-def _curl(rest: list[str]) -> bool:
+def _is_curl_repeatable(rest: list[str]) -> bool:
     return all(_CURL_READS.fullmatch(word) for word in rest if word.startswith("-"))
 
 
-def _sed(rest: list[str]) -> bool:
+def _is_sed_repeatable(rest: list[str]) -> bool:
     return rest[:1] == ["-n"] and len(rest) > 1 and _SED_PRINTS.fullmatch(rest[1]) is not None
 
 
 _RULES: dict[str, Callable[[list[str]], bool]] = {
-    "find": _none_of(*_FIND_ACTS),
-    "rg": _none_of("--pre"),
+    "find": _forbid_options(*_FIND_ACTS),
+    "rg": _forbid_options("--pre"),
     "date": lambda rest: not any(re.match(r"-[uR]*s|--set", word) for word in rest),
     "tee": lambda rest: not any(re.fullmatch(r"-\w*a\w*|--app?e?n?d?", word) for word in rest),
     "mkdir": lambda rest: "-p" in rest or "--parents" in rest,
     "command": lambda rest: rest[:1] in (["-v"], ["-V"]),
-    "env": _env,
+    "env": _is_env_repeatable,
     "printenv": lambda _rest: True,
-    "python": _python,
-    "pip": _pip,
-    "git": _git,
-    "curl": _curl,
-    "sed": _sed,
+    "python": _is_python_repeatable,
+    "pip": _is_pip_repeatable,
+    "git": _is_git_repeatable,
+    "curl": _is_curl_repeatable,
+    "sed": _is_sed_repeatable,
 }

@@ -90,14 +90,14 @@ _ADDING = re.compile(r"a|[rU]b?t?\+|r\+")
 _MOVED = re.compile(r"[./\\]")
 
 
-def of_name(dotted: str) -> str | None:
+def reason_against_name(dotted: str) -> str | None:
     """Return the reason against using an object of this full name twice, or None."""
     if dotted in EFFECTS:
         return f"it {EFFECTS[dotted]} (`{dotted}`)"
     return f"it starts a process (`{dotted}`)" if _STARTS.fullmatch(dotted) else None
 
 
-def of_call(dotted: str, call: ast.Call) -> str | None:
+def reason_against_call(dotted: str, call: ast.Call) -> str | None:
     """Return the reason against making a call twice, by its arguments and its object, or None."""
     owner, _, method = dotted.rpartition(".")
     if isinstance(call.func, ast.Attribute) and method in METHODS and not owner.startswith(("multiprocessing", "signal")):
@@ -115,10 +115,10 @@ def constant(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
+def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     """Return an argument by its position or by its name."""
-    given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    return given if given is not None else (call.args[place] if place < len(call.args) else None)
+    keyword_value = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    return keyword_value if keyword_value is not None else (call.args[position] if position < len(call.args) else None)
 
 
 def _request(dotted: str, method: str, call: ast.Call) -> str | None:
@@ -151,12 +151,12 @@ def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
         return None
     mode = argument(call, 0 if is_method else (2 if dotted == "numpy.memmap" else 1), "mode")
     if mode is None:
-        seen: str | None = _DEFAULT_IN_PLACE.get(dotted, "r")
+        mode_text: str | None = _DEFAULT_IN_PLACE.get(dotted, "r")
     else:
-        seen = constant(mode)
-    if seen is None:
+        mode_text = constant(mode)
+    if mode_text is None:
         return None if is_method else f"it opens a file in a way that cannot be seen (`{dotted}`)"
-    return f"it adds to a file or changes it in place (`{dotted}`, mode {seen!r})" if _ADDING.match(seen) else None
+    return f"it adds to a file or changes it in place (`{dotted}`, mode {mode_text!r})" if _ADDING.match(mode_text) else None
 
 
 def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
@@ -166,13 +166,13 @@ def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
         return f"it writes to a database (`{shown[:40]}`)" if _SQL_SURELY_WRITES.match(shown) else None
     if method != "execute" or not isinstance(call.func, ast.Attribute) or not call.args:
         return None
-    given = call.args[0]
-    if isinstance(given, ast.Call) and given.args:  # text("...")
-        given = given.args[0]
-    if isinstance(given, ast.JoinedStr):
-        parts = [constant(part) or " ? " for part in given.values]
-        given = ast.Constant("".join(parts))
-    statement = constant(given)
+    query = call.args[0]
+    if isinstance(query, ast.Call) and query.args:  # text("...")
+        query = query.args[0]
+    if isinstance(query, ast.JoinedStr):
+        pieces = [constant(part) or " ? " for part in query.values]
+        query = ast.Constant("".join(pieces))
+    statement = constant(query)
     if statement is None:
         return "it runs a statement that cannot be seen (`.execute`)"
     reads = _SQL_READS.match(statement) and not _SQL_WRITES.search(statement)

@@ -30,8 +30,8 @@ def name_changes(source: str) -> dict[str, bool]:
 def used_names(source: str) -> frozenset[str]:
     """Return the names that a cell reads, also within its functions."""
     tree = _tree(source)
-    found = ast.walk(tree) if tree is not None else ()
-    return frozenset(node.id for node in found if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
+    nodes = ast.walk(tree) if tree is not None else ()
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
 
 
 def free_names(function: Function) -> frozenset[str]:
@@ -46,15 +46,15 @@ def free_names(function: Function) -> frozenset[str]:
 def definitions(source: str) -> tuple[str, frozenset[str]]:
     """Return the imports, functions and classes of a cell as a cell of their own, and the names that they bind."""
     tree = _tree(source)
-    kept = [node for node in tree.body if isinstance(node, _DEFINING)] if tree is not None else []
+    statements = [node for node in tree.body if isinstance(node, _DEFINING)] if tree is not None else []
     try:
-        return "\n".join(map(ast.unparse, kept)), frozenset(name for node in kept for name, _ in _change(node))
+        return "\n".join(map(ast.unparse, statements)), frozenset(name for node in statements for name, _ in _change(node))
     except RecursionError:
         return "", frozenset()
 
 
 @lru_cache(maxsize=4)
-def tree_of(source: str) -> ast.Module | None:
+def parse_cell(source: str) -> ast.Module | None:
     """Return the syntax tree of a cell, with magics turned into calls as IPython does it, or None."""
     from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - half a second, needed by replays only
 
@@ -66,7 +66,7 @@ def tree_of(source: str) -> ast.Module | None:
 
 def _tree(source: str) -> ast.Module | None:
     """Return the tree of a cell without the magics that only measure it."""
-    return tree_of(_WRAPPING.sub("", source))
+    return parse_cell(_WRAPPING.sub("", source))
 
 
 def changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:

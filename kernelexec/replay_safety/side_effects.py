@@ -17,7 +17,7 @@ from kernelexec.recorded_history import PastCell
 from kernelexec.replay_safety import effect_tables
 from kernelexec.replay_safety.commands import reason_against_call, reason_against_script
 from kernelexec.replay_safety.effect_tables import words
-from kernelexec.replay_safety.names import Function, free_names, tree_of
+from kernelexec.replay_safety.names import Function, free_names, parse_cell
 
 _SOURCE_BYTES = 64 * 1024 * 1024
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
@@ -59,12 +59,12 @@ class SideEffectChecker:
 
     def _code(self, source: str, *, failed_to_parse: bool = False) -> str | None:
         try:
-            found = cells.parse(source, limit_bytes=_SOURCE_BYTES)
+            cell = cells.parse(source, limit_bytes=_SOURCE_BYTES)
         except InvalidCode as exc:
             return str(exc)
-        if isinstance(found, cells.ShellCell) and "--bg" not in source.partition("\n")[0]:
-            return reason_against_script(found.command)
-        tree = tree_of(source)
+        if isinstance(cell, cells.ShellCell) and "--bg" not in source.partition("\n")[0]:
+            return reason_against_script(cell.command)
+        tree = parse_cell(source)
         if tree is None:
             return None if failed_to_parse else "it cannot be parsed as Python"
         try:
@@ -96,7 +96,7 @@ class SideEffectChecker:
             case ast.For() | ast.AsyncFor() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 self._bind_targets(node)
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
-                yield from self._named(node)
+                yield from self._reasons_of_name(node)
             case ast.Call():
                 yield from self._call(node)
         yield from self._reasons(list(ast.iter_child_nodes(node)))
@@ -203,37 +203,37 @@ class SideEffectChecker:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
                 self._forget(name)
-                if (made := self._dotted(value)) and ("." in made or made == "get_ipython"):
-                    self._known[name] = made
+                if (full_name := self._full_name(value)) and ("." in full_name or full_name == "get_ipython"):
+                    self._known[name] = full_name
             case ast.withitem(context_expr=value, optional_vars=ast.Name(id=name)):
                 self._forget(name)
-                if made := self._dotted(value):
-                    self._known[name] = made
+                if full_name := self._full_name(value):
+                    self._known[name] = full_name
 
-    def _dotted(self, node: ast.AST | None) -> str:
+    def _full_name(self, node: ast.AST | None) -> str:
         """Return the full name of an expression or of the function that it calls, imports followed, or an empty text."""
         match node:
             case ast.Name(id=name):
                 return _BUILTIN.sub("", self._known.get(name, name))
             case ast.Attribute(value=value, attr=attr):
-                return _BUILTIN.sub("", f"{self._dotted(value)}.{attr}")
+                return _BUILTIN.sub("", f"{self._full_name(value)}.{attr}")
             case ast.Call(func=func):
-                return self._dotted(func)
+                return self._full_name(func)
             case ast.Await(value=value):
-                return self._dotted(value)
+                return self._full_name(value)
             case _:
                 return ""
 
-    def _named(self, node: ast.Name | ast.Attribute) -> Iterator[str]:
+    def _reasons_of_name(self, node: ast.Name | ast.Attribute) -> Iterator[str]:
         if isinstance(node, ast.Name) and node.id in self._unsafe:
             yield self._unsafe[node.id]
         if isinstance(node, ast.Attribute) and node.attr in self._unsafe_methods:
             yield self._unsafe_methods[node.attr]
-        if reason := effect_tables.of_name(self._dotted(node)):
+        if reason := effect_tables.reason_against_name(self._full_name(node)):
             yield reason
 
     def _call(self, node: ast.Call) -> Iterator[str]:
-        dotted = self._dotted(node.func)
+        dotted = self._full_name(node.func)
         first = node.args[0] if node.args else None
         if dotted.startswith("get_ipython.") and (reason := self._magic(dotted.rpartition(".")[2], node)):
             yield reason
@@ -244,7 +244,7 @@ class SideEffectChecker:
             reason = self._code(effect_tables.constant(first) or "") if effect_tables.constant(first) else "it is not seen here"
             if reason:
                 yield f"it runs code by `{dotted}`: {reason}"
-        elif reason := effect_tables.of_call(dotted, node):
+        elif reason := effect_tables.reason_against_call(dotted, node):
             yield reason
 
     def _magic(self, method: str, node: ast.Call) -> str | None:

@@ -26,10 +26,10 @@ def encodings(value: str) -> frozenset[str]:
     In base64 a secret begins at one of three places in a group of four characters. Characters that also hold bits of its
     neighbours are unknown, so only those between them are searched and at most five bits at either end stay visible.
     """
-    return frozenset(form for form in _all(value) if len(form) >= LEAST_CHARS)
+    return frozenset(form for form in _all_forms(value) if len(form) >= LEAST_CHARS)
 
 
-def _all(value: str) -> Iterator[str]:
+def _all_forms(value: str) -> Iterator[str]:
     raw = value.encode()
     yield value
     yield raw.hex()
@@ -45,7 +45,7 @@ def _all(value: str) -> Iterator[str]:
     yield from _as_python(value)
     yield from _as_markup(value)
     yield from _as_shell(value)
-    yield from _quoted(value)
+    yield from _with_escapes(value)
     yield from _lines(value)
 
 
@@ -87,7 +87,7 @@ def _as_shell(value: str) -> Iterator[str]:
     yield " ".join(value.split())
 
 
-def _quoted(value: str) -> Iterator[str]:
+def _with_escapes(value: str) -> Iterator[str]:
     """Yield the forms of bash in double quotes and ``%q``, of CSV and SQL with doubled quotes, and of escapes."""
     yield _IN_QUOTES.sub(r"\\\1", value)
     yield _PLAIN.sub(r"\\\1", value)

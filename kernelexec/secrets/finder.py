@@ -27,9 +27,9 @@ _OPEN_CUT = re.compile(r"(?=['\"]?(?:\.\.\.|\u2026|\.{0,2}\Z))")
 _CUT_CHARS = 4
 
 
-def without_breaks(form: str) -> tuple[str, ...]:
+def remove_breaks(form: str) -> tuple[str, ...]:
     """Return the forms of an encoding in texts whose long lines are joined, with its own breaks kept or joined."""
-    joined = _joined(form, _holes(form))
+    joined = _remove_holes(form, _holes(form))
     first = _HOLE.search(joined)
     if first is None or first.start() >= LINE_CHARS or not _WITHIN_LINE.fullmatch(joined, 0, first.start()):
         return (joined,)
@@ -68,12 +68,12 @@ class SecretFinder:
     def find(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
         """Return the secrets from ``begin`` on, and the end of the settled text: all of it, unless ``more`` follows."""
         bare = _BareText(text, more=more)
-        whole, keep = self._whole(bare.text, bare.inside(begin), more=more)
+        whole, keep = self._whole(bare.text, bare.to_bare(begin), more=more)
         if more:
-            keep = self._cut_begun(bare.text, whole[-1].end if whole else bare.inside(begin), keep)
-        spans = self._with_fragments(bare.text, whole, bare.inside(begin), keep)
-        spans = [Span(bare.outside(span.start), bare.outside(span.end - 1) + 1, span.mark) for span in spans]
-        settled = bare.outside(keep) if keep < len(bare.text) else len(text)
+            keep = self._cut_begun(bare.text, whole[-1].end if whole else bare.to_bare(begin), keep)
+        spans = self._with_fragments(bare.text, whole, bare.to_bare(begin), keep)
+        spans = [Span(bare.to_original(span.start), bare.to_original(span.end - 1) + 1, span.mark) for span in spans]
+        settled = bare.to_original(keep) if keep < len(bare.text) else len(text)
         return spans, min(settled, bare.open_from)
 
     def _whole(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
@@ -158,17 +158,17 @@ class _BareText:
         self._ends = [end for _, end in holes]
         self._shifts = list(accumulate(end - start for start, end in holes))
         self._starts = [end - shift for end, shift in zip(self._ends, self._shifts, strict=True)]
-        self.text = _joined(text, holes)
+        self.text = _remove_holes(text, holes)
 
-    def inside(self, place: int) -> int:
+    def to_bare(self, offset: int) -> int:
         """Return the offset in the bare text of an offset in the text."""
-        before = bisect_right(self._ends, place)
-        return place - self._shifts[before - 1] if before else place
+        before = bisect_right(self._ends, offset)
+        return offset - self._shifts[before - 1] if before else offset
 
-    def outside(self, place: int) -> int:
+    def to_original(self, offset: int) -> int:
         """Return the offset in the text of an offset in the bare text."""
-        before = bisect_right(self._starts, place)
-        return place + self._shifts[before - 1] if before else place
+        before = bisect_right(self._starts, offset)
+        return offset + self._shifts[before - 1] if before else offset
 
 
 def _holes(text: str) -> list[tuple[int, int]]:
@@ -177,7 +177,7 @@ def _holes(text: str) -> list[tuple[int, int]]:
     return [hole.span() for hole in _HOLE.finditer(text) if hole[0][0] == "\x1b" or _is_long_line(text, hole.start())]
 
 
-def _joined(text: str, holes: list[tuple[int, int]]) -> str:
+def _remove_holes(text: str, holes: list[tuple[int, int]]) -> str:
     if not holes:
         return text
     edges = [0, *(edge for hole in holes for edge in hole), len(text)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.secrets.encodings import encodings
-from kernelexec.secrets.finder import LINE_CHARS, SecretFinder, Span, without_breaks
+from kernelexec.secrets.finder import LINE_CHARS, SecretFinder, Span, remove_breaks
 from kernelexec.text import NESTING_MAX
 
 #: Marks that replace a secret: the first that shares no text with any secret is taken.
@@ -26,7 +26,7 @@ class Masker:
         names_of: dict[str, list[str]] = {}
         for name, value in secrets:
             for encoding in encodings(value):
-                for form in without_breaks(encoding):
+                for form in remove_breaks(encoding):
                     names_of.setdefault(form, []).append(name)
         marks: dict[str, str] = {}
         for name in {names[0] for names in names_of.values()}:
@@ -35,45 +35,47 @@ class Masker:
             )
         self._finder = SecretFinder({form: marks[names[0]] for form, names in names_of.items()})
 
-    def text(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Mask a whole text."""
         spans, _ = self._finder.find(text, 0, more=False)
         return _between(text, spans, 0, len(text)) if spans else text
 
-    def texts(self, texts: Iterable[str]) -> tuple[str, ...]:
+    def mask_texts(self, texts: Iterable[str]) -> tuple[str, ...]:
         """Mask each of several texts."""
-        return tuple(map(self.text, texts))
+        return tuple(map(self.mask_text, texts))
 
-    def value(self, value: Any, *, keys: bool = True, spared: Collection[str] = frozenset(), depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
+    def mask_value(self, value: Any, *, keys: bool = True, spared: Collection[str] = frozenset(), depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
         """Mask all texts of a JSON value, and its ``keys``, except the values at keys that are ``spared``."""
 
         def within(item: object) -> Any:  # noqa: ANN401 - as above
-            return self.value(item, keys=keys, spared=spared, depth=depth + 1)
+            return self.mask_value(item, keys=keys, spared=spared, depth=depth + 1)
 
         match value:
             case str():
-                return self.text(value)
+                return self.mask_text(value)
             case dict() | list() | tuple() if depth >= NESTING_MAX:
                 return _NESTED
             case dict():
-                named = ((self.text(str(key)) if keys else key, key, item) for key, item in value.items())
+                named = ((self.mask_text(str(key)) if keys else key, key, item) for key, item in value.items())
                 return {shown: item if key in spared else within(item) for shown, key, item in named}
             case list() | tuple():
                 return [within(item) for item in value]
-            case int() | float() if not isinstance(value, bool) and (shown := self.text(str(value))) != str(value):
+            case int() | float() if not isinstance(value, bool) and (shown := self.mask_text(str(value))) != str(value):
                 return shown
             case _:
                 return value
 
-    def cell(self, cell: Cell) -> Cell:
+    def mask_cell(self, cell: Cell) -> Cell:
         """Mask a cell."""
         if not isinstance(cell, ShellCell):
-            return replace(cell, source=self.text(cell.source), asked=cell.asked and self.cell(cell.asked))
-        work_dir, stdin = (text and self.text(text) for text in (cell.work_dir, cell.stdin))
-        masked = replace(cell, source=self.text(cell.source), command=self.text(cell.command), work_dir=work_dir, stdin=stdin)
-        return replace(masked, asked=cell.asked and self.cell(cell.asked))
+            return replace(cell, source=self.mask_text(cell.source), asked=cell.asked and self.mask_cell(cell.asked))
+        work_dir, stdin = (text and self.mask_text(text) for text in (cell.work_dir, cell.stdin))
+        masked = replace(
+            cell, source=self.mask_text(cell.source), command=self.mask_text(cell.command), work_dir=work_dir, stdin=stdin
+        )
+        return replace(masked, asked=cell.asked and self.mask_cell(cell.asked))
 
-    def flow(self) -> StreamMasker:
+    def stream_masker(self) -> StreamMasker:
         """Return a masker of a text that comes in pieces."""
         return StreamMasker(self._finder)
 
@@ -94,7 +96,7 @@ class StreamMasker:
         """The end of the text that was given out."""
 
     @property
-    def holds(self) -> bool:
+    def holds_text(self) -> bool:
         """Tell whether any text is held back."""
         return self._given < len(self._text)
 
@@ -112,7 +114,7 @@ class StreamMasker:
 
     def flush(self) -> str:
         """Return all text that is held back, since nothing follows or other output must not wait for it."""
-        if not self.holds:
+        if not self.holds_text:
             return ""
         spans, _ = self._finder.find(self._text, self._begin, more=False)
         text = self._give(spans, len(self._text))

@@ -27,7 +27,7 @@ _TOO_LARGE = f"is larger than {SECRET_BYTES} bytes"
 _OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class _Unfit(Exception):
+class _UnusableSecret(Exception):
     """A secret cannot be used; the message shows nothing of its value."""
 
 
@@ -61,8 +61,8 @@ class SecretStore:
         values: dict[str, str] = {}
         for name, reference in self._references.items():
             try:
-                values[name] = _checked(_value(reference))
-            except _Unfit as exc:
+                values[name] = _check_value(_read_reference(reference))
+            except _UnusableSecret as exc:
                 return {}, f"secrets.{name}: {reference} {exc}."
         pairs = self._known | dict.fromkeys(values.items())
         if pairs != self._known:
@@ -70,19 +70,19 @@ class SecretStore:
         return values, None
 
 
-def _value(reference: Reference) -> str:
+def _read_reference(reference: Reference) -> str:
     match reference:
         case FromVariable():
             if (value := os.environ.get(reference.env)) is None:
-                raise _Unfit("is not set here: set it, or name another source")
+                raise _UnusableSecret("is not set here: set it, or name another source")
             return value
         case FromFile():
-            return _content(reference.file.expanduser())
+            return _read_file(reference.file.expanduser())
         case FromFunction():
-            return _returned(reference)
+            return _call_function(reference)
 
 
-def _returned(reference: FromFunction) -> str:
+def _call_function(reference: FromFunction) -> str:
     raised = ""
     try:
         value: object = reference.call()
@@ -90,19 +90,19 @@ def _returned(reference: FromFunction) -> str:
         raised = type(exc).__name__
     if raised:
         message = f"raised {raised}"
-        raise _Unfit(message)
+        raise _UnusableSecret(message)
     if not isinstance(value, str):
         message = f"returned {type(value).__name__}, not str"
-        raise _Unfit(message)
+        raise _UnusableSecret(message)
     return value
 
 
-def _content(path: Path) -> str:
+def _read_file(path: Path) -> str:
     """Return the text of a regular file, without one newline at its end."""
     error = ""
     raw = b""
     try:
-        fd = _opened(path)
+        fd = _open_file(path)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 error = "is no regular file"
@@ -115,14 +115,14 @@ def _content(path: Path) -> str:
     except OSError as exc:
         error = f"cannot be read ({exc.strerror})"
     if error:
-        raise _Unfit(error)
+        raise _UnusableSecret(error)
     with suppress(UnicodeDecodeError):
         text = raw.decode()
         return text.removesuffix(_NEWLINE if text.endswith(_NEWLINE) else "\n")
-    raise _Unfit("is not UTF-8")
+    raise _UnusableSecret("is not UTF-8")
 
 
-def _opened(path: Path) -> int:
+def _open_file(path: Path) -> int:
     """Open a file, without following a link of another user.
 
     Raises:
@@ -142,7 +142,7 @@ def _opened(path: Path) -> int:
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
-def _checked(value: str) -> str:
+def _check_value(value: str) -> str:
     """Return a value, once a variable can hold it and it can be masked."""
     error = ""
     if any("\ud800" <= char <= "\udfff" for char in value):
@@ -154,5 +154,5 @@ def _checked(value: str) -> str:
     elif "\0" in value or "\x1b" in value:
         error = "holds a control character that no variable can have, or that is for terminals"
     if error:
-        raise _Unfit(error)
+        raise _UnusableSecret(error)
     return value

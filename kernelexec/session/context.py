@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from kernelexec.cells import CodeCell
-from kernelexec.config import Config, seconds
+from kernelexec.config import Config, check_seconds
 from kernelexec.errors import KernelError
 from kernelexec.events import Event
 from kernelexec.results import ExecutionResult
@@ -83,7 +83,7 @@ class SessionContext:
             KernelError: the launcher did not answer.
         """
         self.scope.check_open()
-        budget = self.config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
+        budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
         run = CellRun(CodeCell(source), timeout=budget, internal=True, isolation=self.isolation)
         self.queue.add(run)
         try:

@@ -103,7 +103,7 @@ def _check_workspace(paths: Sequence[Context], workspace: Path, config: Config) 
             message = f"context_paths: {path} is, or holds, the session's workspace {workspace}, which is its own to write."
             raise InvalidConfig(message)
     kept = [path for path, writable in permissions(paths).items() if not writable and workspace in path.parents]
-    if kept and config.confines and config.isolation != "bubblewrap":
+    if kept and config.confines_kernels and config.isolation != "bubblewrap":
         message = (
             f"context_paths: {kept[0]} is to be read only, and is in the workspace {workspace}, which kernels on this machine"
             " write as a whole. Move it out of there, or choose containers or bubblewrap."

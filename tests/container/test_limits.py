@@ -142,5 +142,5 @@ def test_a_profile_that_is_not_there_is_refused_with_the_nearest(session: Sessio
 
 def test_swap_beside_the_memory_stays_beside_it() -> None:
     before = load("container", config={"container": {"memory_bytes": 100 * MIB, "memory_swap_bytes": 150 * MIB}})
-    after = LimitChange(memory_bytes=300 * MIB).applied(before).container
+    after = LimitChange(memory_bytes=300 * MIB).apply_to(before).container
     assert (after.memory_bytes, after.memory_swap_bytes) == (300 * MIB, 350 * MIB)

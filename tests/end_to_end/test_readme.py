@@ -20,7 +20,7 @@ import pytest
 
 import kernelexec
 from kernelexec import Config
-from kernelexec.cli.app import app
+from kernelexec.cli.application import app
 from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support import session_picture

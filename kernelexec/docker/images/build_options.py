@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernelexec.config.images import with_sudo
+from kernelexec.config.images import sudo_variant
 from kernelexec.docker.images.recipes import Files, Recipe
 
 #: Labels of every image of ours: the name of its recipe, and with ``RECIPE`` the digest of its files.
@@ -40,7 +40,7 @@ class BuildOrder:
     @property
     def image(self) -> str:
         """Return the image's name."""
-        return self.tag or (with_sudo(self.recipe.tag) if self.sudo else self.recipe.tag)
+        return self.tag or (sudo_variant(self.recipe.tag) if self.sudo else self.recipe.tag)
 
     @property
     def base(self) -> str:

@@ -15,18 +15,22 @@ _FACT_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ImageCheck:
     """The result of one check of an image, and how to add what is missing."""
 
     check: str
     ok: bool
-    found: str
-    mend: str = ""
+    detail: str
+    remedy: str = ""
     needed: bool = True
     """Whether kernels need it."""
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the check as JSON values."""
+        return {"check": self.check, "ok": self.ok, "found": self.detail, "mend": self.remedy, "needed": self.needed}
 
-def judge(image: str, facts: ImageFacts) -> list[Finding]:
+
+def check_image(image: str, facts: ImageFacts) -> list[ImageCheck]:
     """Return all checks of an image."""
     wanted = ipykernel_min()
     upon = f"`kernelexec image build minimal --base-image {image} --tag NAME` builds an image upon it that has it."
@@ -34,24 +38,24 @@ def judge(image: str, facts: ImageFacts) -> list[Finding]:
     alone = facts.any_user and facts.failure is None
     how = facts.failure or "its Python runs for its own user only"
     return [
-        Finding(
+        ImageCheck(
             "python", at_least(facts.python, _PYTHON_MIN), _shown(facts.python), f"{_PYTHON_MIN} or newer is needed. {upon}"
         ),
-        Finding(
+        ImageCheck(
             "ipykernel", at_least(facts.ipykernel, wanted), _shown(facts.ipykernel), f"{wanted} or newer is needed. {install}"
         ),
-        Finding(
+        ImageCheck(
             "jupyter_client", facts.jupyter_client is not None, _shown(facts.jupyter_client), f"It comes with ipykernel. {upon}"
         ),
-        Finding(
+        ImageCheck(
             "any user, read-only root",
             alone and facts.python is not None,
             "works" if alone and facts.python else how[:_FACT_CHARS] if facts.python else "nothing runs",
             "Everybody must be able to read the interpreter and its packages: chmod -R a+rX, and nothing below /root.",
         ),
-        Finding("bash", "bash" in facts.shells, ", ".join(facts.shells) or "no shell", "sh is used.", needed=False),
-        Finding("node", facts.node is not None, _shown(facts.node), "Without it there is no JavaScript.", needed=False),
-        Finding("git", facts.git is not None, _shown(facts.git), "RUN apt-get install -y git", needed=False),
+        ImageCheck("bash", "bash" in facts.shells, ", ".join(facts.shells) or "no shell", "sh is used.", needed=False),
+        ImageCheck("node", facts.node is not None, _shown(facts.node), "Without it there is no JavaScript.", needed=False),
+        ImageCheck("git", facts.git is not None, _shown(facts.git), "RUN apt-get install -y git", needed=False),
     ]
 
 

@@ -34,5 +34,5 @@ class MaskingSession:
         return replace(message, content=self._masked(message.content), metadata=self._masked(message.metadata))
 
     def _masked(self, content: dict[str, Any]) -> dict[str, Any]:
-        masked: dict[str, Any] = self._secrets.masker.value(content, keys=False, spared=_SPARED)
+        masked: dict[str, Any] = self._secrets.masker.mask_value(content, keys=False, spared=_SPARED)
         return masked

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelexec.config import SHORTEST_TIMEOUT, seconds
+from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.text import clean_text
@@ -40,7 +40,7 @@ def check_wait(wait: float) -> float:
     Raises:
         InvalidTimeout: the value is not a number of seconds.
     """
-    return SHORTEST_TIMEOUT if wait == 0 else seconds(wait, "wait")
+    return SHORTEST_TIMEOUT if wait == 0 else check_seconds(wait, "wait")
 
 
 def check_cursor(cursor: int) -> int:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import anyio
 from fastmcp import Context
 
-from kernelexec.config import SHORTEST_TIMEOUT, seconds
+from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import UnknownExecution, UnknownSession, nearest
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller
@@ -69,7 +69,7 @@ class SessionService:
         self._executor = executor
         self._quotas = quotas
         self._inputs = inputs
-        self._interval = seconds(interval, "interval")
+        self._interval = check_seconds(interval, "interval")
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._waiting_calls: Counter[str] = Counter()

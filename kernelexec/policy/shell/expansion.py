@@ -78,7 +78,7 @@ class WordExpansion:
             case "ansi_c_string":
                 yield _Piece((_ansi_c(text_of(node)[2:-1]),), quoted=True)
             case "string":
-                yield from self._quoted(node)
+                yield from self._quoted_pieces(node)
             case "concatenation" | "command_name" | "translated_string":
                 for child, following in itertools.zip_longest(node.children, node.children[1:]):
                     if child.type != "$" or following is None or following.type != "string":  # $"..." is translated
@@ -88,11 +88,11 @@ class WordExpansion:
             case kind if kind in _SUBSTITUTIONS:
                 yield _Piece((self._output(node),), split=True)
             case kind if kind in _LITERAL or not node.children:
-                yield from _unescaped(text_of(node))
+                yield from _unquoted_pieces(text_of(node))
             case _:
                 yield _Piece((UNKNOWN,))
 
-    def _quoted(self, node: Node) -> Iterator[_Piece]:
+    def _quoted_pieces(self, node: Node) -> Iterator[_Piece]:
         """Yield the pieces of a string in double quotes; the grammar leaves out blanks beside expansions."""
         source, end = node.text or b"", 0
         yield _Piece(("",), quoted=True)
@@ -130,7 +130,7 @@ def text_of(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def _unescaped(text: str) -> Iterator[_Piece]:
+def _unquoted_pieces(text: str) -> Iterator[_Piece]:
     """Yield the pieces of a word without quotes; an escaped character is quoted."""
     end = 0
     for match in _ESCAPED.finditer(text):
@@ -151,26 +151,26 @@ def _ansi_c(text: str) -> str:
 
 def _fields(parts: list[tuple[str, _Piece]]) -> list[str]:
     """Split one combination of texts into fields: braces first, then unquoted values at blanks."""
-    whole = "".join(text for text, _ in parts)
-    if "{" in whole and not any(piece.quoted or piece.split for _, piece in parts):
-        words = [whole]
+    text = "".join(text for text, _ in parts)
+    if "{" in text and not any(piece.quoted or piece.split for _, piece in parts):
+        words = [text]
         for _ in range(4):
-            words = list(itertools.islice((word for braced in words for word in _braced(braced)), _FIELDS_MAX + 1))
+            words = list(itertools.islice((word for braced in words for word in _expand_braces(braced)), _FIELDS_MAX + 1))
         if len(words) > _FIELDS_MAX:
             message = f"a word becomes more than {_FIELDS_MAX} fields"
             raise UnparsableScript(message)
         return words
     fields, current, begun = list[str](), "", False
     for text, piece in parts:
-        for place, part in enumerate(_BLANK.split(text) if piece.split else [text]):
-            if place and begun:
+        for index, part in enumerate(_BLANK.split(text) if piece.split else [text]):
+            if index and begun:
                 fields.append(current)
                 current, begun = "", False
             current, begun = current + part, begun or bool(part) or piece.quoted
     return [*fields, current] if begun else fields
 
 
-def _braced(word: str) -> list[str]:
+def _expand_braces(word: str) -> list[str]:
     """Expand the first braces of a word; a range is unknown."""
     match = _BRACES.search(word)
     if match is not None:

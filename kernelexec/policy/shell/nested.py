@@ -10,7 +10,7 @@ from kernelexec.policy import python_commands
 from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import UNKNOWN
 from kernelexec.policy.shell.reader import Command, Script, read
-from kernelexec.policy.shell.wrappers import WRAPPERS, WrapperCommand, after_options, option
+from kernelexec.policy.shell.wrappers import WRAPPERS, WrapperCommand, option_value, skip_options
 
 _DEPTH_MAX = 12
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
@@ -37,15 +37,15 @@ def name_of(command: Command) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCommand:
+class NestedCommand:
     """A command of a script; ``carries`` marks one that only starts another, ``bomb`` a function that multiplies."""
 
     command: Command
-    carries: bool = False
-    bomb: bool = False
+    is_wrapper: bool = False
+    is_bomb: bool = False
 
 
-def nested_commands(script: Script, depth: int = 0) -> Iterator[FoundCommand]:
+def nested_commands(script: Script, depth: int = 0) -> Iterator[NestedCommand]:
     """Yield each command of a script, also those within others.
 
     Raises:
@@ -53,10 +53,10 @@ def nested_commands(script: Script, depth: int = 0) -> Iterator[FoundCommand]:
     """
     if depth > _DEPTH_MAX:
         raise UnparsableScript("commands stand too deep in each other")
-    yield from (FoundCommand(Command((name,)), bomb=True) for name in script.bombs)
+    yield from (NestedCommand(Command((name,)), is_bomb=True) for name in script.bombs)
     for command in script.commands:
         inner = _within(command)
-        yield FoundCommand(command, carries=inner is not None)
+        yield NestedCommand(command, is_wrapper=inner is not None)
         if inner is not None:
             yield from nested_commands(inner, depth + 1)
 
@@ -81,30 +81,30 @@ def _within(command: Command) -> Script | None:
     if name in _SHELLS:
         return _shell(command)
     if name.startswith(("python", "pypy", "ipython")):
-        text = option(command.words[1:], "c")
+        text = option_value(command.words[1:], "c")
         return None if text is None else script_of_python(text.replace(UNKNOWN, "0"))
-    if name in _RUN_LATER and option(command.words[1:], _RUN_LATER[name]) is not None:
+    if name in _RUN_LATER and option_value(command.words[1:], _RUN_LATER[name]) is not None:
         raise UnparsableScript("it has commands run later, or changes the meaning of commands' names")
     if (special := _SPECIAL.get(name)) is not None:
         return special(command)
     wrapper = WRAPPERS.get("ld.so" if _LOADER.fullmatch(name) else name)
-    return None if wrapper is None else _wrapped(command, wrapper)
+    return None if wrapper is None else _of_wrapper(command, wrapper)
 
 
-def _wrapped(command: Command, wrapper: WrapperCommand) -> Script | None:
-    rest = after_options(command.words[1:], wrapper)
+def _of_wrapper(command: Command, wrapper: WrapperCommand) -> Script | None:
+    rest = skip_options(command.words[1:], wrapper)
     if wrapper.verbs:
         if not rest or rest[0] not in wrapper.verbs:
             return None
-        rest = after_options(rest[1:], wrapper)
+        rest = skip_options(rest[1:], wrapper)
     else:
         rest = rest[wrapper.own :]
     while rest and "=" in rest[0] and rest[0].split("=")[0].isidentifier():
         rest = rest[1:]
-    return _one(command, rest)
+    return _single_command(command, rest)
 
 
-def _one(command: Command, words: Sequence[str]) -> Script | None:
+def _single_command(command: Command, words: Sequence[str]) -> Script | None:
     return Script((replace(command, words=tuple(words)),)) if words else None
 
 
@@ -152,20 +152,20 @@ def _trap(command: Command) -> Script | None:
 def _command(command: Command) -> Script | None:
     """Return the command behind ``command``; with ``-v`` it is only looked up."""
     asks = any(word.startswith("-") and set("vV") & set(word) for word in command.words[1:2])
-    return None if asks else _wrapped(command, WRAPPERS["command"])
+    return None if asks else _of_wrapper(command, WRAPPERS["command"])
 
 
 def _coproc(command: Command) -> Script | None:
     if not _RESERVED.isdisjoint(command.words):
         raise UnparsableScript("it runs a block beside the shell")
-    return _one(command, command.words[1:])
+    return _single_command(command, command.words[1:])
 
 
 def _architecture(command: Command) -> Script | None:
-    rest = after_options(command.words[1:], WRAPPERS["setarch"])
+    rest = skip_options(command.words[1:], WRAPPERS["setarch"])
     if rest and _ARCHITECTURE.fullmatch(rest[0]):
-        rest = after_options(rest[1:], WRAPPERS["setarch"])
-    return _one(command, rest)
+        rest = skip_options(rest[1:], WRAPPERS["setarch"])
+    return _single_command(command, rest)
 
 
 def _process(command: Command) -> Script | None:
@@ -175,45 +175,45 @@ def _process(command: Command) -> Script | None:
 
 
 def _compgen(command: Command) -> Script | None:
-    words = option(command.words[1:], "W") or ""
+    words = option_value(command.words[1:], "W") or ""
     if "$(" in words or "`" in words:
         raise UnparsableScript("it expands commands in a list of words")
     return None
 
 
 def _env(command: Command) -> Script | None:
-    text = option(command.words[1:2], "S", "--split-string")
+    text = option_value(command.words[1:2], "S", "--split-string")
     text = command.words[2] if text is None and command.words[1:2] == ("-S",) and len(command.words) > 2 else text  # noqa: PLR2004
-    return _wrapped(command, WRAPPERS["env"]) if text is None else _read(text)
+    return _of_wrapper(command, WRAPPERS["env"]) if text is None else _read(text)
 
 
 def _watch(command: Command) -> Script | None:
-    return _read(" ".join(after_options(command.words[1:], WRAPPERS["watch"])) or None)
+    return _read(" ".join(skip_options(command.words[1:], WRAPPERS["watch"])) or None)
 
 
 def _flock(command: Command) -> Script | None:
-    text = option(command.words[1:], "c", "--command")
-    return _wrapped(command, WRAPPERS["flock"]) if text is None else _read(text)
+    text = option_value(command.words[1:], "c", "--command")
+    return _of_wrapper(command, WRAPPERS["flock"]) if text is None else _read(text)
 
 
 def _xargs(command: Command) -> Script | None:
-    rest = list(after_options(command.words[1:], WRAPPERS["xargs"]))
+    rest = list(skip_options(command.words[1:], WRAPPERS["xargs"]))
     if not rest:
         return None
     items = [UNKNOWN] if command.stdin is None or UNKNOWN in command.stdin else command.stdin.split()
-    mark = option(command.words[1:], "I", "--replace")
+    mark = option_value(command.words[1:], "I", "--replace")
     commands = [[word.replace(mark, item) for word in rest] for item in items] if mark else [[*rest, *items]]
     return Script(tuple(Command(tuple(words), command.writes) for words in commands))
 
 
 def _find(command: Command) -> Script | None:
     words, commands = list(command.words[1:]), list[Command]()
-    end = next((place for place, word in enumerate(words) if word.startswith(("-", "(", "!"))), len(words))
+    end = next((index for index, word in enumerate(words) if word.startswith(("-", "(", "!"))), len(words))
     starts = [word for word in words[:end] if word]
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word in _FIND_ACTIONS:
-            end = next((stop for stop in range(place, len(words)) if words[stop] in (";", "+")), len(words))
-            within = words[place + 1 : end]
+            end = next((stop for stop in range(index, len(words)) if words[stop] in (";", "+")), len(words))
+            within = words[index + 1 : end]
             commands += [
                 Command(tuple(part.replace("{}", start) for part in within), command.writes) for start in starts or ["."]
             ]
@@ -225,8 +225,8 @@ def _find(command: Command) -> Script | None:
 _SPECIAL: dict[str, Callable[[Command], Script | None]] = {
     "eval": lambda command: _read(" ".join(command.words[1:])),
     "alias": lambda command: _read("\n".join(word.partition("=")[2] for word in command.words[1:] if "=" in word)),
-    "su": lambda command: _read(option(command.words[1:], "c", "--command", "--session-command")),
-    "script": lambda command: _read(option(command.words[1:], "c", "--command")),
+    "su": lambda command: _read(option_value(command.words[1:], "c", "--command", "--session-command")),
+    "script": lambda command: _read(option_value(command.words[1:], "c", "--command")),
     "source": _source,
     ".": _source,
     "trap": _trap,

@@ -222,7 +222,7 @@ class _Reader:
             case "command":
                 output = self._command(node, streams)
             case "declaration_command" | "unset_command":
-                output = self._record([[[text_of(node.children[0])]], *self._declared(node)], streams)
+                output = self._record([[[text_of(node.children[0])]], *self._declarations(node)], streams)
             case "redirected_statement":
                 output = self._redirected_statement(node, streams)
             case "pipeline":
@@ -253,24 +253,24 @@ class _Reader:
             if child.type == "variable_assignment":
                 self._assign(child)
             elif child.type in _REDIRECTIONS:
-                streams, more = self._redirected([child], streams)
+                streams, more = self._redirect([child], streams)
                 words += more
-            elif self._is_glued(node, end, child.start_byte):  # the grammar took one word for two
+            elif self._is_adjacent(node, end, child.start_byte):  # the grammar took one word for two
                 message = f"it is not clear where a word ends: {text_of(node)[:_SHOWN_CHARS]}"
                 raise UnparsableScript(message)
             else:
                 words.append(self._words.alternatives(child))
                 end = child.end_byte
-        streams, more = self._redirected(self._behind.get(node.id, ()), streams)
+        streams, more = self._redirect(self._behind.get(node.id, ()), streams)
         return self._record(words + more, streams)
 
     @staticmethod
-    def _is_glued(node: Node, end: int, begin: int) -> bool:
+    def _is_adjacent(node: Node, end: int, begin: int) -> bool:
         """Tell whether no blank stands between the end of a word and the beginning of the next."""
         between = (node.text or b"")[end - node.start_byte : begin - node.start_byte]
         return end >= 0 and between.replace(b"\\\n", b"") == b""
 
-    def _declared(self, node: Node) -> Iterator[list[list[str]]]:
+    def _declarations(self, node: Node) -> Iterator[list[list[str]]]:
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self._assign(child)
@@ -304,7 +304,7 @@ class _Reader:
             self._behind[last.id] = redirections
             output = self._walk(body, streams)
         else:
-            streams, words = self._redirected(redirections, streams)
+            streams, words = self._redirect(redirections, streams)
             if words:
                 raise UnparsableScript("it is not clear whose words stand behind a redirection")
             output = self._record([], streams) if body is None else self._walk(body, streams)
@@ -317,7 +317,7 @@ class _Reader:
                 output = self._walk(rest, streams)
         return output
 
-    def _redirected(self, nodes: Iterable[Node], streams: _Streams) -> tuple[_Streams, list[list[list[str]]]]:
+    def _redirect(self, nodes: Iterable[Node], streams: _Streams) -> tuple[_Streams, list[list[list[str]]]]:
         """Return the streams with these redirections, and the words of the command that the grammar takes for parts of them."""
         words = list[list[list[str]]]()
         for node in nodes:
@@ -337,7 +337,7 @@ class _Reader:
                     words += map(self._words.alternatives, parts[1:])
                 case "heredoc_redirect":
                     streams = replace(streams, stdin=_document(node))
-                    streams, more = self._redirected([part for part in parts if part.type in _REDIRECTIONS], streams)
+                    streams, more = self._redirect([part for part in parts if part.type in _REDIRECTIONS], streams)
                     words += more
                     words += [self._words.alternatives(part) for part in node.children_by_field_name("argument")]
         return streams, words
@@ -362,8 +362,8 @@ class _Reader:
 
     def _learn_arguments(self, words: Sequence[str]) -> None:
         """Learn the values of ``$0``, ``$1``, ``$@`` from the words of a call."""
-        for place, word in enumerate(words):
-            for name in (str(place), "@", "*") if place else ("0",):
+        for position, word in enumerate(words):
+            for name in (str(position), "@", "*") if position else ("0",):
                 self._learn(name, [word])
 
     def _learn_loop(self, node: Node) -> None:
@@ -379,7 +379,7 @@ class _Reader:
         self._functions.add(text_of(name))
         if is_fork_bomb(text_of(name), body):
             self.bombs[text_of(name)] = None
-        streams, _ = self._redirected(node.children_by_field_name("redirect"), _Streams(stdin=UNKNOWN))
+        streams, _ = self._redirect(node.children_by_field_name("redirect"), _Streams(stdin=UNKNOWN))
         self._walk(body, streams)
 
 

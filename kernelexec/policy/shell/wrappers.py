@@ -76,25 +76,25 @@ WRAPPERS = {
 }
 
 
-def after_options(words: Sequence[str], carrier: WrapperCommand) -> Sequence[str]:
+def skip_options(words: Sequence[str], carrier: WrapperCommand) -> Sequence[str]:
     """Return the words behind a command's options."""
-    place = 0
-    while place < len(words) and words[place].startswith("-") and words[place] != "-":
-        word = words[place]
-        place += 1
+    position = 0
+    while position < len(words) and words[position].startswith("-") and words[position] != "-":
+        word = words[position]
+        position += 1
         if word == "--":
             break
         if word.startswith("--"):
-            place += word in carrier.names
+            position += word in carrier.names
         else:
-            place += any(letter in carrier.letters for letter in word[1:]) and word[-1] in carrier.letters
-    return words[place:]
+            position += any(letter in carrier.letters for letter in word[1:]) and word[-1] in carrier.letters
+    return words[position:]
 
 
-def option(words: Sequence[str], letter: str, *names: str) -> str | None:
+def option_value(words: Sequence[str], letter: str, *names: str) -> str | None:
     """Return the word of an option, as in ``-c TEXT``, ``-lc TEXT``, ``-cTEXT``, ``--command=TEXT``, or None."""
-    for place, word in enumerate(words):
-        following = words[place + 1] if place + 1 < len(words) else None
+    for position, word in enumerate(words):
+        following = words[position + 1] if position + 1 < len(words) else None
         if word in names:
             return following
         for name in names:

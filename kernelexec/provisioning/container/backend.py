@@ -213,7 +213,7 @@ class ContainerPlace:
         """
         options = self.config.container
         python = STAND_IN if stand_in(options) else options.python
-        forks = self.config.fork_server and not runtime.leased and installed is None and options.succeeds
+        forks = self.config.fork_server and not runtime.leased and installed is None and options.is_reusable
         warden = str(runtime.path / WARDEN) if forks else ""
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, protocol.GUARD_ALONE_FLAG)

@@ -46,7 +46,7 @@ class ContainerReuse:
     def listen(self, socket: str, options: Container, mounts: Mounts) -> None:
         """Prepare for a container that is about to start: its init connects to the ``socket``, if there is one."""
         self._sources = _identities(mounts)
-        self._in_memory = sorted(_IN_MEMORY | options.memory_places.keys())
+        self._in_memory = sorted(_IN_MEMORY | options.memory_directories.keys())
         if socket:
             self._init = Warden(Path(socket), options.ids, self._on_exit, self._state.changed.set)
 

@@ -97,7 +97,7 @@ class LocalPlace:
         transport = installed.transport if installed else self.reached_by
         if transport == "ipc" and platform.HERE.transport != "ipc":
             transport = "tcp"  # a kernel without our launcher does not support encrypted ports
-        if transport != "ipc" and not self.config.networked:
+        if transport != "ipc" and not self.config.has_local_network:
             name = installed.name if installed is not None else "python"
             message = (
                 f"The kernel {name!r} listens on ports, which there are none of without a network"
@@ -130,9 +130,9 @@ class LocalPlace:
 
     def _python_spec(self, runtime: RuntimeDirectory) -> KernelSpec:
         python, programs = self._own, self.config.programs
-        confined = self.config.confines
+        confined = self.config.confines_kernels
         if programs.prefix_kernel:
-            return kernel_spec(self._behind, runtime.connection_file, prefix=programs.words, confined=confined)
+            return kernel_spec(self._behind, runtime.connection_file, prefix=programs.prefix_words, confined=confined)
         if confined:
             check_program(python, self.cwd)
         server = self.forks.serving() if self.forks is not None and self.forks.python == python else None
@@ -161,7 +161,7 @@ class LocalPlace:
     @property
     def network(self) -> Network:
         """The machine's network, or none."""
-        return self.config.networked
+        return self.config.has_local_network
 
     async def run(self, errand: Errand, session: Path) -> Done:
         """Run an errand as a process that confines itself to the errand's directory and the paths that it fills."""

@@ -112,7 +112,7 @@ class BubblewrapPlace(LocalPlace):
         bound |= dict.fromkeys(confined["writable"] if confined else (self.cwd, str(runtime.path)), "--bind")
         bound |= dict.fromkeys((path for path, _ in confined["writes"]) if confined else (), "--bind")
         ways = self._context(bound)
-        return self._around(self._seen(installed), bound, self.cwd, networked=self.config.networked, ways=ways)
+        return self._around(self._seen(installed), bound, self.cwd, networked=self.config.has_local_network, ways=ways)
 
     def _wrapped(self, argv: list[str], errand: Errand) -> list[str]:
         """Return the command of an errand in namespaces with its directories; its confinement decides where it may write."""
@@ -177,7 +177,7 @@ class BubblewrapPlace(LocalPlace):
         yield from import_path(self.environment())
         if self.config.programs.venv is not None:
             yield str(self.config.programs.venv)
-        if self.config.networked:
+        if self.config.has_local_network:
             yield os.path.realpath(_NAMES_OF_HOSTS)
         if installed is not None:
             yield installed.directory

@@ -58,7 +58,7 @@ def confinement(config: Config, cwd: str, runtime: RuntimeDirectory, root: Path 
         KernelStartFailed: it can have no temporary directory, or a context path is gone.
     """
     chosen = config.confinement
-    if not config.confines:
+    if not config.confines_kernels:
         return None
     try:
         temporary = config.environment.set.get("TMPDIR") or temporary_directory(_session(runtime, root))
@@ -88,7 +88,7 @@ def confinement(config: Config, cwd: str, runtime: RuntimeDirectory, root: Path 
             *((path, inner) for path, inner in over if inner),
             *_within((str(one.path) for one in context if one.writable), [*kept, *hidden]),
         ],
-        "network": config.networked,
+        "network": config.has_local_network,
         "required": chosen.level == "required",
         "lacks": [_LACKING.format(lacking)] if lacking is not None else [],
     }
@@ -108,7 +108,7 @@ def _still(path: str) -> str:
 
 def hidden_paths(config: Config) -> set[str]:
     """What kernels on this machine do not read, but for what in it is theirs; nothing where they are not confined."""
-    return {*_paths(config.confinement.hidden), *_secret_stores(), *_ours(config)} if config.confines else set()
+    return {*_paths(config.confinement.hidden), *_secret_stores(), *_ours(config)} if config.confines_kernels else set()
 
 
 def _session(runtime: RuntimeDirectory, root: Path | None) -> Path:
@@ -145,5 +145,5 @@ def _ours(config: Config) -> Iterator[str]:
     for base in bases():
         with suppress(OSError):
             yield from (str(path) for path in base.glob(f"{PREFIX}*"))
-    kept = config.cache.place if config.cache.enabled else None
+    kept = config.cache.results_directory if config.cache.enabled else None
     yield from _paths(path for path in (config.workspaces, config.log_dir, kept) if path is not None)

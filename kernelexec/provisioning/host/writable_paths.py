@@ -68,7 +68,7 @@ def written(config: Config, workspace: str | None, *, temporary: bool = True) ->
 
     With ``temporary`` a configured temporary directory is among them.
     """
-    if not (config.confines or config.isolation == "bubblewrap"):
+    if not (config.confines_kernels or config.isolation == "bubblewrap"):
         return []
     named = [config.work_dir, *config.confinement.writable, workspace]
     named += [config.environment.set.get("TMPDIR")] if temporary else []

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from kernelexec.config import Config, Environment
-from kernelexec.config.secret_references import sources
+from kernelexec.config.secret_references import source_variables
 from kernelexec.provisioning.launch.envfile import variables_of
 
 _SECRET_NAME = re.compile(
@@ -57,12 +57,12 @@ def scrubbed(
 
 def environment_of(config: Config) -> dict[str, str]:
     """Return the environment of this machine's kernels and fork servers, without secrets that are given by reference."""
-    return scrubbed(config.environment, without=sources(config.secrets))
+    return scrubbed(config.environment, without=source_variables(config.secrets))
 
 
 def named(config: Config) -> dict[str, str]:
     """Return the variables of this process's environment for a container: the named ones, or all that have a meaning there."""
-    rules, hidden = config.environment, _OURS | _HERE | sources(config.secrets)
+    rules, hidden = config.environment, _OURS | _HERE | source_variables(config.secrets)
     return {
         name: value
         for name, value in os.environ.items()

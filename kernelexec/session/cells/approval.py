@@ -11,7 +11,7 @@ from kernelexec import cells
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidCode, InvalidRequest
-from kernelexec.policy import Judge, Refusal
+from kernelexec.policy import Policy, Refusal
 from kernelexec.policy.decisions import (
     Allow,
     Approval,
@@ -23,7 +23,7 @@ from kernelexec.policy.decisions import (
     Rewrite,
     Validator,
 )
-from kernelexec.policy.refusal import shown
+from kernelexec.policy.refusal import shorten_command
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.user_callbacks import CallbackError, call_user_function
@@ -45,7 +45,7 @@ class CellApproval:
         secrets: SecretStore | None = None,
     ) -> None:
         self._session = session
-        self._judge = Judge.of(config)
+        self._judge = Policy.from_config(config)
         self._ask_mode = config.rules.ask
         self._answer_seconds = config.budgets.approval
         self._limit = config.capacity.code_bytes
@@ -86,7 +86,7 @@ class CellApproval:
             if self._ask_mode == "never":
                 run.refusal = refusal
                 return str(refusal)
-            reasons.append(f"{refusal.why} (rule {refusal.rule!r})")
+            reasons.append(f"{refusal.reason} (rule {refusal.rule!r})")
         reasons += ["Every cell needs approval."] if self._ask_mode == "always" and not reasons else []
         if not reasons:
             return None
@@ -109,13 +109,13 @@ class CellApproval:
         except InvalidCode as exc:
             message = f"A validator rewrote the cell into code that cannot run: {exc}"
             raise InvalidCode(message) from exc
-        run.masked_cell = run.cell if self._secrets is None else self._secrets.masker.cell(run.cell)
+        run.masked_cell = run.cell if self._secrets is None else self._secrets.masker.mask_cell(run.cell)
         run.notes.append(f"A validator rewrote the cell: {reason or 'it gave no reason'}.")
 
     async def _request_approval(self, run: CellRun, reasons: tuple[str, ...]) -> str | None:
         approver = run.approver or self._approver
         if self._secrets is not None:
-            reasons = self._secrets.masker.texts(reasons)
+            reasons = self._secrets.masker.mask_texts(reasons)
         request = ApprovalRequest(run.execution_id, self._make_proposal(run.masked_cell), reasons)
         answer = (
             Approval(approved=False, reason=_NO_APPROVER) if approver is None else await self._call_approver(approver, request)
@@ -138,7 +138,7 @@ class CellApproval:
         return response if isinstance(response, Approval) else Approval(approved=response is True)
 
     def _deny(self, run: CellRun, rule: str, reason: str) -> str:
-        run.refusal = Refusal(rule, shown(cells.said(run.masked_cell)), reason.rstrip("."), _NOTHING_RAN)
+        run.refusal = Refusal(rule, shorten_command(cells.said(run.masked_cell)), reason.rstrip("."), _NOTHING_RAN)
         return str(run.refusal)
 
 

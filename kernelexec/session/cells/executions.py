@@ -7,7 +7,7 @@ from types import UnionType
 import anyio
 import anyio.to_thread
 
-from kernelexec.config import seconds
+from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import ExecutionResult, OutputPage, Progress
 from kernelexec.session.cells.cell_run import CellRun
@@ -37,7 +37,7 @@ class Executions:
         """
         run = self.find(execution_id)
         _check_count(cursor, "cursor")
-        with anyio.move_on_after(None if wait is None else seconds(wait, "wait")):
+        with anyio.move_on_after(None if wait is None else check_seconds(wait, "wait")):
             await run.done.wait()
         outputs, position, missed_outputs = run.collector.since(cursor) if run.collector else ((), 0, 0)
         queue_position = self._queue.runs.index(run) if run in self._queue.runs else 0

@@ -25,11 +25,11 @@ class ResultMasking:
 
     def mask_text(self, text: str) -> str:
         """Return a text with masked secrets."""
-        return text if self.secrets is None else self.secrets.masker.text(text)
+        return text if self.secrets is None else self.secrets.masker.mask_text(text)
 
     def mask_cell(self, cell: Cell) -> Cell:
         """Return a cell with masked secrets."""
-        return cell if self.secrets is None else self.secrets.masker.cell(cell)
+        return cell if self.secrets is None else self.secrets.masker.mask_cell(cell)
 
     def mask_history(self, history: Past) -> Past:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
@@ -49,8 +49,8 @@ class ResultMasking:
         """Return the event for a refused cell, and mask the error, so that the caller gets the same text as the hooks."""
         if self.secrets is not None:
             masker = self.secrets.masker
-            error.args = masker.texts(map(str, error.args))
-            source = masker.text(source) if isinstance(source, str) else source
+            error.args = masker.mask_texts(map(str, error.args))
+            source = masker.mask_text(source) if isinstance(source, str) else source
         return CellRefused(self._session, kind, source, error, request_id)
 
 
@@ -61,22 +61,22 @@ def mask_result(result: ExecutionResult, secrets: SecretStore | None) -> Executi
     masker = secrets.masker
     return replace(
         result,
-        notes=masker.texts(result.notes),
-        files=masker.texts(result.files),
-        lost_names=masker.texts(result.lost_names),
-        work_dir=result.work_dir and masker.text(result.work_dir),
+        notes=masker.mask_texts(result.notes),
+        files=masker.mask_texts(result.files),
+        lost_names=masker.mask_texts(result.lost_names),
+        work_dir=result.work_dir and masker.mask_text(result.work_dir),
         diagnosis=None if result.diagnosis is None else _mask_diagnosis(masker, result.diagnosis),
     )
 
 
 def _mask_diagnosis(masker: Masker, diagnosis: Diagnosis) -> Diagnosis:
-    line_text, cause = (text and masker.text(text) for text in (diagnosis.line_text, diagnosis.cause))
-    kind, message = masker.texts((diagnosis.kind, diagnosis.message))
-    calls = tuple(replace(call, text=call.text and masker.text(call.text)) for call in diagnosis.calls)
-    hints = masker.texts(diagnosis.hints)
+    line_text, cause = (text and masker.mask_text(text) for text in (diagnosis.line_text, diagnosis.cause))
+    kind, message = masker.mask_texts((diagnosis.kind, diagnosis.message))
+    calls = tuple(replace(call, text=call.text and masker.mask_text(call.text)) for call in diagnosis.calls)
+    hints = masker.mask_texts(diagnosis.hints)
     return replace(diagnosis, kind=kind, message=message, line_text=line_text, cause=cause, hints=hints, calls=calls)
 
 
 def _mask_recorded_cell(masker: Masker, cell: PastCell) -> PastCell:
-    work_dir, stdin = (text and masker.text(text) for text in (cell.work_dir, cell.stdin))
-    return replace(cell, source=masker.text(cell.source), work_dir=work_dir, stdin=stdin)
+    work_dir, stdin = (text and masker.mask_text(text) for text in (cell.work_dir, cell.stdin))
+    return replace(cell, source=masker.mask_text(cell.source), work_dir=work_dir, stdin=stdin)

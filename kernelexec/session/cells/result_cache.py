@@ -43,10 +43,12 @@ def open_result_cache(config: Config, backend: Place, workspace: Path) -> Result
     options = config.cache
     if not options.enabled or backend.secrets is not None or config.container.mode == "ephemeral":
         return None
-    if options.place.resolve().is_relative_to(workspace.resolve()):  # cells could write there
-        logger.warning("kernelexec.cache_in_workspace", extra={"cache": str(options.place), "workspace": str(workspace)})
+    if options.results_directory.resolve().is_relative_to(workspace.resolve()):  # cells could write there
+        logger.warning(
+            "kernelexec.cache_in_workspace", extra={"cache": str(options.results_directory), "workspace": str(workspace)}
+        )
         return None
-    return ResultCache(ResultStore(options.place, options.size_bytes), _collect_settings(config, backend))
+    return ResultCache(ResultStore(options.results_directory, options.size_bytes), _collect_settings(config, backend))
 
 
 class ResultCache:
@@ -147,8 +149,8 @@ def _collect_settings(config: Config, backend: Place) -> Mapping[str, Any]:
     container = config.container.model_dump(mode="json") if config.isolation == "container" else {}
     return {
         "isolation": backend.isolation,
-        "online": config.online,
-        "prefix": config.programs.words,
+        "online": config.has_network,
+        "prefix": config.programs.prefix_words,
         "variables": dict(config.environment.set),
         "container": {name: container.get(name) for name in ("image", "python", "environment")},
     }

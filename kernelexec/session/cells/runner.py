@@ -146,7 +146,7 @@ class CellRunner:
             verdict.notes.append(kernel.remark)
             kernel.remark = None
         files = _collect_no_files if run.internal else self._collect_files
-        networked = self._config.online
+        networked = self._config.has_network
         return build_result(run, verdict, session=self._session, epoch=supervisor.epoch, files=files, networked=networked)
 
     async def _return_cached_result(

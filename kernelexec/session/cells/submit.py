@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelexec.cells import Cell
-from kernelexec.config import seconds
+from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput
@@ -55,8 +55,8 @@ class CellSubmitter:
         context = self._context
         context.scope.check_open()
         self._requests.check(request_id)
-        budget = context.config.budgets.timeout if timeout is None else seconds(timeout, "timeout")
-        wait_seconds = None if wait is None else seconds(wait, "wait")
+        budget = context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+        wait_seconds = None if wait is None else check_seconds(wait, "wait")
         if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
             message = f"on_output={on_output!r} must be a plain function of one output, not a coroutine function."
             raise InvalidRequest(message)

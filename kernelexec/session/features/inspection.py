@@ -9,7 +9,7 @@ from typing import Any, get_args
 import anyio
 
 from kernelexec import cells
-from kernelexec.config import seconds
+from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.kernel import Kernel
 from kernelexec.launcher import protocol
@@ -57,7 +57,7 @@ class Inspection:
             InvalidRequest, InvalidTimeout, Closed: nothing was sent to the kernel.
             KernelNotAnswering: no kernel lives, or it does not answer in time.
         """
-        timeout = seconds(wait, "wait")
+        timeout = check_seconds(wait, "wait")
         content: dict[str, Any] = {"names": _check_names(names), "limit": _check_limit(limit)}
         return Variables.of(await self._request("control", protocol.VARIABLES_REQUEST, content, timeout), limit)
 
@@ -68,7 +68,7 @@ class Inspection:
             InvalidTimeout, Closed: nothing was sent to the kernel.
             KernelNotAnswering: see ``variables``.
         """
-        reply = await self._request("control", protocol.ENVIRONMENT_REQUEST, {}, seconds(wait, "wait"))
+        reply = await self._request("control", protocol.ENVIRONMENT_REQUEST, {}, check_seconds(wait, "wait"))
         return PythonEnvironment.of(reply)
 
     async def complete(self, code: str, cursor: int | None = None, *, wait: float = INSPECTION_SECONDS) -> Completion:
@@ -129,7 +129,7 @@ class Inspection:
 
     async def _request_idle(self, msg_type: str, content: dict[str, Any], wait: float) -> dict[str, Any]:
         """Send a request on the shell channel after a running cell, so that requests do not pile up in a busy kernel."""
-        timeout, queue = seconds(wait, "wait"), self._context.queue
+        timeout, queue = check_seconds(wait, "wait"), self._context.queue
         end = anyio.current_time() + timeout
         self._get_living_kernel()
         with anyio.move_on_after(timeout):

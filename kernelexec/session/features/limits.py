@@ -60,11 +60,11 @@ class SessionLimits:
             message = "set_limits() needs at least one limit: pass profile, memory_bytes, cpus or timeout."
             raise InvalidRequest(message)
         async with self._context.kernels.languages_lock:
-            return await self._apply_change(change.resolved(self._context.config))
+            return await self._apply_change(change.resolve_profile(self._context.config))
 
     async def _apply_change(self, change: LimitChange) -> LimitsSet:
         settings, kernels = self._context.settings, self._context.kernels
-        config = change.applied(settings.config)
+        config = change.apply_to(settings.config)
         if missing := await kernels.apply_limits(config, change.memory_bytes, change.cpus):
             for supervisor in kernels.select_supervisors(None):
                 supervisor.notes.extend(missing)

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from packaging.utils import canonicalize_name
 
-from kernelexec.config import seconds
+from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, Network, copy_wheel, new_directory
@@ -225,7 +225,7 @@ def _list_pip_requirements(request: InstallRequest) -> list[str]:
 
 
 def _resolve_timeout(timeout: object) -> float:
-    return INSTALL_SECONDS if timeout is None else seconds(timeout, "timeout")
+    return INSTALL_SECONDS if timeout is None else check_seconds(timeout, "timeout")
 
 
 def _read_lock_file(path: Path) -> PackageLock:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelexec import cells
 from kernelexec.cells import CodeCell
-from kernelexec.config import seconds
+from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import TestsRun
 from kernelexec.launcher import protocol
@@ -61,7 +61,7 @@ class CodeTests:
         """
         context = self._context
         context.scope.check_open()
-        limit = seconds(timeout, "timeout")
+        limit = check_seconds(timeout, "timeout")
         texts = _check_texts(code, cases, context.config.capacity.code_bytes)
         case_runs = [CellRun(CodeCell(text), timeout=limit, isolation=context.isolation) for text in texts if text.strip()]
         whole_run = CellRun(CodeCell("\n\n".join(texts)), timeout=limit, isolation=context.isolation, approver=approver)

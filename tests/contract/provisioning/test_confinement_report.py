@@ -143,7 +143,7 @@ def test_a_container_confines_in_its_own_way(kind: str, tmp_path: Path) -> None:
 
 
 def test_no_confinement_does_not_do_without_a_network() -> None:
-    with pytest.raises(InvalidConfig, match="network=False needs a confinement"):
+    with pytest.raises(InvalidConfig, match="level must be 'best' or 'required' if network=False"):
         Executor("local", config={"confinement": {"level": "off", "network": False}})
     assert Config().confinement.level == "best"
 

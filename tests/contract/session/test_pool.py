@@ -19,7 +19,7 @@ from kernelexec.config import load
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import CapacityReached, InvalidConfig
-from kernelexec.pool import Pool, Slot
+from kernelexec.pool import KernelPool, Slot
 from tests.support.engine import MINIMAL, containers, needs_engine
 from tests.support.remains import marked_processes, runtime_directories
 
@@ -33,7 +33,7 @@ KINDS = [
 ]
 
 
-def pool_of(executor: AsyncExecutor) -> Pool:
+def pool_of(executor: AsyncExecutor) -> KernelPool:
     pool = executor._roster._pool
     assert pool is not None
     return pool
@@ -285,7 +285,7 @@ def containers_of(tmp_path: Path) -> list[str]:
 
 REFUSED = {
     "at its own path": ({"container": {"layout": "host"}}, "Set container.layout='classic'"),
-    "named": ({"container": {"layout": "classic", "name": "mine"}}, "idle containers share no name"),
+    "named": ({"container": {"layout": "classic", "name": "mine"}}, "set only one of them"),
     "negative": ({"pool": {"size": -1}}, "pool.size"),
     "policy": ({"pool": {"policy": "fail"}}, "pool.policy"),
 }

@@ -99,9 +99,9 @@ def test_without_rules_all_that_a_shell_takes_runs(tmp_path: Path) -> None:
     ],
 )
 def test_sudo_is_allowed_in_containers_that_have_it(config: dict[str, Any], sudo: bool) -> None:  # noqa: FBT001 - a parameter
-    rules = CommandRules.of(Config.model_validate(config))
-    assert (rules.judge("sudo apt-get update") is None) == sudo
-    assert rules.judge("sudo rm -rf /") is not None
+    rules = CommandRules.from_config(Config.model_validate(config))
+    assert (rules.check("sudo apt-get update") is None) == sudo
+    assert rules.check("sudo rm -rf /") is not None
 
 
 def test_a_pattern_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:

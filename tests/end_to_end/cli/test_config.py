@@ -49,7 +49,7 @@ def test_one_of_several_agents_is_named(place: Path) -> None:
     code = "import os; print(os.environ['WHO'])"
     assert kernelexec(place, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
     for given, said in (
-        ("many.yaml", "it has several agents: say many.yaml#AGENT, of first, second."),
+        ("many.yaml", "it has several agents: use many.yaml#AGENT with one of first, second."),
         ("many.yaml#secnd", "no agent 'secnd' (did you mean 'second'?)"),
         ("missing.yaml", "missing.yaml"),
     ):

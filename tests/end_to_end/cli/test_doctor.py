@@ -60,7 +60,7 @@ def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Pat
 def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
     status, found = findings(tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
     assert status == 1
-    assert found["choice"]["found"] == "container, nothing else was chosen"
+    assert found["choice"]["found"] == "container, by default"
     assert "there is no socket" in found["container engine"]["found"]
     assert "KERNELEXEC_USE_DOCKER=0" in found["container engine"]["mend"]
     assert "container kernel" not in found
@@ -71,15 +71,15 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "mend"),
     [
-        ("kernelexec/missing:1", "`kernelexec image build missing` makes it."),
-        ("kernelexec/missing-sudo:1", "`kernelexec image build missing --sudo` makes it."),
-        ("no.such/image", "name another one by --image"),
+        ("kernelexec/missing:1", "`kernelexec image build missing` builds it."),
+        ("kernelexec/missing-sudo:1", "`kernelexec image build missing --sudo` builds it."),
+        ("no.such/image", "choose another one with --image"),
     ],
 )
 def test_an_image_that_is_not_there_is_never_pulled_but_told_of(image: str, mend: str, tmp_path: Path) -> None:
     status, found = findings(tmp_path, "--isolation", "container", "--image", image)
     assert status == 1
-    assert found["container image"]["found"] == f"{image} is not here"
+    assert found["container image"]["found"] == f"{image} is missing"
     assert mend in found["container image"]["mend"]
 
 

@@ -14,7 +14,7 @@ from tests.end_to_end.cli.test_command import kernelexec, names, refused
 
 def test_a_file_is_written_read_listed_and_deleted(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "files", "write", "a/b.txt", "text")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "kernelexec: a/b.txt was made: 4 bytes\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "kernelexec: a/b.txt was created: 4 bytes\n")
     done = kernelexec(tmp_path, "files", "write", "a/b.txt", "--append", stdin=b" more \xff")
     assert (done.returncode, done.stderr) == (0, "kernelexec: a/b.txt was written: 11 bytes\n")
     assert (tmp_path / "a" / "b.txt").read_bytes() == b"text more \xff"
@@ -28,7 +28,7 @@ def test_a_file_is_written_read_listed_and_deleted(tmp_path: Path) -> None:
 def test_how_to_read_on_is_said_beside_the_text(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("x" * 100)
     done = kernelexec(tmp_path, "files", "read", "long", "--offset", "10", "--limit", "50")
-    assert (done.stdout, done.stderr) == ("x" * 50, "kernelexec: long has 100 bytes: read on with --offset 60\n")
+    assert (done.stdout, done.stderr) == ("x" * 50, "kernelexec: long has 100 bytes: continue with --offset 60\n")
 
 
 def test_answers_are_json_where_a_program_asks(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path
         (("write", "../x", "x"), "name it without '..'"),
         (("delete", "."), ". is not deleted"),
         (("delete", ".git", "--recursive"), "a project may live by its .git"),
-        (("delete",), "Give either a path"),
-        (("delete", "x", "--include", "y"), "Give either a path"),
+        (("delete",), "Use either a path"),
+        (("delete", "x", "--include", "y"), "Use either a path"),
         (("list", "--work-dir", "nothing"), "work_dir 'nothing' does not exist"),
         (("list", "--pattern", "/x"), "a pattern is relative"),
         (("lits",), "No such command 'lits'"),

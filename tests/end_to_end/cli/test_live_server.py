@@ -104,13 +104,13 @@ def test_only_who_has_the_key_is_answered(server: Server, tmp_path: Path) -> Non
 
 
 def test_what_makes_no_sense_is_said(server: Server, tmp_path: Path) -> None:
-    assert "No session of yours lives" in kernelexec(tmp_path, "stop").stderr
+    assert "You have no open session" in kernelexec(tmp_path, "stop").stderr
     assert "No server of yours is process 1:" in kernelexec(tmp_path, "stop", "--process", "1").stderr
-    assert "it goes with no session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
+    assert "must not be combined with a session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
     with Executor("local", workspace=tmp_path / "work") as executor:
         executor.session("mine").execute("1")
         done = kernelexec(tmp_path, "stop", "mine")
-        assert (done.returncode, "takes no commands" in done.stderr) == (125, True)
+        assert (done.returncode, "is not an MCP server, or does not answer" in done.stderr) == (125, True)
         assert ("mine", "") in [(row["name"], row["state"]) for row in shown(tmp_path)]
     del server
 

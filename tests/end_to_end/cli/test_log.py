@@ -65,7 +65,7 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
     [
         (("analysys",), "No journal of a session 'analysys' in workspaces/.journals (did you mean 'analysis'?)."),
         (("./none.jsonl",), "No journal ./none.jsonl."),
-        (("--workspace", "elsewhere"), "No journals are in elsewhere: choose another one by --workspace."),
+        (("--workspace", "elsewhere"), "No journals are in elsewhere: choose another workspace with --workspace."),
         (
             ("--last", "0"),
             "Invalid value for '--last' / '-n': Input should be greater than or equal to 1. See `kernelexec log --help`.",

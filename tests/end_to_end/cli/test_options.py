@@ -40,7 +40,7 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
         isolation="container", image="an/image", network="bridge", memory="1.5g", cpus=0.5, instance_id="two",
         context=[f"{tmp_path}:rw", f"{tmp_path / 'a:rw'}:ro", str(tmp_path)], log_dir="logs", python="/opt/python",
     )  # fmt: skip
-    config = place.config(notebook=False)
+    config = place.load_config(notebook=False)
     container = config.container
     assert (config.isolation, config.notebook, config.log_dir) == ("container", False, Path("logs"))
     assert (container.image, container.network, container.cpus, container.instance) == (("an/image",), "bridge", 0.5, "two")
@@ -51,9 +51,11 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
 
 
 def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
-    rules = IsolationOptions(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).config().rules
+    rules = (
+        IsolationOptions(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).load_config().rules
+    )
     assert [pattern.pattern for pattern in (*rules.allowed_commands, *rules.blocked_commands)] == ["echo.*", "ls", "echo x"]
-    assert IsolationOptions(isolation="local").config().rules.dangers
+    assert IsolationOptions(isolation="local").load_config().rules.dangers
     done = kernelexec(tmp_path, "exec", "!touch a", *LOCAL, "--allowed-commands", "echo.*", "--allowed-commands", "ls")
     assert done.returncode == 126
     assert "rule 'allowed-commands'" in done.stderr
@@ -63,44 +65,44 @@ def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
 
 
 def test_sudo_has_two_names_and_is_off_unless_said() -> None:
-    assert not IsolationOptions(isolation="container").config().container.sudo
+    assert not IsolationOptions(isolation="container").load_config().container.sudo
     for place in (
         IsolationOptions(isolation="container", sudo=True),
         IsolationOptions(isolation="container", enable_sudo=True),
     ):
-        assert place.config().container.sudo
-        assert place.config().container.image == ("kernelexec/agent-sudo",)
+        assert place.load_config().container.sudo
+        assert place.load_config().container.image == ("kernelexec/agent-sudo",)
 
 
 def test_nothing_said_is_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
-    assert IsolationOptions().config().model_dump(exclude_unset=True) == {"isolation": "container"}
+    assert IsolationOptions().load_config().model_dump(exclude_unset=True) == {"isolation": "container"}
 
 
 @pytest.mark.parametrize(
     ("said", "isolation"), [("docker", "container"), ("container", "container"), ("local", "local"), ("host", "local")]
 )
 def test_the_other_names_of_places_are_known(said: str, isolation: str) -> None:
-    assert IsolationOptions(execution_mode=said).config().isolation == isolation
-    assert IsolationOptions(isolation=said).config().isolation == isolation
+    assert IsolationOptions(execution_mode=said).load_config().isolation == isolation
+    assert IsolationOptions(isolation=said).load_config().isolation == isolation
 
 
 def test_two_names_of_one_thing_must_agree() -> None:
-    assert IsolationOptions(isolation="local", execution_mode="local").config().isolation == "local"
+    assert IsolationOptions(isolation="local", execution_mode="local").load_config().isolation == "local"
     with pytest.raises(InvalidConfig, match="--isolation and --execution-mode"):
-        IsolationOptions(isolation="local", execution_mode="docker").config()
+        IsolationOptions(isolation="local", execution_mode="docker").load_config()
     with pytest.raises(InvalidConfig, match="--image and --docker-image"):
-        IsolationOptions(image="a", docker_image="b").config()
+        IsolationOptions(image="a", docker_image="b").load_config()
 
 
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("--image", "x"), "--image: this is about containers"),
-        (("--docker-image", "x", "--memory", "1g"), "--image --memory: this is about containers"),
-        (("--network", "bridge"), "--network: this is about containers"),
-        (("--sudo",), "--sudo: this is about containers"),
-        (("--enable-sudo",), "--sudo: this is about containers"),
+        (("--image", "x"), "--image: only for containers"),
+        (("--docker-image", "x", "--memory", "1g"), "--image --memory: only for containers"),
+        (("--network", "bridge"), "--network: only for containers"),
+        (("--sudo",), "--sudo: only for containers"),
+        (("--enable-sudo",), "--sudo: only for containers"),
         (("--cpus", "1"), "choose --isolation container"),
     ],
 )
@@ -120,23 +122,23 @@ def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
 
 def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:
     for isolation in ("local", "bubblewrap"):
-        assert IsolationOptions(isolation=isolation, network="none").config().networked is False
-        assert IsolationOptions(isolation=isolation, network="host").config().networked is True
-    assert IsolationOptions(isolation="local").config().networked is True
-    assert IsolationOptions(isolation="bubblewrap").config().networked is False
+        assert IsolationOptions(isolation=isolation, network="none").load_config().has_local_network is False
+        assert IsolationOptions(isolation=isolation, network="host").load_config().has_local_network is True
+    assert IsolationOptions(isolation="local").load_config().has_local_network is True
+    assert IsolationOptions(isolation="bubblewrap").load_config().has_local_network is False
 
 
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("--memory", "lots"), "--memory='lots': it is a size"),
+        (("--memory", "lots"), "--memory='lots': must be a size"),
         (("--memory", "1"), "container.memory_bytes"),
         (("--cpus", "0"), "container.cpus"),
         (("--network", "internet"), "container.network"),
-        (("--context", "/no/such"), "--context /no/such: there is no file or directory"),
-        (("--context", ":rw"), "--context :rw: there is no file or directory"),
-        (("--image", ""), "'--image': it is empty"),
-        (("--isolation", "jail"), "isolation='jail' is not known"),
+        (("--context", "/no/such"), "--context /no/such: must be an existing file or directory"),
+        (("--context", ":rw"), "--context :rw: must be an existing file or directory"),
+        (("--image", ""), "'--image': must not be empty"),
+        (("--isolation", "jail"), "isolation='jail' is unknown"),
     ],
 )
 def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,5 +14,5 @@ def test_the_command_prints_it_and_takes_no_option_besides(tmp_path: Path) -> No
     shown = command(tmp_path, "mcp-config", "--registry")
     assert shown.returncode == 0
     assert json.loads(shown.stdout) == make_server_json()
-    assert "--registry takes no option besides" in refused(command(tmp_path, "mcp-config", "--registry", "--http"))
+    assert "must not be combined with --registry" in refused(command(tmp_path, "mcp-config", "--registry", "--http"))
     assert list(tmp_path.iterdir()) == []

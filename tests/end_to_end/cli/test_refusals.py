@@ -11,39 +11,39 @@ import pytest
 from tests.end_to_end.cli.test_command import LOCAL, cells_of, kernelexec, names, refused, script
 from tests.support.paths import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "kernelexec" / "guide" / "command_line.md").read_text(encoding="utf-8")
 RAN = b"open('ran', 'w')"
 LONG = "x" * 300
 #: A name that is short enough itself, but not with what is put before and after it while it is written.
 NEARLY = "x" * 248
 REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
-    "no name": ("", RAN, (), "'FILE': it is empty"),
+    "no name": ("", RAN, (), "'FILE': must not be empty"),
     "a missing file": ("missing.py", RAN, (), "missing.py cannot be read: No such file"),
     "a name that is too long": (LONG, RAN, (), "cannot be read: File name too long"),
     "a directory": (".", RAN, (), "cannot be read: Is a directory"),
     "no utf-8": ("given.py", RAN + b"\xff", (), "given.py cannot be read: 'utf-8' codec"),
-    "an empty file": ("given.py", b"", (), "given.py holds no code cell"),
+    "an empty file": ("given.py", b"", (), "given.py must contain a code cell"),
     "an empty notebook": ("given.ipynb", b"", (), "given.ipynb is no valid notebook"),
     "no json": ("given.ipynb", RAN, (), "given.ipynb is no valid notebook"),
     "no cells": ("given.ipynb", b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}', (), "is no valid notebook"),
-    "an empty stdin": ("-", b" \n", (), "stdin holds no code cell"),
+    "an empty stdin": ("-", b" \n", (), "stdin must contain a code cell"),
     "a stdin that is no utf-8": ("-", RAN + b" # \xff", (), "stdin is not UTF-8 (byte 19)"),
     "no time": ("given.py", RAN, ("--timeout", "0"), "timeout=0.0"),
     "less than no time": ("given.py", RAN, ("--timeout", "-1"), "timeout=-1.0"),
     "no number": ("given.py", RAN, ("--timeout", "nan"), "timeout=nan"),
     "endless time": ("given.py", RAN, ("--timeout", "1e400"), "timeout=inf"),
     "no such work dir": ("given.py", RAN, ("--work-dir", "missing"), "'missing' does not exist"),
-    "an empty work dir": ("given.py", RAN, ("--work-dir", ""), "'--work-dir': it is empty"),
+    "an empty work dir": ("given.py", RAN, ("--work-dir", ""), "'--work-dir': must not be empty"),
     "a work dir that is a file": ("given.py", RAN, ("--work-dir", "given.py"), "'given.py' is not a directory"),
     "no such interpreter": ("given.py", RAN, ("--python", "/missing/python"), "/missing/python cannot be started: No such"),
-    "an empty interpreter": ("given.py", RAN, ("--python", ""), "'--python': it is empty"),
-    "a blank interpreter": ("given.py", RAN, ("--python", " "), "'--python': it is empty"),
+    "an empty interpreter": ("given.py", RAN, ("--python", ""), "'--python': must not be empty"),
+    "a blank interpreter": ("given.py", RAN, ("--python", " "), "'--python': must not be empty"),
     "an interpreter that is none": ("given.py", RAN, ("--python", "/bin/false"), "The kernel ended while it started"),
     "an interpreter that is a directory": ("given.py", RAN, ("--python", "/"), "/ cannot be started: Permission denied"),
     "an unknown isolation": ("given.py", RAN, ("--isolation", "lokal"), "did you mean 'local'"),
-    "an empty isolation": ("given.py", RAN, ("--isolation", ""), "'--isolation': it is empty"),
+    "an empty isolation": ("given.py", RAN, ("--isolation", ""), "'--isolation': must not be empty"),
     "a second cell with a NUL": ("given.py", RAN + b"\n# %%\n'\0'", (), "NUL"),
-    "an empty output": ("given.py", RAN, ("--output", ""), "'-o': it is empty"),
+    "an empty output": ("given.py", RAN, ("--output", ""), "'-o': must not be empty"),
     "an output without a directory": (
         "given.py",
         RAN,
@@ -54,12 +54,12 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
     "an output where no file can be": ("given.py", RAN, ("--output", "/proc/out.ipynb"), "/proc/out.ipynb cannot be written"),
     "an output with a long name": ("given.py", RAN, ("--output", f"{LONG}.ipynb"), "cannot be written: File name too long"),
     "an output that gets a long name": ("given.py", RAN, ("--output", f"{NEARLY}.ipynb"), "written: File name too long"),
-    "an output that is a directory": ("given.py", RAN, ("--output", "taken.ipynb"), "taken.ipynb is no regular file"),
-    "an output that is a pipe": ("given.py", RAN, ("--output", "pipe.ipynb"), "pipe.ipynb is no regular file"),
-    "an output that is a link to a device": ("given.py", RAN, ("--output", "link.ipynb"), "link.ipynb is no regular file"),
-    "an output of another kind": ("given.py", RAN, ("--output", "out.html"), "--output ends in .ipynb"),
+    "an output that is a directory": ("given.py", RAN, ("--output", "taken.ipynb"), "taken.ipynb is not a regular file"),
+    "an output that is a pipe": ("given.py", RAN, ("--output", "pipe.ipynb"), "pipe.ipynb is not a regular file"),
+    "an output that is a link to a device": ("given.py", RAN, ("--output", "link.ipynb"), "link.ipynb is not a regular file"),
+    "an output of another kind": ("given.py", RAN, ("--output", "out.html"), "--output must end in .ipynb"),
     "an output that is the file": ("given.ipynb", b"", ("--output", "given.ipynb"), "given.ipynb is"),
-    "an output that nobody named": (f"{NEARLY[:240]}.py", RAN, (), "File name too long. Choose another place by --output"),
+    "an output that nobody named": (f"{NEARLY[:240]}.py", RAN, (), "File name too long. Choose another path with --output"),
 }
 
 
@@ -88,8 +88,8 @@ def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
         ("'\udcff'", (), "lone surrogate at position 1"),
         ("1", ("--timeout", "0"), "timeout=0.0"),
         ("1", ("--timeout", ""), "'--timeout'"),
-        ("1", ("--work-dir", ""), "'--work-dir': it is empty"),
-        ("1", ("--python", ""), "'--python': it is empty"),
+        ("1", ("--work-dir", ""), "'--work-dir': must not be empty"),
+        ("1", ("--python", ""), "'--python': must not be empty"),
     ],
 )
 def test_exec_refuses_what_it_cannot_run(code: str, args: tuple[str, ...], why: str, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_exec_refuses_what_it_cannot_run(code: str, args: tuple[str, ...], why: 
         (("run", "-", "--jump"), "No such option: --jump"),
         (("exec", "1", "--timeout"), "Option '--timeout' requires an argument"),
         (("exec", "1", "--timeout", "soon"), "Invalid value for '--timeout'"),
-        (("doctor", "--python", ""), "Invalid value for '--python': it is empty"),
+        (("doctor", "--python", ""), "Invalid value for '--python': must not be empty"),
     ],
 )
 def test_wrong_usage_is_said_in_one_line(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
@@ -154,13 +154,13 @@ def test_a_file_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", ["run", "exec"])
-def test_the_help_and_the_readme_name_the_same_exit_statuses(command: str, tmp_path: Path) -> None:
-    [said] = re.findall(r"^Results go to stdout.*?(?=^$)", README, re.MULTILINE | re.DOTALL)
+def test_the_help_and_the_guide_name_the_same_exit_statuses(command: str, tmp_path: Path) -> None:
+    [said] = re.findall(r"^Results go to stdout.*?(?=^$)", GUIDE, re.MULTILINE | re.DOTALL)
     shown = " ".join(kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout.partition("Exit status:")[2].split())
     assert set(re.findall(r"\b(?:0|1|\d{3})\b", shown)) == {"0", "1", "124", "125", "126", "130"}
     for status in (
         "124 after a timeout",
-        "125 where kernelexec itself failed: wrong usage, bad input, no kernel",
+        "125 if kernelexec itself failed: wrong usage, bad input, no kernel",
         "126 for a command that the rules refuse",
         "130 after Ctrl+C",
     ):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.cli.image import _ended_by_signals
+from kernelexec.cli.image import _interrupt_on_signals
 from kernelexec.cli.stdio import CommandFailed
 from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, environment
 from tests.end_to_end.cli.test_running import WAITS
@@ -62,7 +62,7 @@ def test_a_server_goes_on_under_a_signal_that_it_was_started_without(tmp_path: P
 
 
 def test_a_build_goes_on_under_a_signal_that_it_was_started_without(ignored: signal.Signals) -> None:
-    with _ended_by_signals():
+    with _interrupt_on_signals():
         os.kill(os.getpid(), ignored)
     assert signal.getsignal(ignored) is signal.SIG_IGN
 
@@ -70,7 +70,7 @@ def test_a_build_goes_on_under_a_signal_that_it_was_started_without(ignored: sig
 def test_a_build_is_ended_by_another_signal(ignored: signal.Signals) -> None:
     other = signal.SIGHUP if ignored != signal.SIGHUP else signal.SIGTERM
     before = signal.getsignal(other)
-    with pytest.raises(CommandFailed, match="The build was ended") as caught, _ended_by_signals():
+    with pytest.raises(CommandFailed, match="The build was ended") as caught, _interrupt_on_signals():
         os.kill(os.getpid(), other)
     assert caught.value.status == 128 + other
     assert signal.getsignal(other) is before

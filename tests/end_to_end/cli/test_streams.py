@@ -20,7 +20,7 @@ COMMANDS = {
     "doctor as json": ("doctor", "--json", *LOCAL),
     "version": ("--version",),
 }
-NOT_OPEN = "stdout is not open for writing: results go there."
+NOT_OPEN = "stdout must be open for writing."
 
 
 @pytest.mark.parametrize("how", [">&-", "1</dev/null", ">&- <&-"])
@@ -66,7 +66,7 @@ def test_nothing_open_at_all_is_told_by_the_exit_status(tmp_path: Path) -> None:
     [
         ("<&-", "stdin is closed: there is nothing to run."),
         ("0>made", "stdin cannot be read: Bad file descriptor."),
-        ("</dev/null", "stdin holds no code cell: there is nothing to run."),
+        ("</dev/null", "stdin must contain a code cell: there is nothing to run."),
     ],
 )
 def test_a_stdin_that_gives_nothing_is_said(how: str, why: str, tmp_path: Path) -> None:

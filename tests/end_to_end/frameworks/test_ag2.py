@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 from kernelexec import Executor
 from kernelexec.adapters import ag2
-from kernelexec.adapters.ag2 import CodeExecutor, create
+from kernelexec.adapters.ag2 import Ag2CodeExecutor, create_executor
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from tests.support.engine import IMAGE, needs_engine
@@ -50,8 +50,10 @@ def python(code: str) -> list[CodeBlock]:
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeExecutor]:
-    with CodeExecutor(isolation="local", workspace=tmp_path_factory.mktemp("w"), config={"budgets": {"timeout": 30}}) as opened:
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecutor]:
+    with Ag2CodeExecutor(
+        isolation="local", workspace=tmp_path_factory.mktemp("w"), config={"budgets": {"timeout": 30}}
+    ) as opened:
         yield opened
 
 
@@ -66,7 +68,7 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(
     asked: list[str] = []
     assistant.register_model_client(ScriptedModel, answers=CONVERSATION, asked=asked)  # type: ignore[arg-type] # it is a class of such
     isolation = "container" if given["use_docker"] else None  # also where this runs in a container itself
-    with CodeExecutor(isolation=isolation, code_execution_config=given) as executor:
+    with Ag2CodeExecutor(isolation=isolation, code_execution_config=given) as executor:
         user = UserProxyAgent(
             "user",
             human_input_mode="NEVER",
@@ -84,7 +86,7 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(
     assert (tmp_path / str(given["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_it_is_what_the_framework_calls_a_code_executor(executor: CodeExecutor) -> None:
+def test_it_is_what_the_framework_calls_a_code_executor(executor: Ag2CodeExecutor) -> None:
     assert isinstance(executor, Protocol)
     agent = ConversableAgent("a", llm_config=False, code_execution_config=executor.code_execution_config)
     assert agent.code_executor is executor
@@ -92,7 +94,7 @@ def test_it_is_what_the_framework_calls_a_code_executor(executor: CodeExecutor) 
     assert found == [CodeBlock(code="a = 1", language="python")]
 
 
-def test_blocks_run_in_order_keep_their_state_and_end_at_the_first_failure(executor: CodeExecutor) -> None:
+def test_blocks_run_in_order_keep_their_state_and_end_at_the_first_failure(executor: Ag2CodeExecutor) -> None:
     blocks = [
         *python("n = 20"),
         CodeBlock(code="echo from-the-shell", language="sh"),
@@ -108,14 +110,16 @@ def test_blocks_run_in_order_keep_their_state_and_end_at_the_first_failure(execu
 
 
 def test_a_timeout_keeps_the_state(tmp_path: Path) -> None:
-    with CodeExecutor(code_execution_config={"use_docker": False, "timeout": 1, "work_dir": str(tmp_path / "w")}) as executor:
+    with Ag2CodeExecutor(
+        code_execution_config={"use_docker": False, "timeout": 1, "work_dir": str(tmp_path / "w")}
+    ) as executor:
         result = executor.execute_code_blocks(python(SLEEPS))
         assert result.exit_code == 124
         assert "Over its timeout" in result.output
         assert executor.execute_code_blocks(python("print(x)")).output == "7\n"
 
 
-def test_pictures_and_pages_become_files(executor: CodeExecutor) -> None:
+def test_pictures_and_pages_become_files(executor: Ag2CodeExecutor) -> None:
     shows = "from IPython.display import HTML, display\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\n"
     code = shows + "display(HTML('<b>ü</b>'))\n1 / 0"
     result = executor.execute_code_blocks(python(code))
@@ -126,7 +130,7 @@ def test_pictures_and_pages_become_files(executor: CodeExecutor) -> None:
     assert "files made or changed: " in result.output
 
 
-def test_a_block_that_names_its_file_is_saved_there_and_run(executor: CodeExecutor) -> None:
+def test_a_block_that_names_its_file_is_saved_there_and_run(executor: Ag2CodeExecutor) -> None:
     result = executor.execute_code_blocks(python("# filename: lib/fib.py\nprint(40 + 2)\n1 / 0"))
     saved = Path(executor.session.workspace) / "lib" / "fib.py"
     assert saved.read_text(encoding="utf-8").startswith("# filename: lib/fib.py\nprint(40 + 2)")
@@ -135,7 +139,7 @@ def test_a_block_that_names_its_file_is_saved_there_and_run(executor: CodeExecut
 
 
 @pytest.mark.parametrize("name", ["../out.py", "/etc/out.py"])
-def test_a_file_outside_of_the_workspace_is_refused(executor: CodeExecutor, name: str) -> None:
+def test_a_file_outside_of_the_workspace_is_refused(executor: Ag2CodeExecutor, name: str) -> None:
     result = executor.execute_code_blocks(python(f"# filename: {name}\nprint('ran')"))
     assert result.exit_code == 1
     assert "is not in the workspace" in result.output
@@ -143,7 +147,7 @@ def test_a_file_outside_of_the_workspace_is_refused(executor: CodeExecutor, name
 
 
 def test_pages_are_saved_and_policies_decide(tmp_path: Path) -> None:
-    with CodeExecutor(isolation="local", workspace=tmp_path, execution_policies={"python": False, "js": True}) as executor:
+    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, execution_policies={"python": False, "js": True}) as executor:
         result = executor.execute_code_blocks(
             [CodeBlock(code="<b>1</b>", language="html"), *python("1 / 0"), CodeBlock(code="console.log(6 * 7)", language="js")]
         )
@@ -153,19 +157,19 @@ def test_pages_are_saved_and_policies_decide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("language", ["", "cobol"])
-def test_a_language_that_nothing_runs_fails_with_its_name(executor: CodeExecutor, language: str) -> None:
+def test_a_language_that_nothing_runs_fails_with_its_name(executor: Ag2CodeExecutor, language: str) -> None:
     result = executor.execute_code_blocks([CodeBlock(code="DISPLAY 'HI'.", language=language)])
     assert result.exit_code == 1
     assert (language or "unknown language") in result.output
 
 
-def test_a_named_file_is_called_as_it_says_whatever_ends_its_line(executor: CodeExecutor) -> None:
+def test_a_named_file_is_called_as_it_says_whatever_ends_its_line(executor: Ag2CodeExecutor) -> None:
     executor.execute_code_blocks(python("# filename: rn.py\r\n1") + python("# filename: r.py\r1"))
     assert {"rn.py", "r.py"} < {path.name for path in executor.session.workspace.iterdir()}
 
 
 def test_files_that_were_saved_here_are_no_cells_files(tmp_path: Path) -> None:
-    with CodeExecutor(isolation="local", workspace=tmp_path) as executor:
+    with Ag2CodeExecutor(isolation="local", workspace=tmp_path) as executor:
         page = executor.execute_code_blocks([CodeBlock(code="<b>1</b>", language="html")]).output_files
         assert executor.execute_code_blocks(python("# filename: a.py\nprint(1)")).output == "1\n"
         changed = executor.execute_code_blocks(python(f"open({page[0]!r}, 'a').write('2')\nopen('own', 'w').close()"))
@@ -176,7 +180,7 @@ def test_files_that_were_saved_here_are_no_cells_files(tmp_path: Path) -> None:
 
 def test_another_executor_in_the_same_directory_keeps_its_notebook_to_itself(tmp_path: Path) -> None:
     given: dict[str, Any] = {"isolation": "local", "workspace": tmp_path}
-    with CodeExecutor(**given) as first, CodeExecutor(**given) as second:
+    with Ag2CodeExecutor(**given) as first, Ag2CodeExecutor(**given) as second:
         for number in range(3):
             second.execute_code_blocks(python(f"print({number})"))
             second.session.save_notebook()
@@ -199,7 +203,7 @@ SCENARIOS: dict[str, tuple[list[tuple[str, str]], Any, str | None]] = {
 
 @pytest.mark.parametrize(("messages", "count", "expected"), SCENARIOS.values(), ids=SCENARIOS)
 def test_the_messages_that_count_are_chosen(
-    executor: CodeExecutor, messages: list[tuple[str, str]], count: Any, expected: str | None
+    executor: Ag2CodeExecutor, messages: list[tuple[str, str]], count: Any, expected: str | None
 ) -> None:
     given = [{"role": role, "content": content} for role, content in messages]
     reply = executor.reply(given, last_n_messages=count)
@@ -207,12 +211,12 @@ def test_the_messages_that_count_are_chosen(
 
 
 @pytest.mark.parametrize("count", [-1, "all", 1.5, True])
-def test_another_number_of_messages_is_refused(executor: CodeExecutor, count: Any) -> None:
+def test_another_number_of_messages_is_refused(executor: Ag2CodeExecutor, count: Any) -> None:
     with pytest.raises(ValueError, match="last_n_messages"):
         executor.reply([], last_n_messages=count)
 
 
-def test_a_restart_drops_the_state_and_keeps_the_files(executor: CodeExecutor) -> None:
+def test_a_restart_drops_the_state_and_keeps_the_files(executor: Ag2CodeExecutor) -> None:
     executor.execute_code_blocks(python("kept = 1\nopen('kept.txt', 'w').write('1')"))
     executor.restart()
     result = executor.execute_code_blocks(python("print(open('kept.txt').read())\nkept"))
@@ -228,7 +232,7 @@ def area(radius: float) -> float:
 
 def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
     given = [area, "def half(x):\n    return x / 2\n"]
-    with CodeExecutor(isolation="local", workspace=tmp_path, functions=given, functions_module="tools") as executor:
+    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=given, functions_module="tools") as executor:
         result = executor.execute_code_blocks(python("from tools import area, half\nprint(round(area(2)), half(3))"))
         assert (result.exit_code, result.output) == (0, "13 1.5\n")
         assert "The area of a circle." in executor.format_functions_for_prompt()
@@ -238,7 +242,7 @@ def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
 def test_functions_whose_imports_fail_are_told_before_any_block(tmp_path: Path) -> None:
     broken = with_requirements(global_imports=["no_such_module"])(area.func)
     with (
-        CodeExecutor(isolation="local", workspace=tmp_path, functions=[broken]) as executor,
+        Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=[broken]) as executor,
         pytest.raises(ValueError, match="no_such_module"),
     ):
         executor.execute_code_blocks(python("print('ran')"))
@@ -247,8 +251,8 @@ def test_functions_whose_imports_fail_are_told_before_any_block(tmp_path: Path) 
 def test_functions_whose_packages_cannot_be_had_are_told_before_any_block(tmp_path: Path) -> None:
     needy = with_requirements(python_packages=["kernelexec-no-such-package"])(area.func)
     with (
-        CodeExecutor(isolation="local", workspace=tmp_path, functions=[needy]) as executor,
-        pytest.raises(ValueError, match="their packages cannot be installed"),
+        Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=[needy]) as executor,
+        pytest.raises(ValueError, match="the packages cannot be installed"),
     ):
         executor.execute_code_blocks(python("print('ran')"))
 
@@ -260,7 +264,7 @@ def test_an_approver_sees_the_code_and_denied_code_does_not_run(tmp_path: Path) 
         seen.append(request.proposal.source)
         return Approval(approved=False, reason="not today")
 
-    with CodeExecutor(isolation="local", workspace=tmp_path, approver=ask, config={"rules": {"ask": "always"}}) as executor:
+    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, approver=ask, config={"rules": {"ask": "always"}}) as executor:
         result = executor.execute_code_blocks(python("open('ran', 'w')"))
         assert result.exit_code == -1
         assert "not today" in result.output
@@ -269,21 +273,21 @@ def test_an_approver_sees_the_code_and_denied_code_does_not_run(tmp_path: Path) 
 
 
 def test_the_factory_knows_the_name_and_leaves_others_to_the_framework(tmp_path: Path) -> None:
-    made = create({"executor": "kernelexec", "kernelexec": {"isolation": "local", "workspace": tmp_path}})
-    assert isinstance(made, CodeExecutor)
-    assert create({"executor": made}) is made
+    made = create_executor({"executor": "kernelexec", "kernelexec": {"isolation": "local", "workspace": tmp_path}})
+    assert isinstance(made, Ag2CodeExecutor)
+    assert create_executor({"executor": made}) is made
     with pytest.raises(ValueError, match="Unknown code executor"):
-        create({"executor": "no-such"})
-    with pytest.raises(ValueError, match="use_docker, timeout beside an executor"):
-        create({"executor": "kernelexec", "use_docker": False, "timeout": 5})
-    with pytest.raises(InvalidConfig, match=r"kernelexec: isolaton is no option \(did you mean 'isolation'\?\)"):
-        create({"executor": "kernelexec", "kernelexec": {"isolaton": "local"}})
-    with pytest.raises(InvalidConfig, match="kernelexec: `key: value` pairs are wanted, not nothing"):
-        create({"executor": "kernelexec", "kernelexec": None})
+        create_executor({"executor": "no-such"})
+    with pytest.raises(ValueError, match="use_docker, timeout: must be an argument of the executor"):
+        create_executor({"executor": "kernelexec", "use_docker": False, "timeout": 5})
+    with pytest.raises(InvalidConfig, match=r"kernelexec: isolaton is not an option \(did you mean 'isolation'\?\)"):
+        create_executor({"executor": "kernelexec", "kernelexec": {"isolaton": "local"}})
+    with pytest.raises(InvalidConfig, match="kernelexec: must be `key: value` pairs, not nothing"):
+        create_executor({"executor": "kernelexec", "kernelexec": None})
 
 
 def test_several_threads_may_be_the_first(tmp_path: Path) -> None:
-    executor = CodeExecutor(isolation="local", workspace=tmp_path)
+    executor = Ag2CodeExecutor(isolation="local", workspace=tmp_path)
     together = threading.Barrier(4)
 
     def printed(number: int) -> str:
@@ -301,18 +305,18 @@ def test_an_open_session_is_used_and_stays_open(tmp_path: Path) -> None:
     with Executor(isolation="local", workspace=tmp_path) as opened:
         session = opened.session("shared")
         session.execute("y = 3")
-        with CodeExecutor(session) as executor:
+        with Ag2CodeExecutor(session) as executor:
             assert executor.execute_code_blocks(python("print(y)")).output == "3\n"
         assert session.execute("y").text == "3\n"
-        with pytest.raises(InvalidConfig, match="isolation beside a session"):
-            CodeExecutor(session, isolation="local")
+        with pytest.raises(InvalidConfig, match="isolation: must not be set together with a session"):
+            Ag2CodeExecutor(session, isolation="local")
 
 
 def test_switched_off_execution_and_unfit_settings_are_said_at_once() -> None:
     with pytest.raises(Disabled):
-        CodeExecutor(code_execution_config=False)
+        Ag2CodeExecutor(code_execution_config=False)
     with pytest.raises(InvalidConfig, match="did you mean 'use_docker'"):
-        CodeExecutor(code_execution_config={"use_dockr": False})
+        Ag2CodeExecutor(code_execution_config={"use_dockr": False})
 
 
 def test_the_docstring_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from autogen_core.code_executor import CodeExecutor as BaseExecutor
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_ext.tools.code_execution import PythonCodeExecutionTool
 
-from kernelexec.adapters.autogen import CodeExecutor, Result
+from kernelexec.adapters.autogen import AutogenCodeExecutor, AutogenCodeResult
 from kernelexec.errors import KernelStartFailed
 from tests.end_to_end.frameworks.test_ag2 import LOCAL, SECURE
 from tests.support.engine import IMAGE, needs_engine
@@ -31,8 +31,8 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, **settings: Any) -> AsyncIterator[CodeExecutor]:
-    async with CodeExecutor(isolation="local", workspace=tmp_path, **settings) as executor:
+async def opened(tmp_path: Path, **settings: Any) -> AsyncIterator[AutogenCodeExecutor]:
+    async with AutogenCodeExecutor(isolation="local", workspace=tmp_path, **settings) as executor:
         yield executor
 
 
@@ -40,7 +40,7 @@ def approve(request: ApprovalRequest) -> ApprovalResponse:
     return ApprovalResponse(approved=bool(request.code), reason="")
 
 
-async def done(executor: CodeExecutor, code: str, language: str = "python") -> Result:
+async def done(executor: AutogenCodeExecutor, code: str, language: str = "python") -> AutogenCodeResult:
     return await executor.execute_code_blocks([CodeBlock(code=code, language=language)], CancellationToken())
 
 
@@ -54,7 +54,7 @@ def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
     async def work() -> None:
         model = ReplayChatCompletionClient(list(CONVERSATION))
         isolation = "container" if given["use_docker"] else None  # also where this runs in a container itself
-        async with CodeExecutor(isolation, code_execution_config=given) as executor:
+        async with AutogenCodeExecutor(isolation, code_execution_config=given) as executor:
             coder = CodeExecutorAgent("coder", code_executor=executor, approval_func=approve)
             for _ in range(2):
                 answer = (await model.create([])).content
@@ -93,14 +93,14 @@ def test_the_agent_writes_its_own_code_with_a_model(tmp_path: Path) -> None:
 
 
 def test_it_is_a_component_that_can_be_written_down(tmp_path: Path) -> None:
-    made = CodeExecutor(
+    made = AutogenCodeExecutor(
         isolation="local", workspace=tmp_path, config={"budgets": {"timeout": 7}}, execution_policies={"js": False}
     )
     assert isinstance(made, BaseExecutor)
     written = made.dump_component()
-    assert written.provider == "kernelexec.adapters.autogen.CodeExecutor"
+    assert written.provider == "kernelexec.adapters.autogen.AutogenCodeExecutor"
     again = BaseExecutor.load_component(written)
-    assert isinstance(again, CodeExecutor)
+    assert isinstance(again, AutogenCodeExecutor)
     assert again.dump_component() == written
     assert written.config["config"] == {"budgets": {"timeout": 7}}
 
@@ -234,7 +234,7 @@ def test_the_code_tool_uses_it(tmp_path: Path) -> None:
 
 def test_it_must_be_started_and_stops_twice(tmp_path: Path) -> None:
     async def work() -> None:
-        executor = CodeExecutor(isolation="local", workspace=tmp_path)
+        executor = AutogenCodeExecutor(isolation="local", workspace=tmp_path)
         with pytest.raises(RuntimeError, match="not started"):
             await done(executor, "1")
         await asyncio.gather(executor.start(), executor.start())
@@ -250,7 +250,7 @@ def test_it_must_be_started_and_stops_twice(tmp_path: Path) -> None:
 def test_a_container_is_chosen_by_the_dictionary(tmp_path: Path) -> None:
     async def work() -> None:
         given = {"use_docker": IMAGE, "work_dir": str(tmp_path / "w")}
-        async with CodeExecutor("container", code_execution_config=given) as executor:
+        async with AutogenCodeExecutor("container", code_execution_config=given) as executor:
             assert (await done(executor, "print(open('/etc/hostname').read() != '')")).output == "True\n"
             assert (await executor.session.execute("1")).isolation == "container"
 

@@ -15,7 +15,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.experimental.transforms.code_mode import CodeMode
 
 from kernelexec import AsyncExecutor, ExecutionFailed, InvalidCode, InvalidRequest, InvalidWorkDir, SecurityError
-from kernelexec.adapters.code_cells import ARGUMENTS_CHARS, cell
+from kernelexec.adapters.code_cells import ARGUMENTS_CHARS, build_cell
 from kernelexec.adapters.code_mode import SandboxProvider
 from tests.support.engine import IMAGE, needs_engine
 
@@ -44,7 +44,7 @@ def left_behind(place: Path) -> list[Path]:
 
 
 def cell_of(code: str, *functions: str, inputs: Mapping[str, Any] | None = None) -> str:
-    return cell(code, inputs=inputs or {}, functions=functions, token="t", folder="/w")  # noqa: S106 - no secret
+    return build_cell(code, inputs=inputs or {}, functions=functions, token="t", folder="/w")  # noqa: S106 - no secret
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,9 +290,9 @@ json = asyncio = os = uuid = display = pathlib = name = token = place = None
 
 @pytest.mark.parametrize("name", ["class", "None", "a-b", "1a", "", "a b", "__debug__", "__kernelexec", "a\nb"])
 def test_names_that_code_could_not_use_are_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no name"):
+    with pytest.raises(InvalidRequest, match="must be an identifier"):
         cell_of("1", name)
-    with pytest.raises(InvalidRequest, match="is no name"):
+    with pytest.raises(InvalidRequest, match="must be an identifier"):
         cell_of("1", inputs={name: 1})
 
 
@@ -387,7 +387,7 @@ def test_a_call_after_its_run_fails_at_once(tmp_path: Path) -> None:
         functions: dict[str, Callable[..., Any]] = {"f": lambda: 1}
         assert await provider.run("kept = f\nawait f()", external_functions=functions) == 1
         for given in ({}, functions):
-            with pytest.raises(ExecutionFailed, match="RuntimeError: f: the run that it was given to is over"):
+            with pytest.raises(ExecutionFailed, match="RuntimeError: f: its run is over"):
                 await asyncio.wait_for(provider.run("await kept()", external_functions=given), 20)
 
     run(tmp_path, steps)
@@ -406,7 +406,7 @@ def test_code_waits_for_no_answer_that_cannot_be_written(tmp_path: Path) -> None
         for left in left_behind(tmp_path)[::-1]:
             left.rmdir() if left.is_dir() else left.unlink()
         (tmp_path / "default" / ".kernelexec").write_text("in its place")
-        with pytest.raises(InvalidWorkDir, match="cannot be written"):
+        with pytest.raises(InvalidWorkDir, match="must be writable"):
             await provider.run("1", external_functions={"breaking": breaking})
         (tmp_path / "default" / ".kernelexec").unlink()
 
@@ -443,11 +443,11 @@ VALUES = [
     ("Point(1, datetime.date(2026, 1, 2))", {"x": 1, "y": "2026-01-02"}),
 ]
 REFUSED = [
-    ("object()", "A value of type object is no JSON"),
-    ("{'deep': [b'x']}", "A value of type bytes is no JSON"),
-    ("Point", "A value of type type is no JSON"),
+    ("object()", "A value of type object must be converted to JSON first"),
+    ("{'deep': [b'x']}", "A value of type bytes must be converted to JSON first"),
+    ("Point", "A value of type type must be converted to JSON first"),
     ("{(1, 2): 3}", "keys must be str"),
-    ("pd.concat([frame, frame], axis=1)", "two columns of one name"),
+    ("pd.concat([frame, frame], axis=1)", "must have unique column names"),
     ("circle", "Circular reference"),
 ]
 KINDS_OF_VALUES = """
@@ -473,7 +473,7 @@ def test_a_value_is_whole_or_an_error(tmp_path: Path) -> None:
             await provider.run(f"await hear(({code}))", external_functions=functions)
             assert heard.pop() == value, code
         for code, why in REFUSED:
-            with pytest.raises(ExecutionFailed, match=f"TypeError: What the code returned: .*{why}"):
+            with pytest.raises(ExecutionFailed, match=f"TypeError: The code's value: .*{why}"):
                 await provider.run(code)
             with pytest.raises(ExecutionFailed, match=f"TypeError: The arguments of hear: .*{why}"):
                 await provider.run(f"await hear(({code}))", external_functions=functions)

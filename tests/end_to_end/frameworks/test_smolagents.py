@@ -170,7 +170,7 @@ def test_an_answer_that_is_too_large_is_said_to_be(executor: PythonExecutor) -> 
     executor.send_tools({"final_answer": answering})
     found = executor("final_answer('x' * 60_000)")
     assert (found.is_final_answer, len(found.output)) == (True, 60_000)
-    with pytest.raises(AgentExecutionError, match="Save it to a file"):
+    with pytest.raises(AgentExecutionError, match="save it to a file"):
         executor("final_answer('x' * 70_000)")
 
 

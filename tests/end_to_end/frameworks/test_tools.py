@@ -66,8 +66,8 @@ def test_long_output_is_read_on(tools: dict[str, FunctionTool]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"cod": "1"}, "execute_code: 'cod' is no argument (did you mean 'code'?): there are code, timeout."),
-        ({}, "execute_code: the argument 'code' is missing: there are code, timeout."),
+        ({"cod": "1"}, "execute_code: 'cod' is not an argument (did you mean 'code'?): must be one of code, timeout."),
+        ({}, "execute_code: the argument 'code' is missing: must have code, timeout."),
         ({"timeout": 1}, "execute_code: the argument 'code' is missing"),
         ({"code": ""}, "code"),
         ({"code": "1", "timeout": -1}, "timeout"),
@@ -88,7 +88,7 @@ def test_a_call_by_position_names_the_tool(tools: dict[str, FunctionTool]) -> No
 def test_a_bound_that_is_none_is_refused_at_once(tmp_path: Path, text_bytes: Any) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
-        with pytest.raises(InvalidConfig, match=r"^text_bytes=.*: it is a whole number of bytes, 4 at least"):
+        with pytest.raises(InvalidConfig, match=r"^text_bytes=.*: must be a whole number of bytes >= 4"):
             function_tools(session, text_bytes=text_bytes)
 
 

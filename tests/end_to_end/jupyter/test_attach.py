@@ -70,7 +70,7 @@ def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp
 
 
 def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(alone: Executor, tmp_path: Path) -> None:
-    assert "No session of yours lives" in refused(kernelexec(tmp_path, "variables"))
+    assert "You have no open session" in refused(kernelexec(tmp_path, "variables"))
     alone.session("analysis").execute("x = 1")
     assert "did you mean 'analysis'?" in refused(kernelexec(tmp_path, "variables", "anlysis"))
     assert kernelexec(tmp_path, "variables").stdout.startswith("x\tint")
@@ -78,7 +78,7 @@ def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(alone: Execu
         other.session("analysis")
         alone.session("second")
         assert "2 sessions are named 'analysis'" in refused(kernelexec(tmp_path, "variables", "analysis"))
-        assert "3 sessions live here" in refused(kernelexec(tmp_path, "variables"))
+        assert "3 sessions are open" in refused(kernelexec(tmp_path, "variables"))
 
 
 def test_a_kernel_that_is_gone_is_told(alone: Executor, tmp_path: Path) -> None:

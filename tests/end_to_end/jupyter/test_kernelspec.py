@@ -70,13 +70,13 @@ def test_the_users_own_directory_and_that_of_the_environment_are_known(tmp_path:
 REFUSED = {
     "another's name": (["--name", "theirs"], "is not of kernelexec: choose another name by --name"),
     "no name": (["--name", "Ab c"], "'Ab c' cannot be a kernelspec's name"),
-    "no size": (["--memory", "much"], "--memory='much': it is a size, as 512m, 1.5g or 1048576."),
-    "endless memory": (["--memory", "inf"], "--memory='inf': it is a size"),
+    "no size": (["--memory", "much"], "--memory='much': must be a size, as in 512m, 1.5g or 1048576."),
+    "endless memory": (["--memory", "inf"], "--memory='inf': must be a size"),
     "little memory": (["--memory", "1m"], "container.memory_bytes"),
     "no network": (["--network", "mine"], "container.network"),
     "no isolation": (["--isolation", "loca"], "did you mean 'local'?"),
     "two places": (["--user"], "--user, --sys-prefix and --prefix contradict each other"),
-    "an image here": (["--isolation", "local", "--image", "x"], "are of containers"),
+    "an image here": (["--isolation", "local", "--image", "x"], "are for containers"),
 }
 
 

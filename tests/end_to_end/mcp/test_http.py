@@ -285,7 +285,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Serv
     taken = server.url.split(":")[2].split("/")[0]
     for args, why in (
         (("--http", "--host", "0.0.0.0"), "--tokens"),  # noqa: S104 - that is refused
-        (("--port", "9000"), "give --http too"),
+        (("--port", "9000"), "use --http too"),
         (("--http", "--port", "99999"), "port=99999"),
         (("--http", "--port", taken), "cannot listen there"),
         (("--http", "--tokens", "none"), "cannot be read"),

@@ -217,7 +217,7 @@ def test_a_clients_command_is_run_and_its_settings_are_left_to_it(tmp_path: Path
 def test_a_client_that_is_missing_or_fails_is_named_and_the_entry_is_shown(tmp_path: Path, install: Install) -> None:
     missing = install("claude-code", PATH="/nowhere")
     assert missing.returncode == 125
-    assert "The command `claude` is not installed here, or not on the PATH. Nothing was changed; the entry" in missing.stderr
+    assert "The command `claude` must be installed and on the PATH. Nothing was changed; the entry" in missing.stderr
     assert "kernelexec" in json.loads(missing.stdout)["mcpServers"]
     failed = install("gemini", PATH=programs(tmp_path), FAILS="1")
     assert failed.returncode == 125
@@ -242,7 +242,7 @@ def test_a_server_of_that_name_stays_unless_it_is_to_be_replaced(
     settings.write_text(content)
     kept = install(client, PATH=path)
     assert (kept.returncode, kept.stdout) == (1, "")
-    assert "which stays as it is: --replace replaces it" in kept.stderr
+    assert "use --replace to replace it" in kept.stderr
     assert settings.read_text() == content
     assert ran(tmp_path) == []
     assert install(client, "--replace", PATH=path).returncode == 0
@@ -353,8 +353,8 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
         (["--url", "http://[x/"], "the server's address"),
         (["--token-env", "TOKEN"], "for a server at --url"),
         (["--url", URL, "--token-env", "a-b"], "the name of an environment variable"),
-        (["--url", URL, *LOCAL], "a server at --url has options of its own"),
-        (["--http"], "clients do not start such a server"),
+        (["--url", URL, *LOCAL], "must not be set for a server at --url"),
+        (["--http"], "clients cannot start an HTTP server"),
         (["--isolatoin", "local"], "--isolatoin"),
     ],
 )

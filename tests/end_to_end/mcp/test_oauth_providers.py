@@ -56,9 +56,9 @@ def test_what_cells_could_change_does_not_say_who_may_call(option: str, tmp_path
     for place in (given, given.replace("work/one", "link")):
         done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", "--workspace", "work", option, place, *more)
         assert done.returncode == 125
-        assert "it lies where a session works, whose cells could change it" in " ".join(done.stderr.split())
+        assert "must not be in a session's directory" in " ".join(done.stderr.split())
 
 
 def test_a_provider_is_of_a_server_over_http(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--auth", "auth.py:provider")
-    assert (done.returncode, "auth: these are of a server over HTTP" in done.stderr) == (125, True)
+    assert (done.returncode, "auth: only for a server over HTTP" in done.stderr) == (125, True)

@@ -148,7 +148,7 @@ def test_a_file_can_be_standard_input(tmp_path: Path) -> None:
 
 def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "mcp", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY)
-    assert "containers unless told otherwise" in refused(done)
+    assert "containers by default" in refused(done)
     assert names(tmp_path) == []
 
 

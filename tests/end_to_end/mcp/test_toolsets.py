@@ -42,7 +42,7 @@ def test_only_what_is_named_is_served(given: str, groups: list[str], era: str, t
     [
         ("--tools", "core,file", "tools='file' is no group of tools (did you mean 'files'?)"),
         ("--tools", "core,,files", "tools='' is no group of tools"),
-        ("--packages-from", "nowhere", "it is no directory of wheels"),
+        ("--packages-from", "nowhere", "must be a directory of wheels"),
     ],
 )
 def test_what_is_no_group_or_directory_is_refused(option: str, value: str, said: str, tmp_path: Path) -> None:

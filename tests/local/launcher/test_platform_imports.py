@@ -32,7 +32,7 @@ def all_of_ours():
     import kernelexec.launcher
     inner = pkgutil.walk_packages(kernelexec.launcher.__path__, "kernelexec.launcher.")
     named = [module.name for module in inner if not module.name.endswith("__main__")]
-    for name in ("kernelexec", "kernelexec.cli.app", "kernelexec.mcp.server", *named):
+    for name in ("kernelexec", "kernelexec.cli.application", "kernelexec.mcp.server", *named):
         importlib.import_module(name)
     return named
 

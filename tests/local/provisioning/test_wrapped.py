@@ -100,7 +100,7 @@ def test_an_interpreter_without_ipykernel_is_said_with_the_prefix(tmp_path: Path
 @pytest.mark.parametrize(
     ("isolation", "config", "why"),
     [
-        ("local", {"programs": {"prefix_kernel": True}}, "there is no programs.prefix"),
+        ("local", {"programs": {"prefix_kernel": True}}, "programs.prefix must be set too"),
         ("container", {"programs": {"prefix": "uv run", "prefix_kernel": True}}, "container.python"),
         ("local", {"programs": {"prefix": "uv run", "prefix_kernel": True}, "pool": {"size": 1}}, "pool.size=0"),
     ],

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernelexec.adapters.blocks import silent
+from kernelexec.adapters.blocks import quiet_pip
 from kernelexec.adapters.functions import Functions
-from kernelexec.adapters.markdown import Block, blocks
+from kernelexec.adapters.markdown import MarkdownBlock, find_blocks
 
 DOCUMENTED = 'def f():\n    """As in\n\n    ```python\n    f()\n    ```\n    """\n    return 1'
 DEEP = "\n".join(f"   {line}" for line in DOCUMENTED.split("\n"))
@@ -87,35 +87,35 @@ LEFT = [
 
 @pytest.mark.parametrize(("message", "expected"), MESSAGES.values(), ids=MESSAGES)
 def test_code_blocks_are_found_with_their_language(message: Any, expected: list[tuple[str, str]]) -> None:
-    assert blocks(message) == [Block(*each) for each in expected]
+    assert find_blocks(message) == [MarkdownBlock(*each) for each in expected]
 
 
 def test_content_of_another_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="content is int"):
-        blocks(5)
+        find_blocks(5)
 
 
 @pytest.mark.parametrize(("language", "code"), SILENCED)
 def test_installations_by_pip_tell_failures_only(language: str, code: str) -> None:
-    assert silent(code, language) == code.replace("pip install numpy", "pip install -qqq numpy")
+    assert quiet_pip(code, language) == code.replace("pip install numpy", "pip install -qqq numpy")
 
 
 @pytest.mark.parametrize(("language", "code"), LEFT)
 def test_what_is_no_installation_stays_as_it_is(language: str, code: str) -> None:
-    assert silent(code, language) == code
+    assert quiet_pip(code, language) == code
 
 
 def test_functions_become_a_module_with_stubs() -> None:
-    found = Functions.of([ADD, twice])
+    found = Functions.from_callables([ADD, twice])
     assert found.source == f"{ADD.strip()}\n\n\ndef twice(x: float) -> float:\n    return 2 * x\n"
     assert "def add(a: int, b: int=2) -> int:\n    '''" in found.stubs.replace('"""', "'''")
     assert "return a + b" not in found.stubs
-    assert "from the module `functions`" in found.prompt()
-    assert found.prompt("$module:\n$functions") == f"functions:\n{found.stubs}"
+    assert "from the module `functions`" in found.format_prompt()
+    assert found.format_prompt("$module:\n$functions") == f"functions:\n{found.stubs}"
 
 
 def test_a_function_is_whole_whatever_its_lines_hold() -> None:
-    assert Functions.of([paged]).source == f'def paged() -> str:\n    # a page: {PAGE}.\n    return "whole"\n'
+    assert Functions.from_callables([paged]).source == f'def paged() -> str:\n    # a page: {PAGE}.\n    return "whole"\n'
 
 
 class Required:
@@ -129,21 +129,21 @@ class Required:
 @pytest.mark.parametrize(
     ("functions", "module", "said"),
     [
-        ([ADD], "not a name", "functions_module='not a name': it is no identifier"),
-        ([ADD], "class", "functions_module='class': it is a keyword"),
+        ([ADD], "not a name", "functions_module='not a name': must be an importable module name"),
+        ([ADD], "class", "functions_module='class': must be an importable module name; it is a keyword"),
         (["def broken(:\n    pass"], "functions", "does not compile"),
         (["x = 1"], "functions", "holds 0 functions"),
         ([ADD + ADD.replace("add", "plus")], "functions", "holds 2 functions"),
-        ([ADD, ADD], "functions", "2 functions named add"),
-        ([len], "functions", "has no source"),
-        ([functools.partial(sorted, reverse=True)], "functions", "is a partial"),
-        ([Required(functools.partial(sorted, reverse=True))], "functions", "is a partial"),
-        ([Required("def a(x):\n    pass").told], "functions", "is a bound method"),
+        ([ADD, ADD], "functions", "2 functions are named add"),
+        ([len], "functions", "must have readable source"),
+        ([functools.partial(sorted, reverse=True)], "functions", "not a partial"),
+        ([Required(functools.partial(sorted, reverse=True))], "functions", "not a partial"),
+        ([Required("def a(x):\n    pass").told], "functions", "not a bound method"),
     ],
 )
 def test_functions_that_no_cell_could_import_are_refused(functions: list[Any], module: str, said: str) -> None:
     with pytest.raises(ValueError, match="functions") as caught:
-        Functions.of(functions, module=module)
+        Functions.from_callables(functions, module=module)
     assert said in str(caught.value)
 
 

@@ -27,8 +27,8 @@ def show(*outputs: Output, as_json: bool = False, **fields: Any) -> ExecutionRes
     """Show a cell's outputs one by one, and then its result."""
     console, result = ConsoleOutput(as_json=as_json), result_of(*outputs, **fields)
     for output in outputs:
-        console.output(output)
-    console.result(result)
+        console.show_output(output)
+    console.show_result(result)
     return result
 
 
@@ -68,7 +68,7 @@ def test_an_unfinished_line_of_stderr_leaves_stdout_as_it_is(capsys: pytest.Capt
 def test_output_is_shown_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
     console = ConsoleOutput(as_json=False)
     for text in ("a", "b\n", "c"):
-        console.output(Stream("stdout", text))
+        console.show_output(Stream("stdout", text))
         assert capsys.readouterr() == (text, "")
 
 
@@ -104,7 +104,7 @@ REMARKS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"status": "error", "state": "lost", "cause": "crashed", "lost_names": ("x",)},
         ["the kernel is gone (crashed); state lost", "lost: x"],
     ),
-    "cut output": ({"truncated": True, "total_bytes": 10**10}, ["output cut: 10000000000 bytes in all"]),
+    "cut output": ({"truncated": True, "total_bytes": 10**10}, ["output truncated: 10000000000 bytes in total"]),
     "notes": ({"notes": ("First.", "Second.")}, ["First.", "Second."]),
     "hints": (
         {"status": "error", "diagnosis": Diagnosis("E", "m", hints=("Do this.", "Or that."))},
@@ -123,7 +123,7 @@ REMARKS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "notes": ("n",),
             "diagnosis": Diagnosis("timeout", "m", hints=("h",)),
         },
-        ["n", "ended by timeout (kill); state lost", "lost: x", "output cut: 9 bytes in all", "hint: h"],
+        ["n", "ended by timeout (kill); state lost", "lost: x", "output truncated: 9 bytes in total", "hint: h"],
     ),
 }
 
@@ -148,8 +148,8 @@ def test_a_remark_begins_a_line_of_its_own(name: str, capsys: pytest.CaptureFixt
 def test_a_value_begins_a_line_after_an_unfinished_one_of_the_cell_before(capsys: pytest.CaptureFixture[str]) -> None:
     console = ConsoleOutput(as_json=False)
     for output in (Stream("stdout", "a"), VALUE):
-        console.output(output)
-        console.result(result_of(output))
+        console.show_output(output)
+        console.show_result(result_of(output))
     assert capsys.readouterr().out == "a\n42\n"
 
 
@@ -223,7 +223,7 @@ def test_what_was_held_back_for_the_bar_is_shown_when_the_cells_are_left(name: s
     with terminal(monkeypatch, "stdout", "stderr") as shown:
         console = ConsoleOutput(as_json=False)
         with suppress(KeyError), console.progress(1):
-            console.output(Stream(name, "whole\nunfinished"))
+            console.show_output(Stream(name, "whole\nunfinished"))
             raise KeyError
         assert "unfinished\n" in shown()
         console.end_line()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kernelexec import Config
-from kernelexec.dialects.agents import read_agents, schema
+from kernelexec.dialects.agents import json_schema, read_agents
 from kernelexec.errors import InvalidConfig
 from tests.support.paths import ROOT
 
@@ -84,76 +84,79 @@ def test_a_typo_in_any_key_names_the_right_one(path: Path, tmp_path: Path) -> No
 
 
 UNFIT = {
-    "nothing": ("", "it holds no options"),
-    "a list": ("- a\n", "it holds no options"),
-    "no YAML": ("a: [1\n", "it is no YAML"),
-    "a tag": ("a: !!python/object/apply:os.system ['true']\n", "it is no YAML"),
-    "twice": ("isolation: local\nisolation: container\n", "line 2: 'isolation' stands there twice"),
-    "a list for a branch": ("budgets: [{timeout: 5}]\n", "budgets: `key: value` pairs are wanted, not a list."),
-    "text for a branch": ("container: small\n", "container: `key: value` pairs are wanted, not text."),
-    "a list for names": ("environment: {set: [a]}\n", "environment.set: `key: value` pairs are wanted, not a list."),
-    "a mapping for a list": ("context_paths: {path: x}\n", "context_paths: a list is wanted, not `key: value` pairs."),
-    "nothing for a branch": ("budgets:\n", "budgets: `key: value` pairs are wanted, not nothing."),
-    "a list for MassGen's backend": ("agents: [{backend: [a]}]\n", "backend: `key: value` pairs are wanted, not a list."),
-    "text for MassGen's list": ("agents: [{backend: {context_paths: ''}}]\n", "context_paths: a list is expected"),
-    "empty defaults": ("defaults: ''\nagents: [{id: a}]\n", "defaults: `key: value` pairs are wanted, not text"),
-    "no defaults": ("defaults:\nagents: [{id: a}]\n", "defaults: `key: value` pairs are wanted, not nothing"),
-    "no place": ("isolation:\n", "isolation: it has no value: say one of local, "),
-    "no place over another": ("defaults: {isolation: local}\nagents: [{isolation: ~}]\n", "agent1: isolation: it has no value"),
+    "nothing": ("", "must contain options"),
+    "a list": ("- a\n", "must contain options"),
+    "no YAML": ("a: [1\n", "must be YAML"),
+    "a tag": ("a: !!python/object/apply:os.system ['true']\n", "must be YAML"),
+    "twice": ("isolation: local\nisolation: container\n", "line 2: 'isolation' is set twice"),
+    "a list for a branch": ("budgets: [{timeout: 5}]\n", "budgets: must be `key: value` pairs, not a list."),
+    "text for a branch": ("container: small\n", "container: must be `key: value` pairs, not text."),
+    "a list for names": ("environment: {set: [a]}\n", "environment.set: must be `key: value` pairs, not a list."),
+    "a mapping for a list": ("context_paths: {path: x}\n", "context_paths: must be a list, not `key: value` pairs."),
+    "nothing for a branch": ("budgets:\n", "budgets: must be `key: value` pairs, not nothing."),
+    "a list for MassGen's backend": ("agents: [{backend: [a]}]\n", "backend: must be `key: value` pairs, not a list."),
+    "text for MassGen's list": ("agents: [{backend: {context_paths: ''}}]\n", "context_paths: must be a list"),
+    "empty defaults": ("defaults: ''\nagents: [{id: a}]\n", "defaults: must be `key: value` pairs, not text"),
+    "no defaults": ("defaults:\nagents: [{id: a}]\n", "defaults: must be `key: value` pairs, not nothing"),
+    "no place": ("isolation:\n", "isolation: must have a value: one of local, "),
+    "no place over another": (
+        "defaults: {isolation: local}\nagents: [{isolation: ~}]\n",
+        "agent1: isolation: must have a value",
+    ),
     "no execution": (
         "isolation: local\ncode_execution_config:\n",
-        "code_execution_config: it has no value: say its options, or",
+        "code_execution_config: must have a value: its options, or",
     ),
-    "a sign in a name": ("id: a#b\n", "id: 'a#b' holds '#', which stands between file and name in FILE#NAME"),
-    "a sign in MassGen's name": ("agents: [{id: a#b, backend: {}}]\n", "id: 'a#b' holds '#'"),
-    "a bell in a name": ('id: "a\\ab"\n', "id: 'a\\x07b' holds characters that cannot be printed"),
-    "lines in MassGen's name": ('agents: [{id: "a\\nb", backend: {}}]\n', "id: 'a\\nb' holds characters that"),
-    "an empty name of MassGen's": ("agents: [{id: '', backend: {}}]\n", "id: '' is no name"),
-    "two of MassGen's names": ("agents: [{id: a, backend: {}}, {id: a, backend: {}}]\n", "two have the id 'a'"),
-    "two of a name": ("agents:\n  - {id: a, isolation: local}\n  - {id: a}\n", "two have the id 'a'"),
-    "no agents": ("agents: []\n", "agents: it is a list of agents"),
-    "a nameless name": ("id: 5\n", "id: 5 is no name"),
+    "a sign in a name": ("id: a#b\n", "id: 'a#b' must not contain '#', which separates file and name in FILE#NAME"),
+    "a sign in MassGen's name": ("agents: [{id: a#b, backend: {}}]\n", "id: 'a#b' must not contain '#'"),
+    "a bell in a name": ('id: "a\\ab"\n', "id: 'a\\x07b' must contain printable characters only"),
+    "lines in MassGen's name": ('agents: [{id: "a\\nb", backend: {}}]\n', "id: 'a\\nb' must contain printable characters"),
+    "an empty name of MassGen's": ("agents: [{id: '', backend: {}}]\n", "id: '' must be a name"),
+    "two of MassGen's names": ("agents: [{id: a, backend: {}}, {id: a, backend: {}}]\n", "two agents have the id 'a'"),
+    "two of a name": ("agents:\n  - {id: a, isolation: local}\n  - {id: a}\n", "two agents have the id 'a'"),
+    "no agents": ("agents: []\n", "agents: must be a list of agents"),
+    "a nameless name": ("id: 5\n", "id: 5 must be a name"),
     "an unfit value": ("budgets: {timeout: soon}\n", "default: Configuration: budgets.timeout: "),
-    "an unfit mode": ("agents:\n  - backend: {command_line_execution_mode: vm}\n", "it is 'docker' or 'local'"),
+    "an unfit mode": ("agents:\n  - backend: {command_line_execution_mode: vm}\n", "must be 'docker' or 'local'"),
     "an unfit mode of a mount": (
         "agents:\n  - backend: {command_line_docker_credentials: {additional_mounts: {/a: {bind: /b, mode: rox}}}}\n",
-        "command_line_docker_credentials.additional_mounts./a: mode: it is 'ro' or 'rw' (given: 'rox')",
+        "command_line_docker_credentials.additional_mounts./a: mode: must be 'ro' or 'rw' (given: 'rox')",
     ),
     "some variables of MassGen's file": (
         "agents:\n  - backend: {command_line_docker_credentials: {env_file: .env, env_vars_from_file: [A]}}\n",
-        "env_vars_from_file: all of env_file is handed on",
+        "env_vars_from_file: must be removed, as kernels get all variables of env_file",
     ),
     "no names of MassGen's file": (
         "agents:\n  - backend: {command_line_docker_credentials: {env_vars_from_file: A}}\n",
-        "command_line_docker_credentials.env_vars_from_file: a list is expected",
+        "command_line_docker_credentials.env_vars_from_file: must be a list",
     ),
     "numbers for names of MassGen's file": (
         "agents:\n  - backend: {command_line_docker_credentials: {env_vars_from_file: [5]}}\n",
-        "env_vars_from_file: it is a list of variables' names",
+        "env_vars_from_file: must be a list of variable names",
     ),
     "packages by MassGen's own finding": (
         "agents:\n  - backend: {command_line_docker_packages: {auto_install_deps: true}}\n",
-        "command_line_docker_packages.auto_install_deps: no file of a workspace has its packages installed here",
+        "command_line_docker_packages.auto_install_deps: must be false",
     ),
     "no choice": (
         "agents:\n  - backend: {command_line_docker_packages: {auto_install_deps: maybe}}\n",
-        "auto_install_deps: it is true or false (given: 'maybe')",
+        "auto_install_deps: must be true or false (given: 'maybe')",
     ),
     "an unfit access of a mount": (
         "agents:\n  - backend: {command_line_docker_credentials: {additional_mounts: {/a: {bind: /b, mode: true}}}}\n",
-        "mode: it is 'ro' or 'rw' (given: True)",
+        "mode: must be 'ro' or 'rw' (given: True)",
     ),
     "no bytes": (
         "agents:\n  - {id: a, backend: {command_line_docker_memory_limit: lots}}\n",
-        "agents.yaml: a: command_line_docker_memory_limit='lots': it is a size",
+        "agents.yaml: a: command_line_docker_memory_limit='lots': must be a size",
     ),
     "an empty rule": (
         "rules: {allowed_commands: [ls, '']}\n",
-        "rules.allowed_commands.1: it is empty, and would match everything",
+        "rules.allowed_commands.1: must not be empty, as it would match everything",
     ),
     "an empty rule of MassGen's": (
         "agents: [{id: a, backend: {command_line_blocked_commands: ['']}}]\n",
-        "a: Configuration: rules.blocked_commands.0: it is empty",
+        "a: Configuration: rules.blocked_commands.0: must not be empty",
     ),
 }
 
@@ -175,8 +178,8 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in EXAMPLES])
 def test_the_schema_takes_every_example(path: Path) -> None:
-    validator = jsonschema.Draft202012Validator(schema())
-    validator.check_schema(schema())
+    validator = jsonschema.Draft202012Validator(json_schema())
+    validator.check_schema(json_schema())
     validator.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert not validator.is_valid({"isolatoin": "local"})
 
@@ -194,7 +197,7 @@ def test_the_schema_takes_every_example(path: Path) -> None:
 )
 def test_a_value_that_yaml_cannot_make_is_one_line_with_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.yaml").write_text(text)
-    with pytest.raises(InvalidConfig, match=r"odd\.yaml: it is no YAML") as told:
+    with pytest.raises(InvalidConfig, match=r"odd\.yaml: must be YAML") as told:
         read_agents(tmp_path / "odd.yaml")
     assert "\n" not in str(told.value)
 
@@ -202,7 +205,7 @@ def test_a_value_that_yaml_cannot_make_is_one_line_with_the_file(tmp_path: Path,
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(InvalidConfig, match="no plain file"):
+        with pytest.raises(InvalidConfig, match="must be a regular file"):
             read_agents(path)
     with pytest.raises(InvalidConfig, match="NUL"):
         read_agents("agents\0.yaml")

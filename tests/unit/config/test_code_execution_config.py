@@ -87,15 +87,15 @@ TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 UNFIT: dict[str, tuple[Any, str]] = {
-    "an unknown key": ({"workdir": "a"}, "code_execution_config: workdir is no option (did you mean 'work_dir'?)."),
-    "a misspelt key": ({"use_dockr": True}, "code_execution_config: use_dockr is no option (did you mean 'use_docker'?)."),
-    "an executor": ({"executor": "commandline-local"}, "executor is no option: where code runs is said by use_docker."),
+    "an unknown key": ({"workdir": "a"}, "code_execution_config: workdir is not an option (did you mean 'work_dir'?)."),
+    "a misspelt key": ({"use_dockr": True}, "code_execution_config: use_dockr is not an option (did you mean 'use_docker'?)."),
+    "an executor": ({"executor": "commandline-local"}, "executor is not an option: choose where code runs with use_docker."),
     "a key that is no text": ({1: 2}, "code_execution_config: 1: "),
-    "no directory": ({"work_dir": ""}, "code_execution_config: work_dir: it is empty"),
+    "no directory": ({"work_dir": ""}, "code_execution_config: work_dir: must not be empty"),
     "a number as a directory": ({"work_dir": 5}, "code_execution_config: work_dir: "),
-    "no image": ({"use_docker": []}, "code_execution_config: use_docker: it is True, False, the name of an image or a list"),
-    "an empty image": ({"use_docker": [""]}, "code_execution_config: use_docker: it is True, False"),
-    "a number as an image": ({"use_docker": 1}, "code_execution_config: use_docker: it is True, False"),
+    "no image": ({"use_docker": []}, "code_execution_config: use_docker: must be True, False, an image name or a list"),
+    "an empty image": ({"use_docker": [""]}, "code_execution_config: use_docker: must be True, False"),
+    "a number as an image": ({"use_docker": 1}, "code_execution_config: use_docker: must be True, False"),
     "text for False": ({"use_docker": "False"}, "(given: 'False')"),
     "no seconds": (
         {"timeout": 0},
@@ -105,30 +105,30 @@ UNFIT: dict[str, tuple[Any, str]] = {
     "seconds that are true": ({"timeout": True}, "code_execution_config: timeout: "),
     "seconds as text": ({"timeout": "60"}, "code_execution_config: timeout: "),
     "endless seconds": ({"timeout": float("inf")}, "code_execution_config: timeout: "),
-    "messages below none": ({"last_n_messages": -1}, "last_n_messages: it is a number, 0 or more, or 'auto' (given: -1)."),
-    "messages in other words": ({"last_n_messages": "all"}, "last_n_messages: it is a number, 0 or more, or 'auto'"),
-    "messages that are true": ({"last_n_messages": True}, "last_n_messages: it is a number"),
-    "half a message": ({"last_n_messages": 1.5}, "last_n_messages: it is a number"),
-    "an image of two words": ({"docker_image": "a b"}, "container.image: it is the name of an image"),
+    "messages below none": ({"last_n_messages": -1}, "last_n_messages: must be a number >= 0, or 'auto' (given: -1)."),
+    "messages in other words": ({"last_n_messages": "all"}, "last_n_messages: must be a number >= 0, or 'auto'"),
+    "messages that are true": ({"last_n_messages": True}, "last_n_messages: must be a number"),
+    "half a message": ({"last_n_messages": 1.5}, "last_n_messages: must be a number"),
+    "an image of two words": ({"docker_image": "a b"}, "container.image: must be an image name"),
     "a list as docker_image": ({"docker_image": ["a"]}, "code_execution_config: docker_image: "),
-    "a name of two words": ({"docker_container_name": "a b"}, "docker_container_name: it is letters, digits"),
+    "a name of two words": ({"docker_container_name": "a b"}, "docker_container_name: must be 1 to"),
     "arguments as one text": ({"docker_run_args": "--rm"}, "code_execution_config: docker_run_args: "),
     "arguments that are numbers": ({"docker_run_args": ["--cpus", 1]}, "code_execution_config: docker_run_args.1: "),
     "a dangerous argument": ({"docker_run_args": ["--privileged"]}, "docker_run_args: --privileged is refused"),
     "an unfit argument": ({"docker_run_args": ["--memory=1m"]}, "Configuration: container.memory_bytes: "),
-    "True": (True, "code_execution_config=True: it is a dictionary, False for no execution, or None."),
-    "0": (0, "code_execution_config=0: it is a dictionary"),
-    "text": ("coding", "code_execution_config='coding': it is a dictionary"),
-    "a list": ([("use_docker", True)], "it is a dictionary"),
+    "True": (True, "code_execution_config=True: must be a dictionary, False for no execution, or None."),
+    "0": (0, "code_execution_config=0: must be a dictionary"),
+    "text": ("coding", "code_execution_config='coding': must be a dictionary"),
+    "a list": ([("use_docker", True)], "must be a dictionary"),
 }
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "an image without docker": (
         {"code_execution_config": {"use_docker": False, "docker_image": "a"}},
-        "use_docker=False and docker_image='a' contradict each other: give one of them.",
+        "use_docker=False and docker_image='a' contradict each other: set only one of them.",
     ),
     "two images": (
         {"code_execution_config": {"use_docker": "a", "docker_image": "b"}},
-        "use_docker='a' and docker_image='b' contradict each other: give one of them.",
+        "use_docker='a' and docker_image='b' contradict each other: set only one of them.",
     ),
     "images and an image": (
         {"code_execution_config": {"use_docker": ["a", "b"], "docker_image": "b"}},
@@ -281,7 +281,7 @@ def test_an_executor_that_is_switched_off_needs_no_engine_and_refuses_sessions(
 @pytest.mark.parametrize("work_dir", ["/", "/etc", "/usr/bin", "/proc/self/root", "/home"])
 def test_a_container_gets_no_directory_of_the_system_to_write_in(work_dir: str, tmp_path: Path) -> None:
     for config, named in ((Config(workspace=tmp_path), work_dir), (Config(workspace=tmp_path, work_dir=Path(work_dir)), None)):
-        with pytest.raises(InvalidWorkDir, match=r"is the system's own\. Name another work_dir"):
+        with pytest.raises(InvalidWorkDir, match=r"is a system directory\. Name another work_dir"):
             Belongings.make("s", named, tmp_path, config)
     assert list(tmp_path.iterdir()) == []
 

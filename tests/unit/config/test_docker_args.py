@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config import MIB, Config, load, size, why_not_mountable
+from kernelexec.config import MIB, Config, load, mount_refusal, parse_size
 from kernelexec.dialects.docker_run_args import REFUSED, parse
 from kernelexec.errors import InvalidConfig
 
@@ -77,117 +77,120 @@ SHORT: dict[str, tuple[str, str]] = {
 }
 #: Options that are taken, with values that are not: said with the option, the value and the reason.
 REFUSED_VALUES: dict[tuple[str, str], str] = {
-    ("--network", "container:abc"): "what is outside",
-    ("--ipc", "host"): "what is outside",
-    ("--ipc", "container:abc"): "what is outside",
-    ("--cgroupns", "host"): "what is outside",
+    ("--network", "container:abc"): "share a namespace",
+    ("--ipc", "host"): "share a namespace",
+    ("--ipc", "container:abc"): "share a namespace",
+    ("--cgroupns", "host"): "share a namespace",
     ("--cap-add", "ALL"): "reaches beyond the container",
     ("--cap-add", "SYS_ADMIN"): "reaches beyond the container",
     ("--cap-add", "cap_sys_ptrace"): "reaches beyond the container",
     ("--cap-add", "NET_ADMIN"): "reaches beyond the container",
     ("--cap-add", "NET_RAW"): "reaches beyond the container",
-    ("--security-opt", "seccomp=unconfined"): "confinement stays",
-    ("--security-opt", "seccomp:unconfined"): "confinement stays",
-    ("--security-opt", "apparmor=unconfined"): "confinement stays",
-    ("--security-opt", "label=disable"): "confinement stays",
-    ("--security-opt", "systempaths=unconfined"): "confinement stays",
-    ("--volume", "/:/host"): "/ is the system's own",
-    ("--volume", "/:/host:ro"): "/ is the system's own",
-    ("--volume", "/../.:/host"): "/ is the system's own",
-    ("--volume", "//:/host"): "is the system's own",
-    ("--volume", "/etc:/e:ro"): "/etc is the system's own",
-    ("--volume", "/etc/shadow:/s:ro"): "/etc/shadow is the system's own",
-    ("--volume", "/tmp/../etc/ssl:/s"): "/etc/ssl is the system's own",
-    ("--volume", "/proc:/p"): "/proc is the system's own",
-    ("--volume", "/proc/self/root:/p"): "is the system's own",
-    ("--volume", "/sys/fs/cgroup:/c"): "is the system's own",
-    ("--volume", "/dev/sda:/d"): "is the system's own",
-    ("--volume", "/root:/r"): "/root is the system's own",
-    ("--volume", "/home:/h"): "/home is the system's own",
-    ("--volume", "/var/lib/docker/volumes:/v"): "is the system's own",
-    ("--volume", "/usr/bin:/b:ro"): "is the system's own",
-    ("--volume", "/var/run/docker.sock:/var/run/docker.sock"): "is the system's own",
-    ("--volume", "/run/docker.sock:/d.sock:ro"): "is the system's own",
-    ("--volume", "/data/docker.sock:/d.sock"): "a socket, by which a daemon",
+    ("--security-opt", "seccomp=unconfined"): "confinement must not change",
+    ("--security-opt", "seccomp:unconfined"): "confinement must not change",
+    ("--security-opt", "apparmor=unconfined"): "confinement must not change",
+    ("--security-opt", "label=disable"): "confinement must not change",
+    ("--security-opt", "systempaths=unconfined"): "confinement must not change",
+    ("--volume", "/:/host"): "/ is a system directory",
+    ("--volume", "/:/host:ro"): "/ is a system directory",
+    ("--volume", "/../.:/host"): "/ is a system directory",
+    ("--volume", "//:/host"): "is a system directory",
+    ("--volume", "/etc:/e:ro"): "/etc is a system directory",
+    ("--volume", "/etc/shadow:/s:ro"): "/etc/shadow is a system directory",
+    ("--volume", "/tmp/../etc/ssl:/s"): "/etc/ssl is a system directory",
+    ("--volume", "/proc:/p"): "/proc is a system directory",
+    ("--volume", "/proc/self/root:/p"): "is a system directory",
+    ("--volume", "/sys/fs/cgroup:/c"): "is a system directory",
+    ("--volume", "/dev/sda:/d"): "is a system directory",
+    ("--volume", "/root:/r"): "/root is a system directory",
+    ("--volume", "/home:/h"): "/home is a system directory",
+    ("--volume", "/var/lib/docker/volumes:/v"): "is a system directory",
+    ("--volume", "/usr/bin:/b:ro"): "is a system directory",
+    ("--volume", "/var/run/docker.sock:/var/run/docker.sock"): "is a system directory",
+    ("--volume", "/run/docker.sock:/d.sock:ro"): "is a system directory",
+    ("--volume", "/data/docker.sock:/d.sock"): "a socket, through which code could control a daemon",
 }
 UNFIT: dict[tuple[str, ...], str] = {
-    ("--memroy", "1g"): "--memroy is not taken (did you mean '--memory'?)",
-    ("--cpu=1",): "--cpu is not taken (did you mean '--cpus'?)",
-    ("--readonly",): "--readonly is not taken (did you mean '--read-only'?)",
-    ("--zzz",): "--zzz is not taken: see",
-    ("-x",): "-x is not taken",
-    ("python:3",): "'python:3' is no option: the image is docker_image",
-    ("-e", "A=1", "TOKEN=hidden"): "'TOKEN' is no option",
-    ("",): "'' is no option",
-    ("--memory",): "--memory needs a value",
-    ("--memory", "--rm"): "--memory needs a value",
-    ("--memory", ""): "--memory needs a value",
-    ("--memory=big",): "--memory='big': it is a size, as 512m",
-    ("--memory-swap=-1",): "--memory-swap='-1': it is a size",
-    ("--cpus=half",): "--cpus half does not fit: it is a number",
-    ("--pids-limit=many",): "--pids-limit many does not fit: it is a whole number",
-    ("--network=mine",): "--network mine does not fit: it is none, bridge or host",
-    ("--tmpfs=/tmp:exec",): "--tmpfs /tmp:exec does not fit",
-    ("--tmpfs=/tmp:size=x",): "--tmpfs size='x': it is a size",
-    ("--security-opt=mine",): "--security-opt mine does not fit: it is no-new-privileges",
-    ("--cap-drop=a b",): "--cap-drop a b does not fit",
-    ("--ulimit=nofile",): "--ulimit  does not fit: it is a whole number",
-    ("--ulimit=nofile=1:2",): "soft and hard limit are the same here",
-    ("--ulimit=core=1",): "it is one of nofile, fsize, as, nproc, or core=0",
+    ("--memroy", "1g"): "--memroy is not supported (did you mean '--memory'?)",
+    ("--cpu=1",): "--cpu is not supported (did you mean '--cpus'?)",
+    ("--readonly",): "--readonly is not supported (did you mean '--read-only'?)",
+    ("--zzz",): "--zzz is not supported: see",
+    ("-x",): "-x is not supported",
+    ("python:3",): "'python:3' is not an option: set the image with docker_image",
+    ("-e", "A=1", "TOKEN=hidden"): "'TOKEN' is not an option",
+    ("",): "'' is not an option",
+    ("--memory",): "--memory must have a value",
+    ("--memory", "--rm"): "--memory must have a value",
+    ("--memory", ""): "--memory must have a value",
+    ("--memory=big",): "--memory='big': must be a size, as in 512m",
+    ("--memory-swap=-1",): "--memory-swap='-1': must be a size",
+    ("--cpus=half",): "--cpus half is invalid: must be a number",
+    ("--pids-limit=many",): "--pids-limit many is invalid: must be a whole number",
+    ("--network=mine",): "--network mine is invalid: must be none, bridge or host",
+    ("--tmpfs=/tmp:exec",): "--tmpfs /tmp:exec is invalid",
+    ("--tmpfs=/tmp:size=x",): "--tmpfs size='x': must be a size",
+    ("--security-opt=mine",): "--security-opt mine is invalid: must be no-new-privileges",
+    ("--cap-drop=a b",): "--cap-drop a b is invalid",
+    ("--ulimit=nofile",): "--ulimit  is invalid: must be a whole number",
+    ("--ulimit=nofile=1:2",): "soft and hard limit must be the same",
+    ("--ulimit=core=1",): "must be one of nofile, fsize, as, nproc, or core=0",
     ("--volume=/data",): "SOURCE:TARGET",
     ("--volume=named:/data",): "both paths",
     ("--volume=/a:/b:z",): "SOURCE:TARGET:ro",
-    ("--workdir=/elsewhere",): "/workspace: which directory of this machine that is, work_dir says",
-    ("--read-only=perhaps",): "--read-only perhaps does not fit: it is true or false",
+    ("--workdir=/elsewhere",): "/workspace; set the directory of this machine with work_dir",
+    ("--read-only=perhaps",): "--read-only perhaps is invalid: must be true or false",
     ("--init=false",): "--init false is refused",
     ("--rm=false",): "--rm false is refused",
-    ("--memory=1g", "-m2g"): "container.memory_bytes is given twice, as 1073741824 and 2147483648",
-    ("--network=none", "--network=host"): "container.network is given twice",
-    ("--tmpfs=/a:size=1m", "--tmpfs=/a/:size=2m"): "--tmpfs /a is given twice",
-    ("--tmpfs=/a", "--tmpfs=/a"): "--tmpfs /a is given twice",
+    ("--memory=1g", "-m2g"): "container.memory_bytes must not be set twice, as 1073741824 and 2147483648",
+    ("--network=none", "--network=host"): "container.network must not be set twice",
+    ("--tmpfs=/a:size=1m", "--tmpfs=/a/:size=2m"): "--tmpfs /a must not be set twice",
+    ("--tmpfs=/a", "--tmpfs=/a"): "--tmpfs /a must not be set twice",
 }
 #: What the options themselves refuse, whether they come by arguments or by a mapping.
 UNFIT_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a capability": ({"cap_add": ["SYS_ADMIN"]}, "container.cap_add: SYS_ADMIN reaches beyond the container"),
-    "the root": ({"mounts": [{"source": "/"}]}, "container.mounts.0.source: / is the system's own"),
-    "over the root": ({"mounts": [{"source": "/data", "target": "/"}]}, "container.mounts.0.target: / is what the container"),
-    "over the launcher": ({"mounts": [{"source": "/data", "target": "/opt"}]}, "container.mounts.0.target: /opt is what"),
-    "over proc": ({"mounts": [{"source": "/data", "target": "//proc/1"}]}, "container.mounts.0.target: /proc/1 is what"),
-    "a relative target": ({"mounts": [{"source": "/data", "target": "in"}]}, "it is an absolute path"),
-    "a target above": ({"mounts": [{"source": "/data", "target": "/in/../proc"}]}, "it is an absolute path without '..'"),
-    "over the workspace": ({"mounts": [{"source": "/data", "target": "/workspace/"}]}, "give that directory as work_dir"),
-    "memory over proc": ({"tmpfs": {"/proc": MIB}}, "container.tmpfs: /proc is what"),
-    "memory over tmp": ({"tmpfs": {"/tmp/": MIB}}, "its size is tmp_bytes"),
-    "memory over tmp by another name": ({"tmpfs": {"//tmp": MIB}}, "its size is tmp_bytes"),
-    "memory over the workspace": ({"tmpfs": {"/workspace": MIB}}, "container.tmpfs: /workspace is the session's"),
-    "memory over the workspace by another name": ({"tmpfs": {"//workspace/.": MIB}}, "/workspace is the session's"),
+    "the root": ({"mounts": [{"source": "/"}]}, "container.mounts.0.source: / is a system directory"),
+    "over the root": (
+        {"mounts": [{"source": "/data", "target": "/"}]},
+        "container.mounts.0.target: / is needed by the container",
+    ),
+    "over the launcher": ({"mounts": [{"source": "/data", "target": "/opt"}]}, "container.mounts.0.target: /opt is needed"),
+    "over proc": ({"mounts": [{"source": "/data", "target": "//proc/1"}]}, "container.mounts.0.target: /proc/1 is needed"),
+    "a relative target": ({"mounts": [{"source": "/data", "target": "in"}]}, "must be an absolute path"),
+    "a target above": ({"mounts": [{"source": "/data", "target": "/in/../proc"}]}, "must be an absolute path without '..'"),
+    "over the workspace": ({"mounts": [{"source": "/data", "target": "/workspace/"}]}, "set it with work_dir"),
+    "memory over proc": ({"tmpfs": {"/proc": MIB}}, "container.tmpfs: /proc is needed"),
+    "memory over tmp": ({"tmpfs": {"/tmp/": MIB}}, "tmp_bytes sets its size"),
+    "memory over tmp by another name": ({"tmpfs": {"//tmp": MIB}}, "tmp_bytes sets its size"),
+    "memory over the workspace": ({"tmpfs": {"/workspace": MIB}}, "container.tmpfs: /workspace must not be in memory"),
+    "memory over the workspace by another name": ({"tmpfs": {"//workspace/.": MIB}}, "/workspace must not be in memory"),
     "a mount over the workspace by another name": (
         {"mounts": [{"source": "/data", "target": "//workspace"}]},
-        "give that directory as work_dir",
+        "set it with work_dir",
     ),
-    "memory twice at one place": ({"tmpfs": {"/a/": MIB, "/a": MIB}}, "container.tmpfs: /a is given twice"),
+    "memory twice at one place": ({"tmpfs": {"/a/": MIB, "/a": MIB}}, "container.tmpfs: /a must not be listed twice"),
     "little memory": ({"tmpfs": {"/a": 1}}, "container.tmpfs./a: "),
     "a label of ours": (
         {"labels": {"kernelexec.owner": "me"}},
-        "'kernelexec.owner' is a label that says whose container it is",
+        "'kernelexec.owner' is a label that kernelexec uses itself",
     ),
-    "a hostname": ({"hostname": "a b"}, "container.hostname: it is letters, digits"),
-    "a user's name": ({"user": "root"}, "container.user: it is a numeric user id"),
-    "a user beyond all": ({"user": "2147483648"}, "container.user: a user or group id is 2147483647 at most (given: '2147"),
-    "a group beyond all": ({"user": "1000:99999999999"}, "container.user: a user or group id is 2147483647 at most"),
-    "a group just beyond": ({"user": "1000:2147483648"}, "container.user: a user or group id is 2147483647 at most"),
-    "a user in other digits": ({"user": "\u0663"}, "container.user: it is a numeric user id"),
+    "a hostname": ({"hostname": "a b"}, "container.hostname: must be 1 to"),
+    "a user's name": ({"user": "root"}, "container.user: must be a numeric user id"),
+    "a user beyond all": ({"user": "2147483648"}, "container.user: a user or group id must be <= 2147483647 (given: '2147"),
+    "a group beyond all": ({"user": "1000:99999999999"}, "container.user: a user or group id must be <= 2147483647"),
+    "a group just beyond": ({"user": "1000:2147483648"}, "container.user: a user or group id must be <= 2147483647"),
+    "a user in other digits": ({"user": "\u0663"}, "container.user: must be a numeric user id"),
     "next to no processor": ({"cpus": 0.009}, "container.cpus: Input should be greater than or equal to 0.01 (given: 0.009)"),
     "more processes than there are": ({"pids": 4194305}, "container.pids: Input should be less than or equal to 4194304"),
     "memory beyond all": ({"memory_bytes": 2**63}, "container.memory_bytes: Input should be less than or equal to"),
     "less with swap than without": ({"memory_swap_bytes": MIB}, "memory_swap_bytes=1048576 is memory and swap together"),
-    "swap without memory": ({"memory_swap_bytes": MIB, "memory_bytes": None}, "memory_bytes is set too"),
-    "an image of two words": ({"image": "a b"}, "container.image: it is the name of an image"),
-    "an image like an option": ({"image": "--privileged"}, "container.image: it is the name of an image"),
-    "an interpreter without a name": ({"python": ""}, "container.python: it is the name of a program of the image"),
-    "a blank interpreter": ({"python": " "}, "container.python: it is the name of a program of the image"),
-    "an interpreter of two lines": ({"python": "python3\n"}, "container.python: it is the name of a program of the image"),
-    "no image": ({"image": []}, "container.image: it is the name of an image"),
+    "swap without memory": ({"memory_swap_bytes": MIB, "memory_bytes": None}, "memory_bytes, which must be set too"),
+    "an image of two words": ({"image": "a b"}, "container.image: must be an image name"),
+    "an image like an option": ({"image": "--privileged"}, "container.image: must be an image name"),
+    "an interpreter without a name": ({"python": ""}, "container.python: must be the name of a program in the image"),
+    "a blank interpreter": ({"python": " "}, "container.python: must be the name of a program in the image"),
+    "an interpreter of two lines": ({"python": "python3\n"}, "container.python: must be the name of a program in the image"),
+    "no image": ({"image": []}, "container.image: must be an image name"),
 }
 
 
@@ -337,11 +340,11 @@ def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refuse
     (short_path / "plain").mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(short_path / "any"))
-        why = {name: why_not_mountable(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
+        why = {name: mount_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
     assert why == {
-        "link": "/etc is the system's own",
-        "engine": f"{short_path}/engine holds docker.sock, by which the engine could be driven",
-        "any": f"{short_path}/any is a socket, by which a daemon of this machine could be driven",
+        "link": "/etc is a system directory",
+        "engine": f"{short_path}/engine contains docker.sock, through which code could control the engine",
+        "any": f"{short_path}/any is a socket, through which code could control a daemon of this machine",
         "plain": None,
         "missing": None,
     }
@@ -356,9 +359,9 @@ def test_a_source_relative_to_a_directory_that_is_gone_is_refused(tmp_path: Path
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(InvalidConfig, match="a path that is there"):
+    with pytest.raises(InvalidConfig, match="an existing path"):
         parse(["-v", "./in:/in"])
-    with pytest.raises(InvalidConfig, match="it is relative to a directory that is gone"):
+    with pytest.raises(InvalidConfig, match="must not be relative to a directory that no longer exists"):
         load("container", config={"container": {"mounts": [{"source": "in"}]}})
 
 
@@ -381,7 +384,7 @@ def test_a_source_relative_to_a_directory_that_is_gone_is_refused(tmp_path: Path
     ],
 )
 def test_a_size_is_taken(given: object, taken: int) -> None:
-    found = size(given, "--memory")
+    found = parse_size(given, "--memory")
     assert (type(found), found) == (int, taken)
 
 
@@ -389,6 +392,6 @@ def test_a_size_is_taken(given: object, taken: int) -> None:
     "given", ["", "m", "-1", "1x", "1.m", ".5g", "1e9", "nan", "٣m", "9" * 5000, -1, True, 1.5, None, b"5m"]
 )
 def test_all_else_is_no_size(given: object) -> None:
-    with pytest.raises(InvalidConfig, match=r"^--memory=.*: it is a size, as 512m, 1\.5g or 1048576\.$") as caught:
-        size(given, "--memory")
+    with pytest.raises(InvalidConfig, match=r"^--memory=.*: must be a size, as in 512m, 1\.5g or 1048576\.$") as caught:
+        parse_size(given, "--memory")
     assert len(str(caught.value)) < 300

@@ -106,7 +106,7 @@ def test_containers_asked_for_by_name_are_containers_everywhere(arguments: dict[
 @pytest.mark.parametrize("arguments", HOST.values(), ids=HOST)
 def test_the_container_that_is_there_can_be_chosen_where_there_is_one(arguments: dict[str, Any]) -> None:
     assert place(**arguments, inside=True) == "container-host"
-    with pytest.raises(InvalidConfig, match="isolation='container-host': this process is in no container; 'local' runs code"):
+    with pytest.raises(InvalidConfig, match="isolation='container-host': this process does not run in a container"):
         place(**arguments, inside=False)
 
 
@@ -131,7 +131,7 @@ def test_a_variable_that_says_true_or_nothing_leaves_containers(name: str, value
 @pytest.mark.parametrize("name", [KX, AG, FORCE])
 @pytest.mark.parametrize("value", JUNK)
 def test_a_variable_that_says_neither_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"^{name}='{value}' is neither true .* nor false"):
+    with pytest.raises(InvalidConfig, match=f"^{name}='{value}': must be true .* or false"):
         place(environ={name: value})
 
 
@@ -154,7 +154,7 @@ def test_two_arguments_that_contradict_each_other_are_refused(isolation: str, us
 @pytest.mark.parametrize("use_docker", [None, False, True])
 @pytest.mark.parametrize("isolation", ["lcoal", "Local", "locale"])
 def test_a_misspelt_isolation_is_said_to_be_unknown(isolation: str, use_docker: bool | None) -> None:  # noqa: FBT001
-    with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' is not known .did you mean 'local'"):
+    with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' is unknown .did you mean 'local'"):
         place(isolation=isolation, use_docker=use_docker)
 
 
@@ -180,14 +180,14 @@ def test_the_names_of_images_are_a_choice_of_containers(use_docker: Any, images:
     [0, 1, 2.5, "", " ", "a b", "--rm", [], (), [""], ["a", 5], [True], {"a"}, {}, "no", "False", "true", "none", ["1"]],
 )
 def test_a_choice_of_docker_that_is_neither_true_nor_false_nor_an_image_is_refused(use_docker: Any) -> None:
-    with pytest.raises(InvalidConfig, match=r"^use_docker=.*: it is True, False, the name of an image or a list of names\.$"):
+    with pytest.raises(InvalidConfig, match=r"^use_docker=.*: must be True, False, an image name or a list of image names\.$"):
         place(use_docker=use_docker)
 
 
 def test_the_ways_out_name_the_cause_and_all_three() -> None:
     said = isolation_help("the socket /nope is not there.")
     for way in (
-        "/nope is not there. Ways out: start Docker",
+        "/nope is not there. Solutions: start Docker",
         'isolation="local"',
         "use_docker=False",
         "KERNELEXEC_USE_DOCKER=0",

@@ -30,5 +30,5 @@ def test_an_interpreter_relative_to_a_directory_that_is_gone_is_refused(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(InvalidConfig, match="python: it is relative to a directory that is gone"):
+    with pytest.raises(InvalidConfig, match="python: must not be relative to a directory that no longer exists"):
         load("local", config={"python": "./python"})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Config, Profile
-from kernelexec.config import MIB, Budgets, Container, load, profile
+from kernelexec.config import MIB, Budgets, Container, find_profile, load
 from kernelexec.errors import InvalidConfig
 
 FIGURES = {
@@ -29,16 +29,16 @@ OVER: dict[str, tuple[Any, tuple[int | None, float | None, float]]] = {
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown name": (
         {"profile": "smple"},
-        "No profile 'smple' (did you mean 'simple'?): there are complex, default, medium",
+        "No profile 'smple' (did you mean 'simple'?): must be one of complex, default, medium",
     ),
     "a name that is none": ({"profile": 5}, "profile: "),
     "an empty name": ({"profile": ""}, "No profile ''"),
-    "an unknown figure": ({"profiles": {"a": {**HUGE, "cpu": 1}}}, "profiles.a.cpu is no option (did you mean 'cpus'?)"),
+    "an unknown figure": ({"profiles": {"a": {**HUGE, "cpu": 1}}}, "profiles.a.cpu is not an option (did you mean 'cpus'?)"),
     "a figure that is not there": ({"profiles": {"a": {"cpus": 1, "timeout": 1}}}, "profiles.a.memory_bytes: Field required"),
     "no processor": ({"profiles": {"a": {**HUGE, "cpus": 0}}}, "profiles.a.cpus: "),
     "no second": ({"profiles": {"a": {**HUGE, "timeout": 0}}}, "profiles.a.timeout: "),
     "text for a size": ({"profiles": {"a": {**HUGE, "memory_bytes": "1g"}}}, "profiles.a.memory_bytes: "),
-    "a profile without a name": ({"profiles": {" ": HUGE}}, "a profile has a name"),
+    "a profile without a name": ({"profiles": {" ": HUGE}}, "a profile's name must not be empty"),
 }
 
 
@@ -51,7 +51,7 @@ def test_a_profile_sets_memory_processors_and_timeout(name: str, expected: tuple
     config = load("local", config={"profile": name})
     assert config.profile == name
     assert figures(config) == expected
-    assert profile(config, name) == Profile(memory_bytes=expected[0], cpus=expected[1], timeout=expected[2])
+    assert find_profile(config, name) == Profile(memory_bytes=expected[0], cpus=expected[1], timeout=expected[2])
 
 
 def test_without_a_profile_the_defaults_stay() -> None:
@@ -72,7 +72,7 @@ def test_swap_is_measured_against_the_profiles_memory(profile: str | None) -> No
         container = load("container", config=options).container
         assert (container.memory_bytes, container.memory_swap_bytes) == (FIGURES[profile][0], 512 * MIB)
         options = {**options, "container": {"memory_swap_bytes": FIGURES[profile][0] - 1}}
-    with pytest.raises(InvalidConfig, match="is memory and swap together: memory_bytes is set too, and not larger"):
+    with pytest.raises(InvalidConfig, match="is memory and swap together: must be >= memory_bytes, which must be set too"):
         load("container", config=options)
 
 
@@ -92,7 +92,7 @@ def test_profiles_of_ones_own_stand_beside_ours_or_in_their_place() -> None:
     config = load("local", config={"profiles": {"huge": HUGE, "simple": Profile(**HUGE)}, "profile": "huge"})
     assert sorted(config.profiles) == ["complex", "default", "huge", "medium", "simple"]
     assert figures(config) == (4096 * MIB, 4.0, 900.0)
-    assert profile(config, "simple") == profile(config, "huge")
+    assert find_profile(config, "simple") == find_profile(config, "huge")
 
 
 def test_settings_with_a_profile_say_the_same_when_they_are_loaded_again() -> None:
@@ -116,5 +116,5 @@ def test_a_profile_that_is_unknown_or_unfit_is_named(options: dict[str, Any], sa
 
 @pytest.mark.parametrize("name", ["Simple", None, 5, []])
 def test_a_profile_is_found_by_its_name_only(name: Any) -> None:
-    with pytest.raises(InvalidConfig, match=r"^No profile .*: there are complex, default, medium, simple\.$"):
-        profile(load("local"), name)
+    with pytest.raises(InvalidConfig, match=r"^No profile .*: must be one of complex, default, medium, simple\.$"):
+        find_profile(load("local"), name)

@@ -87,7 +87,7 @@ def test_what_is_no_reference_is_refused_and_not_shown(secrets: Any) -> None:
     ],
 )
 def test_a_variable_is_a_secret_or_set_not_both(more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfig, match=r"(A|KX_VALUE) is a secret, and a variable that is set or handed on too"):
+    with pytest.raises(InvalidConfig, match=r"(A|KX_VALUE) must not be both a secret and a variable"):
         given({"A": {"env": "KX_VALUE"}}, **more)
 
 

@@ -10,28 +10,31 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kernelexec.config import Budgets, Config, OutputLimits, load, seconds
+from kernelexec.config import Budgets, Config, OutputLimits, check_seconds, load
 from kernelexec.errors import InvalidConfig, InvalidTimeout
 
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
-    "at the top": ({"worksapce": "a"}, "worksapce is no option (did you mean 'workspace'?)"),
-    "in budgets": ({"budgets": {"tiemout": 1}}, "budgets.tiemout is no option (did you mean 'timeout'?)"),
-    "in output": ({"output": {"stream_byte": 9}}, "output.stream_byte is no option (did you mean 'stream_bytes'?)"),
-    "in limits": ({"limits": {"nofiles": 99}}, "limits.nofiles is no option (did you mean 'nofile'?)"),
-    "in environment": ({"environment": {"pass_name": ()}}, "environment.pass_name is no option (did you mean 'pass_names'?)"),
-    "in capacity": ({"capacity": {"session": 1}}, "capacity.session is no option (did you mean 'sessions'?)"),
-    "in the container": ({"container": {"cpu": 1}}, "container.cpu is no option (did you mean 'cpus'?)"),
+    "at the top": ({"worksapce": "a"}, "worksapce is not an option (did you mean 'workspace'?)"),
+    "in budgets": ({"budgets": {"tiemout": 1}}, "budgets.tiemout is not an option (did you mean 'timeout'?)"),
+    "in output": ({"output": {"stream_byte": 9}}, "output.stream_byte is not an option (did you mean 'stream_bytes'?)"),
+    "in limits": ({"limits": {"nofiles": 99}}, "limits.nofiles is not an option (did you mean 'nofile'?)"),
+    "in environment": (
+        {"environment": {"pass_name": ()}},
+        "environment.pass_name is not an option (did you mean 'pass_names'?)",
+    ),
+    "in capacity": ({"capacity": {"session": 1}}, "capacity.session is not an option (did you mean 'sessions'?)"),
+    "in the container": ({"container": {"cpu": 1}}, "container.cpu is not an option (did you mean 'cpus'?)"),
     "in a mount": (
         {"container": {"mounts": [{"sorce": "/a"}]}},
-        "container.mounts.0.sorce is no option (did you mean 'source'?)",
+        "container.mounts.0.sorce is not an option (did you mean 'source'?)",
     ),
-    "like nothing": ({"zzz": 1}, "zzz is no option."),
-    "like nothing inside": ({"budgets": {"zzz": {"y": 1}}}, "budgets.zzz is no option."),
+    "like nothing": ({"zzz": 1}, "zzz is not an option."),
+    "like nothing inside": ({"budgets": {"zzz": {"y": 1}}}, "budgets.zzz is not an option."),
     "two at once": (
         {"pyhton": "p", "budgets": {"gracee": 1}},
-        "budgets.gracee is no option (did you mean 'grace'?); pyhton is no",
+        "budgets.gracee is not an option (did you mean 'grace'?); pyhton is no",
     ),
-    "of another branch": ({"timeout": 1}, "timeout is no option"),
+    "of another branch": ({"timeout": 1}, "timeout is not an option"),
 }
 UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "zero seconds": ({"budgets": {"timeout": 0}}, "budgets.timeout: "),
@@ -56,13 +59,13 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "a path that is none": ({"workspace": None}, "workspace: "),
     "a path that is a number": ({"workspace": 5}, "workspace: "),
     "a path that is bytes": ({"workspace": b"a"}, "workspace: "),
-    "a path that is empty": ({"workspace": ""}, "workspace: it is empty"),
-    "a path with a NUL": ({"workspace": "a\0"}, "workspace: it holds a NUL character"),
+    "a path that is empty": ({"workspace": ""}, "workspace: must not be empty"),
+    "a path with a NUL": ({"workspace": "a\0"}, "workspace: must not contain a NUL character"),
     "a path of nobody": ({"workspace": "~nobody-of-that-name/a"}, "workspace: Could not determine home directory"),
     "a path of half a character": ({"workspace": "\ud800"}, "workspace: "),
-    "an interpreter that is empty": ({"python": ""}, "python: it is empty"),
-    "an interpreter that is blank": ({"python": " "}, "python: it is empty"),
-    "an interpreter with a NUL": ({"python": "a\0"}, "python: it holds a NUL character"),
+    "an interpreter that is empty": ({"python": ""}, "python: must not be empty"),
+    "an interpreter that is blank": ({"python": " "}, "python: must not be empty"),
+    "an interpreter with a NUL": ({"python": "a\0"}, "python: must not contain a NUL character"),
     "an interpreter that is none": ({"python": None}, "python: "),
     "names that are one name": ({"environment": {"pass_names": "HOME"}}, "environment.pass_names: "),
     "a value that is no text": ({"environment": {"set": {"A": 1}}}, "environment.set.A: "),
@@ -72,9 +75,9 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "a key that is no text": ({1: 2}, "1: "),
     "an unknown place": (
         {"isolation": "vm"},
-        "isolation='vm' is not known: it is one of local, bubblewrap, container, container-host.",
+        "isolation='vm' is unknown: must be one of local, bubblewrap, container, container-host.",
     ),
-    "a misspelt place": ({"isolation": "lcoal"}, "isolation='lcoal' is not known (did you mean 'local'?)"),
+    "a misspelt place": ({"isolation": "lcoal"}, "isolation='lcoal' is unknown (did you mean 'local'?)"),
     "a place that is no text": ({"isolation": 3}, "isolation=3"),
 }
 
@@ -101,7 +104,7 @@ def test_what_is_wrong_with_all_together_has_no_place() -> None:
 
 @pytest.mark.parametrize("config", [5, 0, "", "abc", [], [("notebook", False)], Config, True])
 def test_settings_that_are_no_mapping_are_refused(config: Any) -> None:
-    with pytest.raises(InvalidConfig, match=r"^config=.*: it is a Config or a mapping of its options, not \w+\.$"):
+    with pytest.raises(InvalidConfig, match=r"^config=.*: must be a Config or a mapping of its options, not \w+\.$"):
         load("local", config=config)
 
 
@@ -109,7 +112,7 @@ def test_a_message_holds_no_variable_and_only_so_much_of_a_value() -> None:
     with pytest.raises(InvalidConfig) as caught:
         load("local", config={"environment": {"set": {"A": "b\0", "TOKEN": "s3cret"}}, "budgets": "x" * 10**6})
     assert "s3cret" not in str(caught.value)
-    assert "environment.set: 'A' is no variable that a process could have" in str(caught.value)
+    assert "environment.set: 'A' must be a valid environment variable" in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
@@ -184,7 +187,7 @@ def test_late_limits_differ_in_streams_and_displays_only() -> None:
 
 @pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6)])
 def test_seconds_takes_numbers(value: object, taken: float) -> None:
-    checked = seconds(value, "timeout")
+    checked = check_seconds(value, "timeout")
     assert (type(checked), checked) == (float, taken)
 
 
@@ -193,5 +196,5 @@ def test_seconds_takes_numbers(value: object, taken: float) -> None:
     [0, 0.0009, -1, math.nan, math.inf, -math.inf, True, False, None, "5", b"5", [1], 1j, pytest.param(10**400, id="10**400")],
 )
 def test_seconds_refuses_all_else_by_name(value: object) -> None:
-    with pytest.raises(InvalidTimeout, match=r"^wait=.*: it is a number of seconds, 0\.001 at least"):
-        seconds(value, "wait")
+    with pytest.raises(InvalidTimeout, match=r"^wait=.*: must be a number of seconds >= 0\.001"):
+        check_seconds(value, "wait")

@@ -12,6 +12,7 @@ import pytest
 from kernelexec import InvalidConfig
 from kernelexec.config import Container, Limits, load
 from kernelexec.config.protected_paths import CAPABILITIES
+from kernelexec.dialects.autogen_config import load as load_dialect
 from kernelexec.docker.accounts import with_group, with_user, write_account
 from kernelexec.docker.create_options import Order
 
@@ -93,7 +94,7 @@ def test_without_sudo_again_the_wall_is_as_it_was() -> None:
 )
 def test_what_contradicts_it_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match="container: sudo=True and no_new_privileges=True contradict each other"):
-        load("container", **given)
+        load_dialect("container", **given)
 
 
 def test_only_true_and_false_say_whether() -> None:

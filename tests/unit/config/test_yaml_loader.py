@@ -14,16 +14,16 @@ LISTS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for
 MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], y{n}: 1}}\n" for n in range(1, 60))
 UNFIT = {
     "no anchor": ("a: *b", "line 1: found undefined alias 'b'"),
-    "a list in itself": ("a: &a [*a]", "line 1: an alias stands for what it is in itself"),
-    "a mapping in itself": ("a:\n  &a {b: {c: *a}}", "line 2: an alias stands for what it is in itself"),
-    "merged with itself": ("a: &a {<<: *a}", "line 1: an alias stands for what it is in itself"),
-    "lists of lists": (LISTS, f"aliases stand for more than {ALIASED_MAX} values"),
-    "merged and merged": (MERGED, f"aliases stand for more than {ALIASED_MAX} values"),
+    "a list in itself": ("a: &a [*a]", "line 1: an alias must not be inside its own anchor"),
+    "a mapping in itself": ("a:\n  &a {b: {c: *a}}", "line 2: an alias must not be inside its own anchor"),
+    "merged with itself": ("a: &a {<<: *a}", "line 1: an alias must not be inside its own anchor"),
+    "lists of lists": (LISTS, f"all aliases must expand to at most {ALIASED_MAX} values"),
+    "merged and merged": (MERGED, f"all aliases must expand to at most {ALIASED_MAX} values"),
     "merged with a number": ("a: {<<: 5}", "expected a mapping"),
-    "two merge keys": ("a: {<<: {b: 1}, <<: {c: 1}}", "'<<' stands there twice"),
-    "twice, as text and plain": ("a: 1\nb: 2\n'a': 3", "line 3: 'a' stands there twice"),
+    "two merge keys": ("a: {<<: {b: 1}, <<: {c: 1}}", "'<<' is set twice"),
+    "twice, as text and plain": ("a: 1\nb: 2\n'a': 3", "line 3: 'a' is set twice"),
     "a list for a key": ("{? [a]: b}", "line 1: while constructing a mapping: found unhashable key"),
-    "digits": ("a: 0x" + "f" * 101, "has too many digits"),
+    "digits": ("a: 0x" + "f" * 101, "must have at most 100 digits"),
 }
 
 
@@ -59,7 +59,7 @@ agents:
 
 def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
     text = "code_execution_config: {docker_run_args: [], timeout: 3}\nbudgets: {<<: &a {grace: 2}, <<: {grace: 3}}\n"
-    with pytest.raises(InvalidConfig, match="'<<' stands there twice"):
+    with pytest.raises(InvalidConfig, match="'<<' is set twice"):
         read(tmp_path, text)
     text = (
         "environment: {set: &one {<<: &two {A: x, B: x}, A: y}}\nisolation: local\ncontainer: {environment: {<<: *one, B: z}}\n"

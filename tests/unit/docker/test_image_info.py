@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kernelexec.docker.images.image_check import at_least, ipykernel_min, judge
+from kernelexec.docker.images.image_check import at_least, check_image, ipykernel_min
 from kernelexec.docker.images.image_info import ImageFacts
 
 FULL = ImageFacts("sha256:1", "amd64", "3.11.2", "/usr/bin/python3", "7.4.0", "8.10.0", ("bash", "sh"), "24.1.0", "2.39.5")
@@ -49,14 +49,14 @@ def test_an_image_that_says_nonsense_has_nothing(answer: str) -> None:
 
 
 def test_an_image_with_all_that_is_needed_serves() -> None:
-    assert all(finding.ok for finding in judge("mine", FULL))
+    assert all(finding.ok for finding in check_image("mine", FULL))
 
 
 def test_an_image_without_ipykernel_is_told_how_to_add_it() -> None:
-    lacking = [finding for finding in judge("mine:1", ImageFacts("sha256:1", "amd64", "3.11.2", "/p")) if not finding.ok]
+    lacking = [finding for finding in check_image("mine:1", ImageFacts("sha256:1", "amd64", "3.11.2", "/p")) if not finding.ok]
     assert [finding.check for finding in lacking if finding.needed] == ["ipykernel", "jupyter_client"]
-    assert "`kernelexec image build minimal --base-image mine:1 --tag NAME`" in lacking[0].mend
-    assert f"pip install 'ipykernel>={ipykernel_min()}'" in lacking[0].mend
+    assert "`kernelexec image build minimal --base-image mine:1 --tag NAME`" in lacking[0].remedy
+    assert f"pip install 'ipykernel>={ipykernel_min()}'" in lacking[0].remedy
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.config.images import NAMES, with_sudo
+from kernelexec.config.images import NAMES, sudo_variant
 from kernelexec.docker.images.image_check import at_least, ipykernel_min
 from kernelexec.docker.images.recipes import (
     how_to_get,
@@ -179,4 +179,4 @@ def test_what_to_do_about_a_missing_image_is_said(image: str, said: str) -> None
     ],
 )
 def test_sudo_takes_another_image_of_ours_and_keeps_one_that_was_named(image: str, with_it: str) -> None:
-    assert with_sudo(image) == with_it
+    assert sudo_variant(image) == with_it

@@ -6,9 +6,9 @@ import pytest
 
 from kernelexec.cells import parse
 from kernelexec.config import Config
-from kernelexec.policy import CodeRules, Judge
+from kernelexec.policy import CodeRules, Policy
 
-RULES = CodeRules.of(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
+RULES = CodeRules.from_config(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
 FORBIDDEN = {
     "forbidden-module": [
         "import os",
@@ -64,38 +64,38 @@ ALSO_CELLS = ["%matplotlib inline\nx = 1", "%%html\n<b>import os</b>", "!python 
 
 @pytest.mark.parametrize(("rule", "code"), [(rule, code) for rule, codes in FORBIDDEN.items() for code in codes])
 def test_what_is_forbidden_is_refused_in_any_spelling(rule: str, code: str) -> None:
-    refusal = RULES.judge(code)
+    refusal = RULES.check(code)
     assert refusal is not None
     assert refusal.rule == rule
 
 
 @pytest.mark.parametrize("code", ALLOWED)
 def test_what_only_looks_like_it_may_run(code: str) -> None:
-    assert RULES.judge(code) is None
+    assert RULES.check(code) is None
 
 
 def test_what_is_no_python_is_refused_where_there_are_rules() -> None:
-    refusal = RULES.judge("def f(:")
+    refusal = RULES.check("def f(:")
     assert refusal is not None
     assert refusal.rule == "unread"
-    assert CodeRules().judge("def f(:") is None
+    assert CodeRules().check("def f(:") is None
 
 
 @pytest.mark.parametrize(("cells", "refused"), [(AS_CELLS, True), (ALSO_CELLS, False)], ids=["refused", "allowed"])
 def test_cells_are_judged_with_their_magics(cells: list[str], refused: bool) -> None:  # noqa: FBT001 - a parameter
-    judge = Judge.of(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
-    judged = {cell: judge.judge(parse(cell, limit_bytes=10_000)) for cell in cells}
+    judge = Policy.from_config(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
+    judged = {cell: judge.check(parse(cell, limit_bytes=10_000)) for cell in cells}
     assert {cell: found is not None for cell, found in judged.items()} == dict.fromkeys(cells, refused)
 
 
 def test_modules_and_names_can_be_added_or_be_the_only_ones() -> None:
-    own = CodeRules.of(
+    own = CodeRules.from_config(
         Config.model_validate({"isolation": "local", "rules": {"forbidden_modules": ["ctypes"], "forbidden_names": ["input"]}})
     )
-    assert [bool(own.judge(code)) for code in ("import ctypes.util", "input()", "import os", "open('f')")] == [
+    assert [bool(own.check(code)) for code in ("import ctypes.util", "input()", "import os", "open('f')")] == [
         True,
         True,
         False,
         False,
     ]
-    assert RULES.judge("import ctypes") is None
+    assert RULES.check("import ctypes") is None

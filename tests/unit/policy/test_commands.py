@@ -89,7 +89,7 @@ def rules(
 
 
 def rule_of(given: CommandRules, text: str) -> str | None:
-    refusal = given.judge(text)
+    refusal = given.check(text)
     return refusal.rule if refusal else None
 
 
@@ -104,7 +104,7 @@ def test_every_class_has_its_examples() -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_dangerous_may_run(text: str) -> None:
-    assert RULES.judge(text) is None
+    assert RULES.check(text) is None
 
 
 @pytest.mark.parametrize("text", ALWAYS)
@@ -114,14 +114,14 @@ def test_sudo_mode_lifts_no_other_class(text: str) -> None:
 
 @pytest.mark.parametrize("text", BY_SUDO)
 def test_sudo_mode_lifts_what_changes_users_and_permissions(text: str) -> None:
-    assert rules(sudo=True).judge(text) is None
-    assert RULES.judge(text) is not None
+    assert rules(sudo=True).check(text) is None
+    assert RULES.check(text) is not None
 
 
 def test_without_rules_everything_may_run_even_what_cannot_be_read() -> None:
     off = rules(dangers=False)
-    assert not off.on
-    assert off.judge("rm -rf /; ((") is None
+    assert not off.has_rules
+    assert off.check("rm -rf /; ((") is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_refused_where_there_are_rules(text: str) -> None
     ],
 )
 def test_each_simple_command_must_be_on_the_list_of_allowed_ones(text: str, refused: str | None) -> None:
-    refusal = rules(allowed=("pytest", "echo.*")).judge(text)
+    refusal = rules(allowed=("pytest", "echo.*")).check(text)
     assert (refusal.command if refusal else None) == refused
     if refusal is not None:
         assert refusal.rule == "allowed-commands"
@@ -156,14 +156,14 @@ def test_each_simple_command_must_be_on_the_list_of_allowed_ones(text: str, refu
     "text", ["cd x && git push", "env GIT_DIR=x git push -f", "git  'push'", "echo $(git push)", "xargs git push"]
 )
 def test_a_blocked_command_is_refused_wherever_it_stands(text: str) -> None:
-    refusal = rules(blocked=("git push",)).judge(text)
+    refusal = rules(blocked=("git push",)).check(text)
     assert refusal is not None
     assert refusal.rule == "blocked-commands"
-    assert "'git push'" in refusal.why
+    assert "'git push'" in refusal.reason
 
 
 def test_a_command_that_no_pattern_blocks_may_run() -> None:
-    assert rules(blocked=("git push",)).judge("git pull; echo git push") is None
+    assert rules(blocked=("git push",)).check("git pull; echo git push") is None
 
 
 def test_the_lists_come_after_the_dangers_and_the_blocked_after_the_allowed() -> None:
@@ -178,13 +178,13 @@ def test_the_lists_come_after_the_dangers_and_the_blocked_after_the_allowed() ->
 
 def test_patterns_may_be_matched_at_the_beginning_of_the_whole_text_only() -> None:
     whole = CommandRules((re.compile("echo.*"),), match="prefix")
-    assert whole.judge("echo hi; touch x") is None
+    assert whole.check("echo hi; touch x") is None
     assert rule_of(whole, "touch x; echo hi") == "allowed-commands"
     assert rule_of(whole, "echo hi; rm -rf /") == "rm-root"
 
 
 def test_a_refusal_says_rule_command_and_a_way_out() -> None:
-    said = str(RULES.judge("cd x; rm -rf / # all"))
+    said = str(RULES.check("cd x; rm -rf / # all"))
     assert "rm-root" in said
     assert "'rm -rf /' was not run" in said
 
@@ -197,13 +197,13 @@ def test_programs_are_judged_by_their_words_and_python_by_what_it_starts() -> No
         "subprocess.run(['rm', '-rf', '/'])",
         "subprocess.run('rm ' + '-rf /', shell=True)",
     ):
-        refusal = RULES.judge_python(code)
+        refusal = RULES.check_python(code)
         assert refusal is not None
         assert refusal.rule == "rm-root"
-    assert RULES.judge_python("import subprocess, sys; subprocess.run([sys.executable, 'x.py'])") is None
-    assert RULES.judge_python("print('rm -rf /')") is None
+    assert RULES.check_python("import subprocess, sys; subprocess.run([sys.executable, 'x.py'])") is None
+    assert RULES.check_python("print('rm -rf /')") is None
 
 
 def rule_of_words(words: list[str]) -> str | None:
-    refusal = RULES.judge_words(words)
+    refusal = RULES.check_words(words)
     return refusal.rule if refusal else None

@@ -34,17 +34,17 @@ def commands(name: str) -> list[str]:
 
 @pytest.mark.parametrize("text", commands("evasions.txt"))
 def test_a_disguise_is_seen_through_or_refused_as_unknown(text: str) -> None:
-    assert RULES.judge(text) is not None
+    assert RULES.check(text) is not None
 
 
 @pytest.mark.parametrize("around", AROUND)
 def test_a_disguise_is_seen_through_wherever_it_stands(around: str) -> None:
-    assert [text for text in commands("evasions.txt") if RULES.judge(around.format(text)) is None] == []
+    assert [text for text in commands("evasions.txt") if RULES.check(around.format(text)) is None] == []
 
 
 @pytest.mark.parametrize("text", commands("everyday.txt"))
 def test_everyday_commands_may_run(text: str) -> None:
-    assert RULES.judge(text) is None
+    assert RULES.check(text) is None
 
 
 @pytest.mark.parametrize("name", ["evasions.txt", "everyday.txt"])

@@ -66,7 +66,7 @@ def test_a_command_reads_the_text_that_the_script_holds(text: str, stdin: str) -
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_an_ordinary_script_may_run(text: str) -> None:
-    assert CommandRules().judge(text) is None
+    assert CommandRules().check(text) is None
 
 
 def test_a_variable_has_each_value_of_the_script_or_an_unknown_one() -> None:
@@ -83,5 +83,5 @@ def test_commands_of_all_branches_functions_and_substitutions_are_read() -> None
 
 def test_a_large_script_is_read_in_time() -> None:
     begin = perf_counter()
-    assert CommandRules().judge("echo 'x' | wc -l; y=$(date)\n" * 2000) is None
+    assert CommandRules().check("echo 'x' | wc -l; y=$(date)\n" * 2000) is None
     assert perf_counter() - begin < 20

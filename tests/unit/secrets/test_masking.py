@@ -61,7 +61,7 @@ def masker(value: str) -> Masker:
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_form_is_masked_and_what_is_around_it_is_not(form: Callable[[str], str], value: str) -> None:
-    found = masker(value).text(f"before {form(value)} after")
+    found = masker(value).mask_text(f"before {form(value)} after")
     assert MARK in found
     assert found.startswith("before ")
     assert found.endswith(" after")
@@ -74,7 +74,7 @@ def test_a_form_is_masked_and_what_is_around_it_is_not(form: Callable[[str], str
 @pytest.mark.parametrize("after", range(4))
 def test_base64_hides_it_at_no_place(value: str, encode: Callable[[bytes], bytes], before: int, after: int) -> None:
     text = encode(b"~" * before + value.encode() + b"~" * after).decode()
-    found = masker(value).text(text)
+    found = masker(value).mask_text(text)
     assert MARK in found
     assert len(found.replace("\n", "").replace(MARK, "")) <= 12  # the neighbours' characters, and those that hold bits of both
 
@@ -82,78 +82,78 @@ def test_base64_hides_it_at_no_place(value: str, encode: Callable[[bytes], bytes
 def test_what_programs_break_into_lines_is_one_text() -> None:
     for broken in ("\n", "\r\n", "\\n"):
         text = broken.join(base64.b64encode(LONG.encode()).decode()[at : at + 76] for at in range(0, 240, 76))
-        assert masker(LONG).text(text).count(MARK) == 1
+        assert masker(LONG).mask_text(text).count(MARK) == 1
 
 
 def test_each_line_of_a_key_is_masked() -> None:
     lines = PEM.splitlines()
-    assert masker(PEM).text(f"{lines[0]}\n{lines[1]}\nend") == f"{lines[0]}\n{MARK}\nend"
+    assert masker(PEM).mask_text(f"{lines[0]}\n{lines[1]}\nend") == f"{lines[0]}\n{MARK}\nend"
     for line in lines[1:-1]:
-        assert masker(PEM).text(f"   2  {line}  ") == f"   2  {MARK}  "
+        assert masker(PEM).mask_text(f"   2  {line}  ") == f"   2  {MARK}  "
 
 
 def test_numbers_of_json_are_masked() -> None:
-    found = masker("83920175").value({"a": [83920175, 1, True, 8392.0175, None], "b": 83920175.5})
+    found = masker("83920175").mask_value({"a": [83920175, 1, True, 8392.0175, None], "b": 83920175.5})
     assert found == {"a": [MARK, 1, True, 8392.0175, None], "b": f"{MARK}.5"}
 
 
 def test_codes_of_terminals_part_nothing() -> None:
     coloured = f"{PLAIN[:5]}\x1b[01;31m\x1b[K{PLAIN[5:9]}\x1b[m\x1b[K{PLAIN[9:]}"
-    assert masker(PLAIN).text(f"\x1b[1m{coloured}\x1b[0m") == f"\x1b[1m{MARK}\x1b[0m"
+    assert masker(PLAIN).mask_text(f"\x1b[1m{coloured}\x1b[0m") == f"\x1b[1m{MARK}\x1b[0m"
 
 
 @pytest.mark.parametrize("ellipsis", ["...", "\u2026", "'...", '"...'])
 def test_what_is_left_of_one_that_a_program_has_cut_is_masked_too(ellipsis: str) -> None:
-    assert masker(PLAIN).text(f"key  {PLAIN[:-3]}{ellipsis}") == f"key  {MARK}{ellipsis}"
-    assert masker(PLAIN).text(f"key  {PLAIN[:3]}{ellipsis}") == f"key  {PLAIN[:3]}{ellipsis}"
+    assert masker(PLAIN).mask_text(f"key  {PLAIN[:-3]}{ellipsis}") == f"key  {MARK}{ellipsis}"
+    assert masker(PLAIN).mask_text(f"key  {PLAIN[:3]}{ellipsis}") == f"key  {PLAIN[:3]}{ellipsis}"
 
 
 def test_the_longest_of_several_is_named() -> None:
     both = Masker([("SHORT", "abcdef"), ("LONG", "abcdefgh")])
-    assert both.text("abcdefgh abcdefg") == "[secret LONG] [secret SHORT]g"
-    assert Masker([("ONE", PLAIN), ("TWO", PLAIN)]).text(PLAIN) == "[secret ONE]"
+    assert both.mask_text("abcdefgh abcdefg") == "[secret LONG] [secret SHORT]g"
+    assert Masker([("ONE", PLAIN), ("TWO", PLAIN)]).mask_text(PLAIN) == "[secret ONE]"
 
 
 def test_all_values_that_a_secret_has_had_are_masked() -> None:
-    assert Masker([("KEY", "before-1"), ("KEY", "after-22")]).text("before-1 after-22") == f"{MARK} {MARK}"
+    assert Masker([("KEY", "before-1"), ("KEY", "after-22")]).mask_text("before-1 after-22") == f"{MARK} {MARK}"
 
 
 def test_no_mark_shows_a_secret_or_becomes_one_with_what_is_beside_it() -> None:
-    assert Masker([("KEY", "secret")]).text("a secret") == "a \u2588\u2588\u2588\u2588"
-    assert Masker([("PASSWORD", "PASSWORD")]).text("PASSWORD").count("PASSWORD") == 0
-    assert "]abc" not in Masker([("KEY", "]abc")]).text("]abcabc")
+    assert Masker([("KEY", "secret")]).mask_text("a secret") == "a \u2588\u2588\u2588\u2588"
+    assert Masker([("PASSWORD", "PASSWORD")]).mask_text("PASSWORD").count("PASSWORD") == 0
+    assert "]abc" not in Masker([("KEY", "]abc")]).mask_text("]abcabc")
 
 
 def test_without_secrets_a_text_stays_as_it_is() -> None:
-    assert Masker().text(AWKWARD) == AWKWARD
-    flow = Masker().flow()
+    assert Masker().mask_text(AWKWARD) == AWKWARD
+    flow = Masker().stream_masker()
     assert flow.feed(AWKWARD) == AWKWARD
-    assert not flow.holds
+    assert not flow.holds_text
 
 
 def test_json_is_masked_in_all_its_depth() -> None:
     said = {PLAIN: [{"a": f"x{PLAIN}"}, 1, None, True], "kept": PLAIN, "plain": "text"}
-    assert masker(PLAIN).value(said, spared={"kept"}) == {
+    assert masker(PLAIN).mask_value(said, spared={"kept"}) == {
         MARK: [{"a": f"x{MARK}"}, 1, None, True],
         "kept": PLAIN,
         "plain": "text",
     }
-    assert masker(PLAIN).value({PLAIN: PLAIN}, keys=False) == {PLAIN: MARK}
+    assert masker(PLAIN).mask_value({PLAIN: PLAIN}, keys=False) == {PLAIN: MARK}
     deep: Any = PLAIN
     for _ in range(5000):
         deep = [deep]
-    assert PLAIN not in json.dumps(masker(PLAIN).value(deep))
+    assert PLAIN not in json.dumps(masker(PLAIN).mask_value(deep))
 
 
 def test_a_cell_is_masked_in_every_part() -> None:
-    assert masker(PLAIN).cell(CodeCell(f"x = '{PLAIN}'")) == CodeCell(f"x = '{MARK}'")
+    assert masker(PLAIN).mask_cell(CodeCell(f"x = '{PLAIN}'")) == CodeCell(f"x = '{MARK}'")
     cell = ShellCell(f"%%bash\n{PLAIN}", PLAIN, lasts=True, work_dir=f"/{PLAIN}", stdin=PLAIN, language="bash")
     masked = ShellCell(f"%%bash\n{MARK}", MARK, lasts=True, work_dir=f"/{MARK}", stdin=MARK, language="bash")
-    assert masker(PLAIN).cell(cell) == masked
+    assert masker(PLAIN).mask_cell(cell) == masked
 
 
 def test_a_secret_in_single_characters_is_found_and_nothing_else_waits() -> None:
-    flow = masker(PLAIN).flow()
+    flow = masker(PLAIN).stream_masker()
     assert flow.feed("one line\n") == "one line\n"
     assert [flow.feed(char) for char in PLAIN] == [""] * (len(PLAIN) - 1) + [MARK]
     assert flow.feed("s") == ""
@@ -161,7 +161,7 @@ def test_a_secret_in_single_characters_is_found_and_nothing_else_waits() -> None
 
 
 def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
-    flow = masker(PLAIN).flow()
+    flow = masker(PLAIN).stream_masker()
     assert flow.feed(f"a {PLAIN[:6]}") == "a "
     assert flow.flush() == PLAIN[:6]
     assert flow.flush() == ""
@@ -170,7 +170,7 @@ def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
 
 
 def test_what_is_held_is_bounded_by_the_longest_form() -> None:
-    flow = masker(PLAIN).flow()
+    flow = masker(PLAIN).stream_masker()
     given = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
     assert 100_000 - given < max(map(len, encodings(PLAIN)))
     assert len(flow._text) < 1000
@@ -201,9 +201,9 @@ def test_however_a_text_is_cut_it_is_masked_as_in_one_and_holds_no_secret(seed: 
         several = Masker((f"K{number}", value) for number, value in enumerate(values))
         forms = sorted(guise for value in values for guise in encodings(value))
         text = random_text(dice, forms, alphabet)
-        whole = several.text(text)
+        whole = several.mask_text(text)
         assert not any(form in whole for form in forms), (values, text)
-        flow, parts, at = several.flow(), [], 0
+        flow, parts, at = several.stream_masker(), [], 0
         while at < len(text):
             end = at + dice.randint(1, dice.choice([1, 2, 7, 50]))
             parts.append(flow.feed(text[at:end]))

@@ -51,9 +51,9 @@ def test_of_a_windows_file_the_end_of_the_line_is_cut(tmp_path: Path) -> None:
 def test_every_value_that_was_read_stays_masked() -> None:
     values = iter(["first-value", "first-value", "second-value"])
     opened = store_of(KEY=lambda: next(values))
-    assert opened.masker.text("first-value") == "first-value"
+    assert opened.masker.mask_text("first-value") == "first-value"
     assert [anyio.run(opened.read)["KEY"] for _ in range(3)] == ["first-value", "first-value", "second-value"]
-    assert opened.masker.text("first-value second-value") == "[secret KEY] [secret KEY]"
+    assert opened.masker.mask_text("first-value second-value") == "[secret KEY] [secret KEY]"
 
 
 def test_a_masker_is_made_anew_only_for_new_values() -> None:
@@ -84,7 +84,7 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "large": (lambda: VALUE * 4000, "larger than 65536 bytes"),
     "a NUL": (lambda: f"{VALUE}\0", "control character"),
     "an escape": (lambda: f"\x1b[1m{VALUE}", "control character"),
-    "a surrogate": (lambda: f"{VALUE}\ud800", "holds what is no text"),
+    "a surrogate": (lambda: f"{VALUE}\ud800", "is not valid text"),
 }
 
 

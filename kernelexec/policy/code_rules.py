@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kernelexec.config import Config
-from kernelexec.policy.refusal import Refusal, shown
+from kernelexec.policy.refusal import Refusal, shorten_command
 
 #: Names and modules that a validator of AG2's tutorials refuses, and modules that reach the network.
 TUTORIAL_MODULES = frozenset(["os", "subprocess", "sys", "requests", "urllib", "socket", "http"])
@@ -28,30 +28,32 @@ class CodeRules:
     names: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def from_config(cls, config: Config) -> Self:
         """Return the rules of a configuration."""
         rules, tutorial = config.rules, config.rules.code == "tutorial"
         modules, names = (TUTORIAL_MODULES, TUTORIAL_NAMES) if tutorial else (frozenset[str](), frozenset[str]())
         return cls(modules | set(rules.forbidden_modules), names | set(rules.forbidden_names))
 
     @property
-    def on(self) -> bool:
+    def has_rules(self) -> bool:
         """Tell whether there is any rule."""
         return bool(self.modules or self.names)
 
-    def judge(self, source: str) -> Refusal | None:
+    def check(self, source: str) -> Refusal | None:
         """Return the refusal of code, or None if it may run."""
-        if not self.on:
+        if not self.has_rules:
             return None
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError) as exc:
-            return Refusal("unread", shown(source), f"It is not understood as Python: {exc}", "Mend it.")
-        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-        own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        return next((refusal for node in ast.walk(tree) for refusal in self._of(node, own)), None)
+            return Refusal("unread", shorten_command(source), f"It is not understood as Python: {exc}", "Mend it.")
+        defined_names = {
+            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+        defined_names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        return next((refusal for node in ast.walk(tree) for refusal in self._check_node(node, defined_names)), None)
 
-    def _of(self, node: ast.AST, own: set[str]) -> Iterator[Refusal]:
+    def _check_node(self, node: ast.AST, defined_names: set[str]) -> Iterator[Refusal]:
         match node:
             case ast.Import(names=aliases):
                 yield from (self._module(node, alias.name) for alias in aliases if self._is_forbidden(alias.name))
@@ -61,7 +63,7 @@ class CodeRules:
                 module = first.value if isinstance(first, ast.Constant) else None
                 if not isinstance(module, str) or self._is_forbidden(module):
                     yield self._module(node, str(module or "a module that is computed"))
-            case ast.Name(id=name) if self.names and (name in self.names - own or name in _WAYS_TO_BUILTINS):
+            case ast.Name(id=name) if self.names and (name in self.names - defined_names or name in _WAYS_TO_BUILTINS):
                 yield self._name(node, name)
             case ast.Attribute(attr=name) if self.names and name in _WAYS_TO_BUILTINS:
                 yield self._name(node, name)
@@ -72,8 +74,8 @@ class CodeRules:
 
     def _module(self, node: ast.AST, name: str) -> Refusal:
         allowed = f"All modules may be imported but {', '.join(sorted(self.modules))}."
-        return Refusal("forbidden-module", shown(ast.unparse(node)), f"It imports {name}", allowed)
+        return Refusal("forbidden-module", shorten_command(ast.unparse(node)), f"It imports {name}", allowed)
 
     def _name(self, node: ast.AST, name: str) -> Refusal:
         allowed = f"All built-in functions may be used but {', '.join(sorted(self.names))}."
-        return Refusal("forbidden-name", shown(ast.unparse(node)), f"It uses {name}", allowed)
+        return Refusal("forbidden-name", shorten_command(ast.unparse(node)), f"It uses {name}", allowed)

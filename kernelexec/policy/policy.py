@@ -7,27 +7,27 @@ from typing import Self
 
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
-from kernelexec.policy.code import CodeRules
-from kernelexec.policy.commands import CommandRules
-from kernelexec.policy.magics import parts
+from kernelexec.policy.code_rules import CodeRules
+from kernelexec.policy.command_rules import CommandRules
+from kernelexec.policy.magics import split_cell
 from kernelexec.policy.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Policy:
     """A judge of the cells of an executor's sessions."""
 
     commands: CommandRules
     code: CodeRules
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def from_config(cls, config: Config) -> Self:
         """Return the judge by the rules of a configuration."""
-        return cls(CommandRules.of(config), CodeRules.of(config))
+        return cls(CommandRules.from_config(config), CodeRules.from_config(config))
 
-    def judge(self, cell: Cell) -> Refusal | None:
+    def check(self, cell: Cell) -> Refusal | None:
         """Return the refusal of a cell, or None if it may run."""
-        refusal = self.commands.judge_cell(cell)
-        if refusal is None and self.code.on and isinstance(cell, CodeCell) and cell.language == "python":
-            refusal = self.code.judge(parts(cell.source).python)
+        refusal = self.commands.check_cell(cell)
+        if refusal is None and self.code.has_rules and isinstance(cell, CodeCell) and cell.language == "python":
+            refusal = self.code.check(split_cell(cell.source).python)
         return refusal

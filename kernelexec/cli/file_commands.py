@@ -1,4 +1,4 @@
-"""The commands about files of a directory: a session's operations, with a session's refusals."""
+"""The file commands: a session's file operations on a directory, with the same refusals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.options import filled
-from kernelexec.cli.stdio import CELL_FAILED, OURSELVES, eprint, here, write_any
+from kernelexec.cli.options import not_blank
+from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, write_text
 from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
@@ -21,28 +21,32 @@ from kernelexec.workspace.agent_files.paths import FileRoot
 
 files_app = typer.Typer(
     name="files",
-    help="List, read, write and delete files as an agent may: beneath one directory, following no link.",
+    help="List, read, write and delete files with an agent's rights: in one directory, without following links.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-_EPILOG = f"Exit status: 0; {OURSELVES} where something was refused or is not there."
-_SOME = f"Exit status: 0; 1 where some files stay, each with its reason on stderr; {OURSELVES} where nothing could be done."
+_EPILOG = f"Exit status: 0; {OWN_FAILURE} if a path is refused or missing."
+_DELETE_EPILOG = (
+    f"Exit status: 0; 1 if some files were not deleted, with the reasons on stderr; {OWN_FAILURE} if the request failed."
+)
 WorkDirOption = Annotated[
     str,
-    typer.Option("--work-dir", metavar="DIRECTORY", callback=filled, help="The directory that paths are relative to."),
+    typer.Option("--work-dir", metavar="DIRECTORY", callback=not_blank, help="The directory that paths are relative to."),
 ]
-PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Relative to the directory, or absolute in it.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="A path relative to the directory, or an absolute one in it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @files_app.command(name="list", epilog=_EPILOG)
 def list_(
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory. Default: all of it.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory. Default: the whole directory.")] = ".",
     work_dir: WorkDirOption = ".",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="List what is in its directories too.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="List subdirectories too.")] = False,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", metavar="GLOB", help="Only what matches, as '*.py' or 'data/**/*.csv'.")
+        str | None, typer.Option("--pattern", metavar="GLOB", help="List matching entries only, as '*.py' or 'data/**/*.csv'.")
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -52,7 +56,7 @@ def list_(
         return _print(listing)
     show_table(("kind", "bytes", "path"), [[entry.kind, str(entry.size_bytes), entry.path] for entry in listing])
     if not listing.complete:
-        eprint(f"{listing.path} holds more than is listed: name a directory in it, or a pattern")
+        eprint(f"{listing.path} has more entries: list a subdirectory, or use a pattern")
     return 0
 
 
@@ -60,60 +64,63 @@ def list_(
 def read(
     path: PathArgument,
     work_dir: WorkDirOption = ".",
-    offset: Annotated[int, typer.Option("--offset", metavar="BYTES", help="Where to begin.")] = 0,
+    offset: Annotated[int, typer.Option("--offset", metavar="BYTES", help="The offset of the first byte.")] = 0,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="BYTES", help="How much at most. Default: 1 MiB; stderr says how to go on.")
+        int | None,
+        typer.Option(
+            "--limit", metavar="BYTES", help="The number of bytes at most. Default: 1 MiB; stderr shows how to continue."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Print a file, or a piece of it, as text."""
+    """Print a file, or a part of it, as text."""
     piece = _operations(Path(work_dir)).read(path, offset=offset, limit=limit)
     if as_json:
         return _print(piece)
-    write_any(sys.stdout, piece.text)
+    write_text(sys.stdout, piece.text)
     if piece.next_offset is not None:
-        eprint(f"{piece.path} has {piece.total_bytes} bytes: read on with --offset {piece.next_offset}")
+        eprint(f"{piece.path} has {piece.total_bytes} bytes: continue with --offset {piece.next_offset}")
     return 0
 
 
 @files_app.command(epilog=_EPILOG)
 def write(
     path: PathArgument,
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to write. Default: what stdin gives.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text to write. Default: stdin.")] = None,
     work_dir: WorkDirOption = ".",
-    append: Annotated[bool, typer.Option("--append", "-a", help="Add it to what is there.")] = False,
+    append: Annotated[bool, typer.Option("--append", "-a", help="Append to the file.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Write a file at once, or nothing of it; directories that are missing are made."""
+    """Write a file atomically, and create missing directories."""
     operations = _operations(Path(work_dir))
     content = _stdin(operations.bounds.write_bytes) if text is None else text
     done = operations.write(path, content, append=append)
     if as_json:
         return _print(done)
-    eprint(f"{done.path} was {'made' if done.created else 'written'}: {done.size_bytes} bytes")
+    eprint(f"{done.path} was {'created' if done.created else 'written'}: {done.size_bytes} bytes")
     return 0
 
 
-@files_app.command(epilog=_SOME)
+@files_app.command(epilog=_DELETE_EPILOG)
 def delete(
-    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="A file or directory; or give --include.")] = None,
+    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="A file or directory; or use --include.")] = None,
     work_dir: WorkDirOption = ".",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Delete a directory with all that is in it.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Delete a directory with its contents.")] = False,
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="GLOB", help="Delete the files that it matches, as '*.tmp'. Repeatable."),
+        typer.Option("--include", metavar="GLOB", help="Delete matching files, as '*.tmp'. Repeatable."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Keep what it matches all the same. Repeatable.")
+        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Keep matching files. Repeatable.")
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Delete a file, a directory, or what patterns match; .git, .env, venv, node_modules and the like stay.
+    """Delete a file, a directory, or all files that match patterns; .git, .env, venv, node_modules and the like are kept.
 
-    Nobody asks whether you have read it: what a session's agent must have read first, you may delete.
+    Unlike an agent in a session, you need not read a file before you delete it.
     """
     if (path is None) == (not include) or (path is not None and exclude) or (include and recursive):
-        raise InvalidRequest("Give either a path, with or without --recursive, or --include, with or without --exclude.")
+        raise InvalidRequest("Use either a path, with or without --recursive, or --include, with or without --exclude.")
     operations = _operations(Path(work_dir))
     if path is not None:
         done = operations.delete(path, recursive=recursive)
@@ -122,22 +129,22 @@ def delete(
     if as_json:
         _print(done)
     else:
-        write_any(sys.stdout, "".join(f"{deleted}\n" for deleted in done.deleted))
+        write_text(sys.stdout, "".join(f"{deleted}\n" for deleted in done.deleted))
         for kept in done.refused:
             eprint(kept.why if kept.path in kept.why else f"{kept.path}: {kept.why}")
         if not done.complete:
-            eprint("there is more than one call looks at: call again")
+            eprint("not all entries were examined: run the command again")
     return CELL_FAILED if done.refused or not done.complete else 0
 
 
 def _operations(work_dir: Path) -> FileOperations:
-    here()
+    current_directory()
     path = Workspace.at(work_dir.expanduser()).path
     return FileOperations(Access([FileRoot(path, str(path))]), FileBounds(read_before_delete=False))
 
 
 def _stdin(most: int) -> bytes:
-    """Read stdin, one byte more at most than could be written."""
+    """Read stdin, at most one byte more than can be written."""
     if sys.stdin is None:
         raise InvalidRequest("stdin is closed: there is nothing to write.")
     try:
@@ -149,5 +156,5 @@ def _stdin(most: int) -> bytes:
 
 def _print(result: FileList | FileText | FileWritten | FilesDeleted) -> int:
     fields: dict[str, Any] = result.to_dict()
-    write_any(sys.stdout, json.dumps(fields) + "\n")
+    write_text(sys.stdout, json.dumps(fields) + "\n")
     return 0

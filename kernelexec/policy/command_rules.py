@@ -9,12 +9,12 @@ from typing import Literal, Self
 
 from kernelexec.cells import Cell, CodeCell, ShellCell
 from kernelexec.config import Config
-from kernelexec.policy.dangers import danger_of
-from kernelexec.policy.magics import may_run_commands, parts
-from kernelexec.policy.refusal import Refusal, shown
+from kernelexec.policy.dangers import find_danger
+from kernelexec.policy.magics import may_run_commands, split_cell
+from kernelexec.policy.refusal import Refusal, shorten_command
 from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import GLOB, UNKNOWN
-from kernelexec.policy.shell.nested import FoundCommand, name_of, nested_commands, script_of_python
+from kernelexec.policy.shell.nested import NestedCommand, name_of, nested_commands, script_of_python
 from kernelexec.policy.shell.reader import Command, Script, read
 
 _PLAINLY = "Write the command out in plain words."
@@ -38,72 +38,81 @@ class CommandRules:
     dangers: bool = True
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def from_config(cls, config: Config) -> Self:
         """Return the rules of a configuration."""
         rules, sudo = config.rules, config.isolation == "container" and config.container.sudo
         return cls(rules.allowed_commands, rules.blocked_commands, sudo, rules.match, rules.dangers)
 
     @property
-    def on(self) -> bool:
+    def has_rules(self) -> bool:
         """Tell whether there is any rule."""
         return self.dangers or bool(self.allowed or self.blocked)
 
-    def judge(self, text: str) -> Refusal | None:
+    def check(self, text: str) -> Refusal | None:
         """Return the refusal of a text for a shell, or None if it may run."""
-        if self.match == "prefix" and (refusal := self._listed(text)) is not None:
+        if self.match == "prefix" and (refusal := self._check_lists(text)) is not None:
             return refusal
-        return self._judge(text, lambda: read(text))
+        return self._check_script(text, lambda: read(text))
 
-    def judge_cell(self, cell: Cell) -> Refusal | None:
+    def check_cell(self, cell: Cell) -> Refusal | None:
         """Return the refusal of a cell for the commands that are visible in it, or None if it may run."""
-        if not self.on:
+        if not self.has_rules:
             return None
         match cell:
             case ShellCell(lasts=True, command=text):
-                return self.judge(text)
+                return self.check(text)
             case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
-                cell_parts = parts(source)
-                if cell_parts.naming:
-                    return Refusal("unread", shown(cell_parts.naming), "It changes the meaning of magics' names", _PLAINLY)
-                refusals = (self.judge(command) for command in cell_parts.commands)
-                return next(filter(None, refusals), None) or self.judge_python(cell_parts.python)
+                cell_parts = split_cell(source)
+                if cell_parts.renaming_magic:
+                    return Refusal(
+                        "unread",
+                        shorten_command(cell_parts.renaming_magic),
+                        "It changes the meaning of magics' names",
+                        _PLAINLY,
+                    )
+                refusals = (self.check(command) for command in cell_parts.commands)
+                return next(filter(None, refusals), None) or self.check_python(cell_parts.python)
             case CodeCell(source=source, language="bash"):
-                return self.judge(source)
+                return self.check(source)
         return None
 
-    def judge_words(self, words: Sequence[str]) -> Refusal | None:
+    def check_words(self, words: Sequence[str]) -> Refusal | None:
         """Return the refusal of a program with these words, or None if it may be started."""
-        return self._judge(" ".join(words), lambda: Script((Command(tuple(words)),)))
+        return self._check_script(" ".join(words), lambda: Script((Command(tuple(words)),)))
 
-    def judge_python(self, source: str) -> Refusal | None:
+    def check_python(self, source: str) -> Refusal | None:
         """Return the refusal of Python code for the commands that it starts by literal words, or None if it may run."""
-        return self._judge(source, lambda: script_of_python(source))
+        return self._check_script(source, lambda: script_of_python(source))
 
-    def _judge(self, text: str, script: Callable[[], Script]) -> Refusal | None:
-        if not self.on:
+    def _check_script(self, text: str, script: Callable[[], Script]) -> Refusal | None:
+        if not self.has_rules:
             return None
         try:
-            return next((refusal for found in nested_commands(script()) if (refusal := self._of(found)) is not None), None)
+            return next(
+                (refusal for nested in nested_commands(script()) if (refusal := self._check_command(nested)) is not None), None
+            )
         except UnparsableScript as exc:
-            return Refusal("unread", shown(text), f"It cannot be judged: {exc}", _PLAINLY)
+            return Refusal("unread", shorten_command(text), f"It cannot be judged: {exc}", _PLAINLY)
 
-    def _of(self, found: FoundCommand) -> Refusal | None:
-        text = shown(" ".join(found.command.words))
-        if self.dangers and (danger := danger_of(found, sudo=self.sudo)) is not None:
-            return Refusal(danger.name, text, f"It is dangerous: {danger.what}", _OTHERWISE)
-        name = name_of(found.command)
+    def _check_command(self, command: NestedCommand) -> Refusal | None:
+        text = shorten_command(" ".join(command.command.words))
+        if self.dangers and (danger := find_danger(command, sudo=self.sudo)) is not None:
+            return Refusal(danger.name, text, f"It is dangerous: {danger.description}", _OTHERWISE)
+        name = name_of(command.command)
         if UNKNOWN in name or GLOB & set(name):
             return Refusal("unknown-command", text, "Its program is not literal, so the rules do not know it", _PLAINLY)
-        if self.match == "command" and found.command.words and not found.bomb:
-            return self._listed(" ".join(found.command.words), carries=found.carries)
+        if self.match == "command" and command.command.words and not command.is_bomb:
+            return self._check_lists(" ".join(command.command.words), carries=command.is_wrapper)
         return None
 
-    def _listed(self, text: str, *, carries: bool = False) -> Refusal | None:
+    def _check_lists(self, text: str, *, carries: bool = False) -> Refusal | None:
         if self.allowed and not carries and not any(pattern.match(text) for pattern in self.allowed):
             patterns = ", ".join(pattern.pattern for pattern in self.allowed)
-            return Refusal("allowed-commands", shown(text), "It is not on the list of allowed commands", f"Allowed: {patterns}")
+            return Refusal(
+                "allowed-commands", shorten_command(text), "It is not on the list of allowed commands", f"Allowed: {patterns}"
+            )
         blocking = next((pattern for pattern in self.blocked if pattern.match(text)), None)
         if blocking is not None:
             instead = "Commands that it does not match may run."
-            return Refusal("blocked-commands", shown(text), f"It is blocked by {blocking.pattern!r}", instead)
+            return Refusal("blocked-commands", shorten_command(text), f"It is blocked by {blocking.pattern!r}", instead)
         return None
