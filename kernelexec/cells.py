@@ -1,4 +1,4 @@
-"""What a cell is: code for the kernel, or a command for a shell; and whether it can be run at all."""
+"""Cells: code for a kernel or a command for a shell, and the checks of their text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelexec.launcher import protocol
 
 _SHELL_MAGIC = re.compile(r"^%%(?:bash|sh)(?:[ \t][^\n]*)?\r?\n(?P<script>.*)\Z", re.DOTALL)
 _BASH_MAGIC, _NODE_MAGIC = "%%bash\n", "%%script node\n"
-#: The largest JavaScript cell: it is an argument of node's.
+#: The largest JavaScript cell in bytes: its code is one argument of node.
 NODE_BYTES = 100_000
 _BANG = re.compile(r"^!(?!!)(?P<command>.*)\Z", re.DOTALL)
 _NO_NODE = "node is not installed: JavaScript needs Node.js on the PATH of the session"
@@ -26,49 +26,49 @@ _NODE = f"command -v node >/dev/null || {{{{ echo '{_NO_NODE}' >&2; exit 127; }}
 
 @dataclass(frozen=True, slots=True)
 class CodeCell:
-    """Code in the language of the kernel that it is for."""
+    """Code in the language of its kernel."""
 
     source: str
     language: str = "python"
-    asked: Cell | None = None
-    """What was asked for, where something else is to run in its place."""
+    original: Cell | None = None
+    """The requested cell, if a rewrite replaced it."""
 
     @property
     def kernel(self) -> str:
-        """Whose kernel runs it."""
+        """The language of its kernel."""
         return self.language
 
     @property
     def request(self) -> str:
-        """The code that runs this cell in the kernel."""
+        """The code that the kernel runs for this cell."""
         return self.source
 
 
 @dataclass(frozen=True, slots=True)
 class ShellCell:
-    """A shell command: ``source`` is what a notebook would hold, ``command`` what the shell runs.
+    """A shell command: ``source`` is its text in a notebook, ``command`` the text for the shell.
 
-    ``lasts`` says whether the command's ``cd`` and ``export`` last for the next one; ``work_dir`` and ``stdin`` go with
-    that kind only.
+    A ``persistent`` command keeps its ``cd`` and ``export`` for the next one; only such a command can have ``work_dir``
+    and ``stdin``.
     """
 
     source: str
     command: str
-    lasts: bool = False
+    persistent: bool = False
     work_dir: str | None = None
     stdin: str | None = None
     language: str = "python"
-    asked: Cell | None = None
+    original: Cell | None = None
 
     @property
     def kernel(self) -> str:
-        """Whose kernel runs it: commands run in the place of the Python kernel."""
+        """The language of its kernel: the Python kernel runs commands."""
         return "python"
 
     @property
     def request(self) -> str:
-        """The code that runs this command in the kernel."""
-        if not self.lasts:
+        """The code that the kernel runs for this command."""
+        if not self.persistent:
             return self.source
         return protocol.run_command_source(self.command, self.work_dir, self.stdin)
 
@@ -76,21 +76,21 @@ class ShellCell:
 Cell = CodeCell | ShellCell
 
 
-def digest(cell: Cell) -> str:
-    """The SHA-256 of the cell's source, in hexadecimal, as ``sha256sum`` would say it of the text."""
+def source_digest(cell: Cell) -> str:
+    """Return the SHA-256 of the cell's source in hexadecimal, as ``sha256sum`` prints it."""
     return hashlib.sha256(cell.source.encode("utf-8", "replace")).hexdigest()
 
 
 def fingerprint(cell: Cell) -> str:
-    """What two requests for the same have in common, and no others."""
-    if cell.asked is not None:
-        return fingerprint(cell.asked)
+    """Return a digest that is equal for requests of the same cell, and for no others."""
+    if cell.original is not None:
+        return fingerprint(cell.original)
     text = json.dumps([type(cell).__name__, *dataclasses.astuple(cell)[:-1]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def parse(source: str, *, limit_bytes: int) -> Cell:
-    """Tell a shell cell (only ``!command``, ``%%bash`` or ``%%sh``) from code.
+    """Parse a cell: a shell cell is a single ``!command``, or begins with ``%%bash`` or ``%%sh``; any other is code.
 
     Raises:
         InvalidCode: see ``check``.
@@ -99,28 +99,28 @@ def parse(source: str, *, limit_bytes: int) -> Cell:
     stripped = source.strip()
     if match := _SHELL_MAGIC.match(source.lstrip()):
         return ShellCell(source, match["script"])
-    if (match := _BANG.match(stripped)) and not _ends_before(stripped):
+    if (match := _BANG.match(stripped)) and not _has_code_after_command(stripped):
         return ShellCell(source, match["command"])
     return CodeCell(source)
 
 
-def command(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: int) -> ShellCell:
-    """A command whose ``cd`` and ``export`` last for the next one.
+def make_command_cell(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: int) -> ShellCell:
+    """Return the cell of a command that keeps its ``cd`` and ``export`` for the next one.
 
     Raises:
         InvalidCode: see ``check``.
     """
-    check(text, limit_bytes=limit_bytes, what="command")
+    check(text, limit_bytes=limit_bytes, label="command")
     if stdin is not None:
-        check(stdin, limit_bytes=limit_bytes, what="stdin")
-    return ShellCell(_BASH_MAGIC + text, text, lasts=True, work_dir=work_dir, stdin=stdin, language="bash")
+        check(stdin, limit_bytes=limit_bytes, label="stdin")
+    return ShellCell(_BASH_MAGIC + text, text, persistent=True, work_dir=work_dir, stdin=stdin, language="bash")
 
 
-def node(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
-    """JavaScript as a command: nothing of it lasts, but it runs where the session's shell is.
+def make_node_cell(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
+    """Return the cell of JavaScript code: a command that keeps no state, in the directory of the session's shell.
 
     Raises:
-        InvalidCode: see ``check``; or more than a program's argument can hold.
+        InvalidCode: see ``check``; or the code is too large for an argument of a program.
     """
     check(code, limit_bytes=limit_bytes)
     if (size := len(code.encode())) > NODE_BYTES:
@@ -129,82 +129,84 @@ def node(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
         )
         raise InvalidCode(message)
     if stdin is not None:
-        check(stdin, limit_bytes=limit_bytes, what="stdin")
-    return ShellCell(_NODE_MAGIC + code, _NODE.format(code=shlex.quote(code)), lasts=True, stdin=stdin, language="javascript")
+        check(stdin, limit_bytes=limit_bytes, label="stdin")
+    return ShellCell(
+        _NODE_MAGIC + code, _NODE.format(code=shlex.quote(code)), persistent=True, stdin=stdin, language="javascript"
+    )
 
 
-def said(cell: Cell) -> str:
-    """What who sent a cell had written, without the magic by which a notebook would hold it."""
-    if not isinstance(cell, ShellCell) or not cell.lasts:
+def original_source(cell: Cell) -> str:
+    """Return a cell's text as it was sent, without the magic line that a notebook adds."""
+    if not isinstance(cell, ShellCell) or not cell.persistent:
         return cell.source
     return cell.source.removeprefix(_NODE_MAGIC if cell.language == "javascript" else _BASH_MAGIC)
 
 
-def rewritten(cell: Cell, text: str, *, limit_bytes: int) -> Cell:
-    """Another text in the place of a cell's, run as that would have been.
+def with_source(cell: Cell, text: str, *, limit_bytes: int) -> Cell:
+    """Return a cell of the same kind with another text.
 
     Raises:
         InvalidCode: see ``check``.
     """
-    found: Cell
+    replacement: Cell
     match cell:
-        case ShellCell(lasts=True, language="javascript"):
-            found = node(text, stdin=cell.stdin, limit_bytes=limit_bytes)
-        case ShellCell(lasts=True):
-            found = command(text, work_dir=cell.work_dir, stdin=cell.stdin, limit_bytes=limit_bytes)
+        case ShellCell(persistent=True, language="javascript"):
+            replacement = make_node_cell(text, stdin=cell.stdin, limit_bytes=limit_bytes)
+        case ShellCell(persistent=True):
+            replacement = make_command_cell(text, work_dir=cell.work_dir, stdin=cell.stdin, limit_bytes=limit_bytes)
         case CodeCell(language=language) if language != "python":
             check(text, limit_bytes=limit_bytes)
-            found = CodeCell(text, language)
+            replacement = CodeCell(text, language)
         case _:
-            found = parse(text, limit_bytes=limit_bytes)
-    return dataclasses.replace(found, asked=cell.asked or cell)
+            replacement = parse(text, limit_bytes=limit_bytes)
+    return dataclasses.replace(replacement, original=cell.original or cell)
 
 
-def recorded(said: Mapping[str, Any]) -> Cell:
-    """The cell that a journal's record of its beginning tells of.
+def from_record(fields: Mapping[str, Any]) -> Cell:
+    """Return the cell of a journal's record of its start.
 
     Raises:
-        InvalidCode, LookupError: it tells of none.
+        InvalidCode, LookupError: the record holds no valid cell.
     """
-    source, limit = said["code"], sys.maxsize
-    if said["kind"] != "command":
-        check(source, limit_bytes=limit)
-        return CodeCell(source, str(said["language"]))
-    given = {name: said[name] if isinstance(said.get(name), str) else None for name in ("work_dir", "stdin")}
-    if said["lasts"] is not True:
-        return parse(source, limit_bytes=limit)
+    source, limit_bytes = fields["code"], sys.maxsize
+    if fields["kind"] != "command":
+        check(source, limit_bytes=limit_bytes)
+        return CodeCell(source, str(fields["language"]))
+    options = {name: fields[name] if isinstance(fields.get(name), str) else None for name in ("work_dir", "stdin")}
+    if fields["lasts"] is not True:
+        return parse(source, limit_bytes=limit_bytes)
     if source.startswith(_NODE_MAGIC):
-        return node(source.removeprefix(_NODE_MAGIC), stdin=given["stdin"], limit_bytes=limit)
-    return command(source.removeprefix(_BASH_MAGIC), **given, limit_bytes=limit)
+        return make_node_cell(source.removeprefix(_NODE_MAGIC), stdin=options["stdin"], limit_bytes=limit_bytes)
+    return make_command_cell(source.removeprefix(_BASH_MAGIC), **options, limit_bytes=limit_bytes)
 
 
-def check(source: object, *, limit_bytes: int, what: str = "code") -> None:
-    """Refuse what no kernel could take.
+def check(source: object, *, limit_bytes: int, label: str = "code") -> None:
+    """Refuse text that no kernel can run.
 
     Raises:
-        InvalidCode: not text, empty, with NUL characters or lone surrogates (one of them would wedge a kernel), or
-            larger than the limit.
+        InvalidCode: it is not ``str``, empty, has NUL characters or lone surrogates (one of them would block a kernel), or
+            is larger than the limit.
     """
     if not isinstance(source, str):
-        message = f"{what} is {type(source).__name__}, not str."
+        message = f"{label} is {type(source).__name__}, not str."
         raise InvalidCode(message)
-    if not source.strip() and what != "stdin":
-        message = f"{what} is empty: there is nothing to run."
+    if not source.strip() and label != "stdin":
+        message = f"{label} is empty: there is nothing to run."
         raise InvalidCode(message)
     if "\x00" in source:
-        message = f"{what} holds a NUL character at position {source.index(chr(0))}: remove it."
+        message = f"{label} holds a NUL character at position {source.index(chr(0))}: remove it."
         raise InvalidCode(message)
     try:
         size = len(source.encode("utf-8"))
     except UnicodeEncodeError as exc:
-        message = f"{what} holds a lone surrogate at position {exc.start}: it is no valid Unicode text."
+        message = f"{label} holds a lone surrogate at position {exc.start}: it must be valid Unicode text."
         raise InvalidCode(message) from exc
     if size > limit_bytes:
-        message = f"{what} is {size} bytes, the limit is {limit_bytes}: put it into a file of the workspace and use that."
+        message = f"{label} is {size} bytes, the limit is {limit_bytes}: put it into a file of the workspace and use that."
         raise InvalidCode(message)
 
 
-def _ends_before(stripped: str) -> bool:
-    """Whether the first line is a command of its own and code follows."""
+def _has_code_after_command(stripped: str) -> bool:
+    """Return whether the first line is a complete command and code follows."""
     lines = stripped.split("\n")
     return any(not line.endswith("\\") for line in lines[:-1])

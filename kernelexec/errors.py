@@ -1,36 +1,36 @@
-"""Everything that can go wrong on our side, as one tree. A cell that fails is a result, not an error.
+"""The errors of this package, as one tree. A cell that fails is a result, not an error.
 
 KernelexecError
-├── InvalidRequest (ValueError)      what was asked for makes no sense; nothing ran
+├── InvalidRequest (ValueError)      an invalid argument; nothing ran
 │   ├── InvalidConfig                an option that does not exist or does not fit
-│   ├── InvalidCode                  code that no kernel could take
-│   ├── InvalidTimeout               a budget that is no number of seconds
-│   ├── InvalidWorkDir               a directory that is missing, no directory, or outside
-│   ├── InvalidPath                  a path that no file of a session could have, or has
+│   ├── InvalidCode                  code that no kernel can run
+│   ├── InvalidTimeout               a timeout that is not a number of seconds
+│   ├── InvalidWorkDir               a directory that is missing, not a directory, or not allowed
+│   ├── InvalidPath                  a path that is not allowed, or not the path of a file
 │   ├── UnknownSession               no session of that name
 │   └── UnknownExecution             no execution of that id
-├── IsolationUnavailable             the place to run code is not there, or was not chosen
-├── ImageBuildFailed                 an image was not built; the message ends with what the step said
-├── Refused                          a bound was reached, or nothing is to run at all; nothing ran
+├── IsolationUnavailable             the chosen isolation is not available, or none was chosen
+├── ImageBuildFailed                 an image was not built; the message ends with the step's output
+├── Refused                          a limit was reached, or execution is off; nothing ran
 │   ├── QueueFull                    too many cells wait in this session
 │   ├── CapacityReached              too many sessions
 │   ├── Disabled                     code execution is switched off
-│   ├── FileRefused                  a file that is not read, written or deleted by a file operation
+│   ├── FileRefused                  a file that file operations do not touch
 │   └── LimitRefused                 a limit below what is in use; nothing changed
 ├── Closed                           the session or executor is not open (any more)
-├── KernelError                      the kernel did not do its part
+├── KernelError                      a kernel failed
 │   ├── KernelStartFailed            no kernel came up; nothing ran
 │   │   └── ImageMissing             no image to start it from
-│   ├── KernelNotAnswering           it does not say what it was asked in time; cells are not concerned
-│   ├── KernelConnectionFailed       its sockets are not what they should be
-│   └── EngineFailed                 the container engine did not do its part
-│       ├── EngineAway               it does not answer
-│       ├── EngineRefused            it answers, and did not do it
+│   ├── KernelNotAnswering           no answer to a question in time; cells are not affected
+│   ├── KernelConnectionFailed       its sockets are missing or not its own
+│   └── EngineFailed                 the container engine failed
+│       ├── EngineUnavailable        it does not answer
+│       ├── EngineRefused            it answered with a refusal
 │       └── ContainerGone            there is no such container (any more)
 └── ExecutionFailed                  in ``results``, with its result; raised by ``raise_for_error()`` only
     └── SecurityError                the cell was refused; nothing ran
 
-Every error carries ``may_have_run``: False says for certain that no user code ran because of this call.
+Every error has ``may_have_run``: False means that no user code ran because of this call.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from collections.abc import Iterable
 
 
 class KernelexecError(Exception):
-    """The root of everything this package raises by itself."""
+    """The root of all errors of this package."""
 
     may_have_run: bool = False
 
 
 class InvalidRequest(KernelexecError, ValueError):
-    """What was asked for makes no sense; nothing ran."""
+    """An invalid argument; nothing ran."""
 
 
 class InvalidConfig(InvalidRequest):
@@ -54,47 +54,47 @@ class InvalidConfig(InvalidRequest):
 
 
 class InvalidCode(InvalidRequest):
-    """Code that no kernel could take: empty, not UTF-8, NUL bytes, lone surrogates, or too large."""
+    """Code that no kernel can run: empty, not UTF-8, with NUL characters or lone surrogates, or too large."""
 
 
 class InvalidTimeout(InvalidRequest):
-    """A budget that is not a number of seconds of at least 0.001."""
+    """A timeout that is not a number of seconds of at least 0.001."""
 
 
 class InvalidWorkDir(InvalidRequest):
-    """A working directory that is missing, no directory, or outside of what is allowed."""
+    """A working directory that is missing, not a directory, or outside of the allowed paths."""
 
 
 class InvalidPath(InvalidRequest):
-    """A path that is outside of what a session may name, or that nothing has, or no file could have."""
+    """A path outside of the session's files, of a missing file, or that no file can have."""
 
 
 class UnknownSession(InvalidRequest):
-    """No session of that name; the message names the nearest."""
+    """A session name that is not known; the message suggests the most similar one."""
 
 
 class UnknownExecution(InvalidRequest):
-    """No execution of that id is remembered in this session."""
+    """An execution id that this session does not know, or no longer."""
 
 
 class IsolationUnavailable(KernelexecError):
-    """The place where code should run is not there, or nobody chose one."""
+    """The chosen isolation is not available, or none was chosen."""
 
 
 class ImageBuildFailed(KernelexecError):
-    """A step of an image's build failed; the message names it and ends with what it said."""
+    """A failed step of an image's build; the message names the step and ends with its output."""
 
 
 class Refused(KernelexecError):
-    """A bound was reached, or nothing is to run at all; the message says which bound, and what is in use."""
+    """A limit was reached, or execution is off; the message names the limit and the current use."""
 
 
 class QueueFull(Refused):
-    """Too many cells wait in this session."""
+    """A full queue: too many cells wait in this session."""
 
 
 class CapacityReached(Refused):
-    """The executor holds as many sessions as it may."""
+    """The limit of sessions of an executor."""
 
 
 class Disabled(Refused):
@@ -102,11 +102,11 @@ class Disabled(Refused):
 
 
 class FileRefused(Refused):
-    """A file operation does not touch that: a link, no plain file, protected, not read before, or the system says no."""
+    """A file that file operations do not touch: a link, not a regular file, protected, not read before, or not permitted."""
 
 
 class LimitRefused(Refused):
-    """A living kernel cannot have that limit: it uses more, or the container engine says no. Nothing changed."""
+    """A limit that a running kernel cannot have: it uses more, or the container engine refuses it. Nothing changed."""
 
 
 class Closed(KernelexecError):
@@ -114,42 +114,42 @@ class Closed(KernelexecError):
 
 
 class KernelError(KernelexecError):
-    """The kernel did not do its part."""
+    """A failure of a kernel."""
 
 
 class KernelStartFailed(KernelError):
-    """No kernel came up. The message ends with what the kernel's process wrote to stderr."""
+    """A kernel that did not start. The message ends with its stderr."""
 
 
 class ImageMissing(KernelStartFailed):
-    """There is no image to start a kernel's container from; the message says how to get one."""
+    """A missing image for a kernel's container; the message says how to get one."""
 
 
 class KernelNotAnswering(KernelError):
-    """The kernel does not say what it was asked, in time or at all: no cell and no state is concerned by that."""
+    """A question that a kernel did not answer, in time or at all. Cells and state are not affected."""
 
 
 class KernelConnectionFailed(KernelError):
-    """A kernel's socket is not what it should be: missing, a link, somebody else's, or silent."""
+    """A kernel's socket that is missing, a link, owned by another user, or silent."""
 
 
 class EngineFailed(KernelError):
-    """The container engine did not do its part."""
+    """A failure of the container engine."""
 
 
-class EngineAway(EngineFailed):
-    """The container engine does not answer; the message says why."""
+class EngineUnavailable(EngineFailed):
+    """A container engine that does not answer; the message gives the reason."""
 
 
 class EngineRefused(EngineFailed):
-    """The container engine answers, and did not do what it was asked to."""
+    """A request that the container engine refused."""
 
 
 class ContainerGone(EngineFailed):
-    """The container engine knows no such container, or knows it no more."""
+    """A container that the engine does not know, or no longer."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` for the closest known name, or an empty string."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the most similar known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,4 +1,4 @@
-"""What observers are told, as frozen values, and the one-call protocol that they fulfil."""
+"""The events of sessions, as frozen values, and the protocols of the hooks that receive them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.recorded_history import Past
-from kernelexec.results import ExecutionResult, Holder, Output, Replay, Snapshot, TestReport
+from kernelexec.recorded_history import History
+from kernelexec.results import ExecutionResult, LargeVariable, Output, Replay, Snapshot, TestReport
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session has its workspace; its first kernel is about to start."""
+    """A session was opened: it has its workspace, and its first kernel is about to start."""
 
     session: str
     workspace: Path
     replays: str | None = None
-    """The notebook or journal whose cells are about to be replayed in it."""
+    """The notebook or journal that the session is about to replay."""
 
 
 @dataclass(frozen=True, slots=True)
-class InContainer:
+class KernelContainer:
     """The container that a kernel runs in."""
 
     name: str
@@ -33,42 +33,42 @@ class InContainer:
     image: str
     network: str
     mounts: tuple[tuple[str, str, bool], ...]
-    """Of each directory that kernels see of this machine: where it is here, where it is there, whether it can only be read."""
+    """The mounted directories of this machine: path here, path in the container, whether it is read-only."""
     ports: tuple[int, ...] = ()
-    """Where it is reached on 127.0.0.1, if unix sockets do not reach it."""
+    """The kernel's ports on 127.0.0.1, if unix sockets cannot be shared with the container."""
     sudo: bool = False
-    """Whether code becomes root in it by ``sudo``."""
+    """Whether code can become root in it by ``sudo``."""
 
     @property
-    def connected(self) -> str:
-        """Its network, and whether ports lead in, for a message."""
+    def network_text(self) -> str:
+        """Its network and its open ports, for a message."""
         return f"{self.network}, with {len(self.ports)} ports open on 127.0.0.1" if self.ports else self.network
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAdopted:
-    """A session of an owner that died goes on under this one: its kernel lives, with all its state."""
+    """A session of a dead owner continues in this process: its kernel is alive, with all its state."""
 
     session: str
     workspace: Path
     kernel_epoch: int
-    container: InContainer | None = None
+    container: KernelContainer | None = None
     execution_id: str | None = None
-    """The cell that runs in it, which that owner sent: its outputs follow, those so far included, then its result."""
+    """The running cell that the dead owner sent: all its outputs follow, then its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionReplayed:
-    """What was to be replayed in a new session has been, as far as the report says."""
+    """A replay in a new session has ended; the report says how far it came."""
 
     session: str
     replay: Replay
-    past: Past
+    past: History
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """Variables of a session were saved."""
+    """A snapshot of a session's variables was saved."""
 
     session: str
     snapshot: Snapshot
@@ -76,7 +76,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class TestsRun:
-    """Code of a session was tested, apart from it."""
+    """Test cases of a session's code were run, outside of its kernel."""
 
     __test__ = False  # pytest looks for classes of such a name
 
@@ -86,31 +86,31 @@ class TestsRun:
 
 @dataclass(frozen=True, slots=True)
 class FilesTouched:
-    """A file operation read, wrote or deleted files of a session; or was refused, with all that it named as it was."""
+    """A file operation read, wrote or deleted files of a session, or was refused and changed nothing."""
 
     session: str
     operation: Literal["read", "write", "delete"]
     paths: tuple[str, ...]
     """Relative to the workspace, or absolute as kernels see them."""
     refused: tuple[str, ...] = ()
-    """Why something was not done, in a sentence each."""
+    """The reasons of refusals, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChanged:
-    """A kernel process came or went, or did not come up."""
+    """A kernel process started, died, or failed to start."""
 
     session: str
     kernel_epoch: int
     change: Literal["started", "died", "failed"]
     cause: str | None = None
     language: str = "python"
-    container: InContainer | None = None
+    container: KernelContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CellRefused:
-    """A cell was not taken: what was asked for makes no sense, or a bound was reached. Nothing ran."""
+    """A cell was refused: the request is invalid, or a limit was reached. Nothing ran."""
 
     session: str
     kind: Literal["code", "command"]
@@ -132,8 +132,8 @@ class CellStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputHeard:
-    """A running cell, or one that has ended, made an output. Told to hooks that ask for it only; see ``wants_output``."""
+class OutputReceived:
+    """An output of a cell arrived, while it ran or late. Only hooks that ask for it receive this; see ``wants_output``."""
 
     session: str
     execution_id: str
@@ -152,7 +152,7 @@ class CellExecuted:
 
 @dataclass(frozen=True, slots=True)
 class CellAborted:
-    """A cell that was taken never ran: it was cancelled while it waited, its session closed, or no kernel came up."""
+    """A queued cell never ran: it was cancelled, its session was closed, or no kernel started."""
 
     session: str
     cell: Cell
@@ -172,18 +172,18 @@ class DisplayUpdated:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHigh:
-    """A kernel uses 80 % of its memory or more. It is told once, and again when it had been less meanwhile."""
+    """A kernel uses 80 % of its memory or more. The event comes once, and again after the use had dropped below."""
 
     session: str
     used_bytes: int
     limit_bytes: int
-    biggest: tuple[Holder, ...]
-    """The biggest variables, as far as they are known."""
+    biggest: tuple[LargeVariable, ...]
+    """The biggest known variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClosing:
-    """A session is to end: no cell begins any more, and the one that runs is ended."""
+    """A session is about to end: no further cell starts, and the running one is ended."""
 
     session: str
 
@@ -196,42 +196,42 @@ class SessionClosed:
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
-OutputEvent = OutputHeard | DisplayUpdated
+OutputEvent = OutputReceived | DisplayUpdated
 SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | TestsRun | SessionClosing | SessionClosed
 Event = SessionEvent | FilesTouched | KernelChanged | MemoryHigh | CellEvent | OutputEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What a journal knows of a request: which execution it was, of what cell, and its result if it is known to have ended.
+class JournaledRequest:
+    """A request in a journal: its execution, the fingerprint of its cell, and the result if its end is recorded.
 
-    ``here`` says whether it was sent in the life of the session that the journal is open for.
+    ``in_this_run`` says whether it was sent after the session that the journal is open for was opened.
     """
 
     execution_id: str
     fingerprint: str
     result: ExecutionResult | None
-    here: bool = False
+    in_this_run: bool = False
 
 
 @runtime_checkable
 class Hook(Protocol):
-    """An observer of sessions. It is called in the session's own turn: what it raises is logged, never the cell's problem."""
+    """An observer of sessions. The session calls it in its own task; exceptions are logged and do not affect the cell."""
 
     def __call__(self, event: Event, /) -> None:
-        """Take notice of one event."""
+        """Handle one event."""
 
 
-class Record(Hook, Protocol):
-    """A hook that keeps a file. It only takes note when it is told; ``write`` and ``finish``, for a thread, do the work."""
+class NotebookHook(Hook, Protocol):
+    """A hook that writes a notebook. A call only records the event; ``write`` and ``finish``, for a thread, do the work."""
 
     path: Path
 
     def write(self) -> None:
-        """Write what was taken note of.
+        """Write the recorded events.
 
         Raises:
-            OSError: it could not be written; it is tried again with the next.
+            OSError: the file could not be written; the next call tries again.
         """
 
     def finish(self) -> None:
@@ -242,49 +242,49 @@ class Record(Hook, Protocol):
         """
 
 
-class Ledger(Hook, Protocol):
-    """A hook that keeps the journal: it has written what it was told when it returns, or says why not."""
+class JournalHook(Hook, Protocol):
+    """A hook that writes the journal: each call writes its event before it returns, or sets ``failure``."""
 
     path: Path
     failure: str | None
-    """Why the newest event is not recorded; None if it is."""
-    was_left: bool
-    """Whether who kept it before was killed, with the session and what its cells had made."""
+    """The reason why the newest event is not recorded; None if it is."""
+    owner_was_killed: bool
+    """Whether its owner before was killed, so that the session and the state of its cells are lost."""
 
-    def secure(self) -> None:
-        """Have what is written outlast a failure of the machine too. For a thread.
+    def flush_to_disk(self) -> None:
+        """Flush the file to disk, so that it survives a failure of the machine. For a thread.
 
         Raises:
-            OSError: it may not.
+            OSError: the file may not survive.
         """
 
-    def look_up(self, request_id: str) -> Earlier | None:
-        """What is known of a request. For a thread.
+    def find_request(self, request_id: str) -> JournaledRequest | None:
+        """Return a recorded request; None if there is none. For a thread.
 
         Raises:
-            Refused: another process keeps the journal, so that nobody here can know.
+            Refused: another process owns the journal, so the request's state is unknown here.
         """
 
     def close(self) -> None:
-        """Let go of the file. For a thread."""
+        """Close the file. For a thread."""
 
 
 def wants_output(hook: Hook) -> bool:
-    """Whether a hook asks, by ``hears_output = True``, to be told of every output as it comes: each of them costs a call."""
+    """Return whether a hook has ``hears_output = True`` and receives each output as it arrives; each costs a call."""
     return getattr(hook, "hears_output", False) is True
 
 
-def checked(hooks: object) -> tuple[Hook, ...]:
-    """The hooks, if each is what an event can be told to at once.
+def check_hooks(hooks: object) -> tuple[Hook, ...]:
+    """Return the hooks as a tuple.
 
     Raises:
-        InvalidRequest: one is not callable, or a coroutine function.
+        InvalidRequest: a hook is not callable, or is a coroutine function.
     """
-    found = tuple(hooks) if isinstance(hooks, Iterable) else ()
-    unfit = [hook for hook in found if not callable(hook) or inspect.iscoroutinefunction(hook)]
+    observers = tuple(hooks) if isinstance(hooks, Iterable) else ()
+    unfit = [hook for hook in observers if not callable(hook) or inspect.iscoroutinefunction(hook)]
     if unfit or not isinstance(hooks, Iterable):
         message = (
-            f"hooks={unfit or hooks!r:.200}: they are plain functions of one event, in a list; none is a coroutine function."
+            f"hooks={unfit or hooks!r:.200}: must be a list of plain functions of one event; a coroutine function is not one."
         )
         raise InvalidRequest(message)
-    return found
+    return observers

@@ -1,4 +1,4 @@
-"""The owner of sessions: names, capacity, private directories, hooks. The composition root; everything is wired here."""
+"""The executor: the owner of named sessions and the composition root of the package."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from kernelexec.errors import (
     InvalidWorkDir,
     IsolationUnavailable,
     UnknownSession,
-    nearest,
+    did_you_mean,
 )
-from kernelexec.events import Hook, checked
-from kernelexec.executor_directories import Estates
-from kernelexec.notices import tell_passing, tell_risk
+from kernelexec.events import Hook, check_hooks
+from kernelexec.executor_directories import ExecutorDirectories
+from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import unavailable
 from kernelexec.provisioning.host.interpreters import check_venv
 from kernelexec.provisioning.launch.envfile import variables_of
 from kernelexec.records import log as containerlog
-from kernelexec.replay import read_past, replay
+from kernelexec.replay import read_history, replay
 from kernelexec.session import AsyncSession
 from kernelexec.session.cells.approval import check_callables
 from kernelexec.session.lifecycle import TaskScope
-from kernelexec.session_registry import Roster
+from kernelexec.session_registry import SessionRegistry
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 
@@ -51,8 +51,8 @@ class ExecutorOptions(TypedDict, total=False):
     """The keywords of ``AsyncExecutor``, ``Executor`` and the adapters of agent frameworks, besides ``isolation``."""
 
     use_docker: bool | str | Sequence[str] | None
-    """The choice of ``isolation`` in the words of other frameworks: False is ``isolation="local"``; True, an image, or a list
-    of images of which the first that is there, or can be had, is taken, are containers."""
+    """The choice of ``isolation`` as in other frameworks: False is ``isolation="local"``; True, an image, or a list of images,
+    of which the first available one is used, is ``isolation="container"``."""
     workspace: str | os.PathLike[str] | None
     """The directory in which every session gets a directory of its own; ``./workspaces`` by default."""
     config: Config | Mapping[str, Any] | None
@@ -65,18 +65,18 @@ class ExecutorOptions(TypedDict, total=False):
     validators: Sequence[Validator]
     """Functions that decide about each cell before it runs, one after the other: see ``policy.decisions``."""
     approver: Approver | None
-    """The function that is asked about cells as ``config.rules.ask`` says, and if a validator demands it."""
+    """The function that approves cells: those that ``config.rules.ask`` selects, and those that a validator passes on."""
 
 
 class AsyncExecutor:
     """Named sessions, each with a persistent kernel. Use it as ``async with``; leaving the block ends everything.
 
     Args:
-        isolation: where code runs. Unset means containers; ``"local"`` is this machine, by explicit choice.
+        isolation: the environment that runs code. The default is containers; ``"local"`` is this machine.
         options: see ``ExecutorOptions``.
 
     Raises:
-        IsolationUnavailable, InvalidConfig: before anything ran.
+        IsolationUnavailable, InvalidConfig: nothing ran.
     """
 
     def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
@@ -96,40 +96,42 @@ class AsyncExecutor:
         if self.config.log_dir is not None:
             containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
         if self.config.cache.enabled:
-            given = (one.path for one in self.config.context_paths if one.permission == "write")
-            written = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *given)
-            cache.check_directory(self.config.cache.results_directory, written)
-        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+            context_paths = (path.path for path in self.config.context_paths if path.permission == "write")
+            writable = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *context_paths)
+            cache.check_directory(self.config.cache.results_directory, writable)
+        self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._scope: TaskScope | None = None
-        self._estates = Estates(self.config)
+        self._directories = ExecutorDirectories(self.config)
         approver = options.get("approver")
         validators = check_callables(options.get("validators", ()), approver)
-        self._roster = Roster(self.config, self._estates, checked(options.get("hooks", ())), validators, approver)
+        self._registry = SessionRegistry(
+            self.config, self._directories, check_hooks(options.get("hooks", ())), validators, approver
+        )
 
     async def __aenter__(self) -> Self:
         if self._scope is not None and not self._scope.stopped.is_set():
             self._scope.check_caller()
-            raise InvalidRequest("The executor is open already: it is entered once; hand the object itself on.")
+            raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
         if self.config.enabled:
-            tell_risk(self.config.isolation)
-            tell_passing(everything=self.config.environment.pass_all)
-        self._estates.claim()
+            warn_about_isolation(self.config.isolation)
+            warn_about_environment(everything=self.config.environment.pass_all)
+        self._directories.claim()
         scope = self._scope = TaskScope("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.
         task = asyncio.create_task(scope.run(), name="kernelexec")
-        task.add_done_callback(partial(_ended, scope))
+        task.add_done_callback(partial(_end_task_scope, scope))
         try:
             await scope.started.wait()
             scope.check_open()
-            self._roster.begin(scope)
-            await self._roster.adopt(scope)
-            scope.tasks.start_soon(self._estates.sweep)
+            self._registry.start(scope)
+            await self._registry.adopt_orphans(scope)
+            scope.tasks.start_soon(self._directories.sweep)
         except BaseException:
             try:
                 await scope.stop_with_shield()
             finally:
                 self._scope = None
-                self._estates.remove()
+                self._directories.remove()
             raise
         return self
 
@@ -155,73 +157,74 @@ class AsyncExecutor:
         notebook: str | os.PathLike[str] | None = None,
         repeat_unsafe: bool = False,
     ) -> AsyncSession:
-        """The session of that name, made and its kernel started if it is new. Calls at once for one name make one.
+        """Return the session of that name; a new one is created and its kernel started. Concurrent calls create one session.
 
         Args:
             name: 1 to 64 letters, digits, dots, dashes and underscores.
-            work_dir: an existing directory to work in, instead of the configured one, or one of its own in the workspace.
-            notebook: a notebook, a script or an earlier session's journal, whose cells are replayed in the new session first,
-                in order; ``session.replay`` is the report. A cell gets the configured timeout, or twice what it took and 10 s.
+            work_dir: an existing directory to work in, instead of the configured one or the session's own in the workspace.
+            notebook: a notebook, a script or a journal of an earlier session; its cells are replayed in the new session first,
+                in order; ``session.replay`` is the report. The timeout of a cell is the configured one, or twice its recorded
+                duration and 10 s if that is more.
             repeat_unsafe: replay also cells that send, delete, add or start something, as far as their text shows.
 
         Raises:
-            InvalidRequest, InvalidWorkDir, CapacityReached, Disabled, Closed: before anything started.
-            KernelStartFailed: no kernel came up.
+            InvalidRequest, InvalidWorkDir, CapacityReached, Disabled, Closed: nothing was started.
+            KernelStartFailed: no kernel started.
         """
         if not self.config.enabled:
             raise Disabled("Code execution is switched off for this executor (code_execution_config=False): nothing runs here.")
         check_name(name)
         if not isinstance(repeat_unsafe, bool) or (repeat_unsafe and notebook is None):
-            message = f"repeat_unsafe={repeat_unsafe!r}: it is True or False, and goes with a notebook to replay."
+            message = f"repeat_unsafe={repeat_unsafe!r}: must be True or False, and True requires a notebook to replay."
             raise InvalidRequest(message)
-        async with self._opening.setdefault(name, asyncio.Lock()):
+        async with self._opening_locks.setdefault(name, asyncio.Lock()):
             scope = self._check_open()
-            known = self._roster.sessions.get(name)
-            if known is not None and known.scope.is_stopping:
-                await known.close()
-                scope, known = self._check_open(), None
-            if known is None:
-                return await self._open(name, work_dir, notebook, scope, repeat_unsafe=repeat_unsafe)
+            existing = self._registry.sessions.get(name)
+            if existing is not None and existing.scope.is_stopping:
+                await existing.close()
+                scope, existing = self._check_open(), None
+            if existing is None:
+                return await self._open_session(name, work_dir, notebook, scope, repeat_unsafe=repeat_unsafe)
             if notebook is not None:
                 message = f"Session {name!r} is open already: close it first, or leave notebook out."
                 raise InvalidRequest(message)
-            if work_dir is not None and Workspace.at(work_dir).path != known.workspace:
-                message = f"Session {name!r} works in {known.workspace}, not in {work_dir}: close it, or take another name."
+            if work_dir is not None and Workspace.at(work_dir).path != existing.workspace:
+                message = f"Session {name!r} works in {existing.workspace}, not in {work_dir}: close it, or take another name."
                 raise InvalidWorkDir(message)
-            return known
+            return existing
 
     def sessions(self) -> tuple[str, ...]:
-        """The names of the open sessions."""
-        return tuple(name for name, session in list(self._roster.sessions.items()) if not session.scope.is_stopping)
+        """Return the names of the open sessions."""
+        return tuple(name for name, session in list(self._registry.sessions.items()) if not session.scope.is_stopping)
 
     @property
     def directory(self) -> Path:
-        """Its private directory, this user's alone, in which its sessions have theirs; it is there while it is open.
+        """The executor's private directory, with those of its sessions; only this user can read it. It exists while open.
 
         Raises:
-            Closed: it is not.
+            Closed: the executor is not open.
         """
         self._check_open()
-        return self._estates.own
+        return self._directories.root
 
     def open_session(self, name: str) -> AsyncSession | None:
-        """The open session of that name, one that was adopted too; None where there is none, and none is made."""
-        session = self._roster.sessions.get(name)
+        """Return the open session of that name, adopted ones included; None if there is none. Creates nothing."""
+        session = self._registry.sessions.get(name)
         return None if session is None or session.scope.is_stopping else session
 
     async def close_session(self, name: str) -> None:
-        """End a session: its kernel, all that the kernel started, and its private files. Its workspace stays.
+        """Close a session: its kernel, all processes of the kernel, and its private files. Its workspace stays.
 
         Raises:
             UnknownSession: no session of that name is open.
         """
-        session = self._roster.sessions.get(name) if isinstance(name, str) else None
+        session = self._registry.sessions.get(name) if isinstance(name, str) else None
         if session is None:
-            message = f"No session {name!r} is open{nearest(str(name), self._roster.sessions)}."
+            message = f"No session {name!r} is open{did_you_mean(str(name), self._registry.sessions)}."
             raise UnknownSession(message)
         await session.close()
 
-    async def _open(
+    async def _open_session(
         self,
         name: str,
         work_dir: str | os.PathLike[str] | None,
@@ -230,17 +233,17 @@ class AsyncExecutor:
         *,
         repeat_unsafe: bool,
     ) -> AsyncSession:
-        past = None
+        history = None
         if notebook is not None:
-            past = await anyio.to_thread.run_sync(read_past, notebook, self.config)
-        session = await self._roster.made(name, work_dir, scope)
+            history = await anyio.to_thread.run_sync(read_history, notebook, self.config)
+        session = await self._registry.create(name, work_dir, scope)
         try:
-            await session.open(replays=None if past is None else str(notebook))
+            await session.open(replays=None if history is None else str(notebook))
             await session.preinstall()
-            if past is not None:
-                budget = self.config.budgets.timeout
-                found = await replay(session, past, source=str(notebook), timeout=budget, repeat_unsafe=repeat_unsafe)
-                session.report_replay(found, past)
+            if history is not None:
+                timeout = self.config.budgets.timeout
+                report = await replay(session, history, source=str(notebook), timeout=timeout, repeat_unsafe=repeat_unsafe)
+                session.report_replay(report, history)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await session.close()
@@ -248,15 +251,15 @@ class AsyncExecutor:
         return session
 
     async def _close_sessions(self) -> None:
-        """Called in the executor's task when it is to end."""
-        self._estates.stop_sweeping()
-        self._roster.ask_end()
+        """Ask all sessions to end; called in the executor's task."""
+        self._directories.stop_sweeping()
+        self._registry.request_stop()
 
     async def _remove(self) -> None:
-        """Called in the executor's task when all sessions have ended."""
-        self._roster.forget()
-        await self._roster.end()
-        self._estates.remove()
+        """Remove the sessions and directories; called in the executor's task when all sessions have ended."""
+        self._registry.clear()
+        await self._registry.stop_fork_server()
+        self._directories.remove()
 
     def _check_open(self) -> TaskScope:
         if self._scope is None:
@@ -265,6 +268,6 @@ class AsyncExecutor:
         return self._scope
 
 
-def _ended(scope: TaskScope, _task: asyncio.Task[None]) -> None:
-    """Whatever became of the executor's task, also if it was cancelled before it began: nobody waits for it in vain."""
+def _end_task_scope(scope: TaskScope, _task: asyncio.Task[None]) -> None:
+    """Release all waiters when the executor's task has ended, also if it was cancelled before it started."""
     scope.mark_end()

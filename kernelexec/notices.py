@@ -1,4 +1,4 @@
-"""What a person is told on stderr, unasked: where code runs, and which containers are being removed."""
+"""Notices on stderr: the isolation of a session, its containers, and their removal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 import sys
 from contextlib import suppress
 
-from kernelexec.events import Event, InContainer, KernelChanged, SessionAdopted, SessionClosing
+from kernelexec.events import Event, KernelChanged, KernelContainer, SessionAdopted, SessionClosing
 
-_SECRETS = "The environment is scrubbed of what looks like secrets."
+_SECRETS = "Variables that look like secrets are removed from the environment."
 _RISKS = {
     "local": (
-        "isolation=local: code runs on this machine as you, and no container keeps it from your files: `kernelexec doctor` says"
-        f" what does. {_SECRETS} Use containers for code that you do not trust."
+        "isolation=local: code runs on this machine as you, and no container protects your files: `kernelexec doctor` lists the"
+        f" layers that do. {_SECRETS} Use containers for code that you do not trust."
     ),
     "bubblewrap": (
         "isolation=bubblewrap: code runs on this machine as you, in namespaces of its own: it sees the system's programs and"
@@ -23,18 +23,18 @@ _RISKS = {
         f"{_SECRETS} KERNELEXEC_FORCE_CONTAINER=1 gives kernels containers of their own."
     ),
 }
-_PASSED = (
-    "environment.pass_all=True: every variable of this process goes to the kernels, its keys, tokens and passwords too: what"
-    " runs there can read them and send them on. Name those that are needed by environment.pass_names, or give them as secrets."
+_ENVIRONMENT_PASSED = (
+    "environment.pass_all=True: kernels get every variable of this process, with its keys, tokens and passwords: code"
+    " can read them and send them on. Name the needed ones in environment.pass_names, or give them as secrets."
 )
-_told: set[str] = set()
+_printed_notices: set[str] = set()
 logger = logging.getLogger("kernelexec")
 
 
 class Notices:
-    """A hook for one session: the first container of a process is told of, and every one that goes with its session.
+    """A hook for one session: it prints the first container of a process, and every container that a session removes.
 
-    Whoever embeds this has the same by the logger ``kernelexec``, and is ``quiet``.
+    With ``quiet`` it prints nothing; the logger ``kernelexec`` has the same events.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -42,65 +42,67 @@ class Notices:
         self._containers: dict[str, str] = {}
 
     def __call__(self, event: Event, /) -> None:
-        """Tell what is new, and know which containers are there."""
+        """Print what is new, and track the containers."""
         match event:
-            case KernelChanged(change="started", container=InContainer() as container):
+            case KernelChanged(change="started", container=KernelContainer() as container):
                 self._containers[event.language] = container.name
-                self._started(event.session, container)
+                self._announce_container(event.session, container)
             case KernelChanged(change="died"):
                 self._containers.pop(event.language, None)
-            case SessionAdopted(container=InContainer() as container):
+            case SessionAdopted(container=KernelContainer() as container):
                 self._containers["python"] = container.name
                 logger.info("kernelexec.session_adopted", extra={"session": event.session, "container": container.name})
                 if not self._quiet:
-                    _say(f"session {event.session!r}: goes on in its container {container.name}, whose owner died.")
+                    _print_notice(f"session {event.session!r}: continues in its container {container.name}, whose owner died.")
             case SessionClosing() if self._containers:
                 names = ", ".join(self._containers.values())
                 logger.info("kernelexec.containers_removed", extra={"session": event.session, "containers": names})
                 if not self._quiet:
-                    _say(f"session {event.session!r}: removing its container{'s' * (len(self._containers) > 1)} {names}.")
+                    _print_notice(
+                        f"session {event.session!r}: removing its container{'s' * (len(self._containers) > 1)} {names}."
+                    )
 
-    def _started(self, session: str, container: InContainer) -> None:
-        written = sum(not only for *_, only in container.mounts)
-        read = len(container.mounts) - written
+    def _announce_container(self, session: str, container: KernelContainer) -> None:
+        writable = sum(not only for *_, only in container.mounts)
+        read_only = len(container.mounts) - writable
         extra = {"session": session, "container": container.name, "image": container.image, "network": container.network}
-        given = {"mounts_written": written, "mounts_read": read, "sudo": container.sudo}
-        logger.info("kernelexec.container_started", extra={**extra, **given})
+        counts = {"mounts_written": writable, "mounts_read": read_only, "sudo": container.sudo}
+        logger.info("kernelexec.container_started", extra={**extra, **counts})
         if not self._quiet:
             sudo = ", with sudo: it can become root in them" if container.sudo else ""
-            _say_once(
+            _print_once(
                 "container",
                 f"isolation=container: code runs in containers of the image {container.image}{sudo}; "
-                f"network: {container.connected}; "
-                f"of this machine it sees {_directories(written)} for reading and writing, {read} for reading only. "
+                f"network: {container.network_text}; "
+                f"of this machine it sees {_directories(writable)} for reading and writing, {read_only} for reading only. "
                 f"The first is {container.name}.",
             )
 
 
-def tell_risk(isolation: str) -> None:
-    """Say what kernels can do that are in no container of their own, once per process."""
+def warn_about_isolation(isolation: str) -> None:
+    """Print the risk of an isolation without a container of its own, once per process."""
     if isolation in _RISKS:
-        _say_once(isolation, _RISKS[isolation])
+        _print_once(isolation, _RISKS[isolation])
 
 
-def tell_passing(*, everything: bool) -> None:
-    """Say what it means that kernels get every variable of this process, once per process."""
+def warn_about_environment(*, everything: bool) -> None:
+    """Warn that kernels get every environment variable of this process, once per process."""
     if everything:
         logger.warning("kernelexec.environment_passed")
-        _say_once("environment", _PASSED)
+        _print_once("environment", _ENVIRONMENT_PASSED)
 
 
 def _directories(number: int) -> str:
     return f"{number} director{'y' if number == 1 else 'ies'}"
 
 
-def _say_once(what: str, line: str) -> None:
-    if what not in _told:
-        _told.add(what)
-        _say(line)
+def _print_once(topic: str, line: str) -> None:
+    if topic not in _printed_notices:
+        _printed_notices.add(topic)
+        _print_notice(line)
 
 
-def _say(line: str) -> None:
-    with suppress(AttributeError, OSError, ValueError):  # a stderr that is closed or full is no reason not to run
+def _print_notice(line: str) -> None:
+    with suppress(AttributeError, OSError, ValueError):  # cells run also if stderr is closed or full
         sys.stderr.write(f"kernelexec: {line}\n")
         sys.stderr.flush()

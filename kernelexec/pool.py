@@ -1,4 +1,4 @@
-"""Kernels that serve before anybody asks: kept at a number, young and alive, and within a bound of memory."""
+"""The pool of warm kernels: started before they are needed, within limits of number, age and memory."""
 
 from __future__ import annotations
 
@@ -29,113 +29,113 @@ from kernelexec.workspace.rmtree import remove_tree
 
 logger = logging.getLogger("kernelexec")
 
-#: Where, in the directory of workspaces, those of idle containers are, each by its executor's name and a number.
+#: The directory, beneath the workspaces, of the workspaces of warm containers; their names are their executor's and a token.
 _WORKSPACES = ".pool"
-#: How long it rests when a kernel did not start, in seconds: twice as long each time.
-_REST, _REST_MAX = 1.0, 60.0
-#: How long nothing is started when one was taken, and when it was the last, in seconds: its session has its first cells to run.
+#: The pause after a kernel did not start, in seconds; it doubles with each failure.
+_PAUSE, _PAUSE_MAX = 1.0, 60.0
+#: The pause after a kernel was taken, and after the last one was, in seconds: its session runs its first cells meanwhile.
 _SETTLING, _SETTLING_LAST = 0.25, 0.05
-#: The share of the machine's memory that idle kernels may take, where no bound is set.
+#: The divisor of the machine's memory that gives the limit for idle kernels if none is configured.
 _SHARE = 4
 
 
 @dataclass(eq=False)
-class Slot:
-    """An idle kernel, the private directory that its session will have, and what it was started with."""
+class WarmSlot:
+    """An idle kernel, the private directory for its future session, and the environment that it was started with."""
 
     directory: Path
-    place: Place
+    backend: Place
     kernel: Kernel
     environment: Mapping[str, str]
     workspace: Workspace | None
-    """Of a kernel that has no other: it was there at the start, and gets its session's name. Others go to their session's."""
-    since: float = field(default_factory=time.monotonic)
+    """The fixed workspace of a kernel that cannot change it; it is renamed for the session. None for other kernels."""
+    started_at: float = field(default_factory=time.monotonic)
     memory_bytes: int = 0
 
-    def give_directory(self) -> Path:
-        """The private directory, which is the session's from now on."""
+    def release_directory(self) -> Path:
+        """Return the private directory; the session owns it from now on."""
         return self.directory
 
-    async def move(self, parent: Path, session: str) -> None:
-        """Give the workspace, which is the same to the kernel, and its container, if it has one, the session's name.
+    async def move_workspace(self, parent: Path, session: str) -> None:
+        """Rename the workspace, and the container if there is one, for the session; the kernel's view stays the same.
 
         Raises:
-            InvalidWorkDir: it cannot be had.
+            InvalidWorkDir: the session's workspace cannot be created.
         """
         assert self.workspace is not None
-        self.workspace = await anyio.to_thread.run_sync(self.workspace.moved, parent, session)
+        self.workspace = await anyio.to_thread.run_sync(self.workspace.move, parent, session)
         await self.kernel.rename(session, str(self.workspace.path))
 
 
 class KernelPool:
-    """Has kernels ready for sessions to come, as ``config.pool`` says."""
+    """Keeps warm kernels for future sessions, as ``config.pool`` says."""
 
     def __init__(self, config: Config, forks: Forks | None) -> None:
         self._config = config
         self._forks = forks
         self._options = config.pool
-        self._bound = config.isolation == "container" or config.confines_kernels
-        """Whether a kernel has its workspace for good: it is mounted, or nothing else may be written."""
-        self._ready: deque[Slot] = deque()
+        self._workspace_is_fixed = config.isolation == "container" or config.confines_kernels
+        """Whether a kernel keeps its workspace for life: it is mounted, or the only writable directory."""
+        self._ready: deque[WarmSlot] = deque()
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
         self._filled = asyncio.Event()
-        self._work: anyio.CancelScope | None = None
+        self._fill_scope: anyio.CancelScope | None = None
         self._ending = False
         self._waiting = 0
-        """How many wait for a kernel: none of them is to wait longer."""
+        """The number of callers that wait for a kernel; while it is not 0, kernels start without a pause."""
         self._scope: TaskScope | None = None
         self._root: Path | None = None
 
     @staticmethod
-    def wanted(config: Config) -> bool:
-        """Whether there is to be one: a container for every cell would be used up by its first."""
+    def is_on(config: Config) -> bool:
+        """Return whether the settings ask for a pool. Ephemeral containers have none: each is used for one cell."""
         return config.enabled and config.pool.size > 0 and config.container.mode == "persistent"
 
-    def begin(self, scope: TaskScope, root: Path) -> None:
-        """Fill it, in the executor's life."""
+    def start(self, scope: TaskScope, root: Path) -> None:
+        """Start filling the pool in the executor's task scope."""
         self._scope, self._root, self._ending = scope, root, False
         self._changed, self._filled = asyncio.Event(), asyncio.Event()  # of this event loop: the one before may be another
-        scope.tasks.start_soon(self._keep)
+        scope.tasks.start_soon(self._run)
 
-    def ask_end(self) -> None:
-        """Start no more, and end those that wait."""
+    def request_stop(self) -> None:
+        """Start no more kernels, and stop the idle ones."""
         self._ending = True
-        if self._work is not None:
-            self._work.cancel()
+        if self._fill_scope is not None:
+            self._fill_scope.cancel()
 
-    async def take(self, name: str, work_dir: object) -> tuple[Slot | None, str | None]:
-        """An idle kernel for a session of that name; None where it starts one itself, with the reason if it is not the policy.
+    async def take(self, name: str, work_dir: object) -> tuple[WarmSlot | None, str | None]:
+        """Return a warm kernel for a session; None if the session must start one, with the reason unless the policy says so.
 
         Raises:
-            CapacityReached: there is none, and the policy is ``fail_fast``; or none came in time.
-            InvalidWorkDir: the session's workspace cannot be had.
+            CapacityReached: none is ready and the policy is ``fail_fast``, or none was ready in time.
+            InvalidWorkDir: the session's workspace cannot be created.
         """
-        if self._bound and (why := self._refusal(name, work_dir)) is not None:
-            return None, why
-        slot = await self._next()
-        if slot is not None and self._bound:
+        if self._workspace_is_fixed and (reason := self._reason_for_cold_start(name, work_dir)) is not None:
+            return None, reason
+        slot = await self._next_slot()
+        if slot is not None and self._workspace_is_fixed:
             try:
-                await slot.move(self._config.workspace, name)
+                await slot.move_workspace(self._config.workspace, name)
             except BaseException:
                 await self.discard(slot)
                 raise
         return slot, None
 
-    def _refusal(self, name: str, work_dir: object) -> str | None:
-        """Why a session's kernel cannot be an idle one: that has its workspace already, which gets the session's name."""
+    def _reason_for_cold_start(self, name: str, work_dir: object) -> str | None:
+        """Return why a session cannot use a warm kernel, whose workspace is fixed and renamed for the session."""
         if work_dir is not None or self._config.work_dir is not None:
             return "Its kernel started cold: an idle one has a workspace already, and another one was chosen."
         if (self._config.workspaces / name).exists():
             return "Its kernel started cold: an idle one has a workspace already, and the session's was there too."
         return None
 
-    async def _next(self) -> Slot | None:
-        """The one that has waited longest, of those that live; without one what the policy says."""
-        patience = self._config.budgets.start
+    async def _next_slot(self) -> WarmSlot | None:
+        """Return the oldest live warm kernel; if there is none, apply ``pool.policy``."""
+        timeout = self._config.budgets.start
         try:
-            with anyio.fail_after(patience):
-                while (slot := await self._living()) is None and self._options.policy == "wait" and not self._ending:
+            with anyio.fail_after(timeout):
+                while (slot := await self._oldest_alive()) is None and self._options.policy == "wait" and not self._ending:
                     self._filled.clear()
                     self._waiting += 1
                     try:
@@ -143,14 +143,14 @@ class KernelPool:
                     finally:
                         self._waiting -= 1
         except TimeoutError as exc:
-            message = f"No idle kernel came within {patience} s (pool.policy='wait')."
+            message = f"No idle kernel came within {timeout} s (pool.policy='wait')."
             raise CapacityReached(message) from exc
         if slot is None and self._options.policy == "fail_fast":
             message = f"None of {self._options.size} idle kernels is ready (pool.policy='fail_fast'): try again later."
             raise CapacityReached(message)
         return slot
 
-    async def _living(self) -> Slot | None:
+    async def _oldest_alive(self) -> WarmSlot | None:
         while self._ready:
             slot = self._ready.popleft()
             self._changed.set()
@@ -159,56 +159,56 @@ class KernelPool:
             await self.discard(slot)
         return None
 
-    async def discard(self, slot: Slot) -> None:
-        """End an idle kernel, and remove what is its own."""
+    async def discard(self, slot: WarmSlot) -> None:
+        """Stop a warm kernel and remove its directories."""
         with anyio.CancelScope(shield=True):
             await slot.kernel.stop(0.0)
             await anyio.to_thread.run_sync(_remove, slot.directory, slot.workspace.path if slot.workspace else None)
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         try:
-            with anyio.CancelScope() as self._work:
+            with anyio.CancelScope() as self._fill_scope:
                 await self._fill()
         finally:
             while self._ready:
                 await self.discard(self._ready.popleft())
 
     async def _fill(self) -> None:
-        rest = 0.0
+        pause = 0.0
         while True:
-            await self._drop_old()
+            await self._discard_old()
             if self._changed.is_set() and not self._waiting:
                 await anyio.sleep(_SETTLING if self._ready else _SETTLING_LAST)
             self._changed.clear()
             if len(self._ready) < self._options.size and self._has_room():
                 try:
-                    await self._add()
-                    rest = 0.0
+                    await self._start_kernel()
+                    pause = 0.0
                     continue
                 except Exception:
-                    rest = min(max(_REST, rest * 2), _REST_MAX)
-                    logger.exception("kernelexec.pool_not_filled", extra={"rest": rest})
-            with anyio.move_on_after(rest or self._until_old()):
-                await (asyncio.Event() if rest else self._changed).wait()
+                    pause = min(max(_PAUSE, pause * 2), _PAUSE_MAX)
+                    logger.exception("kernelexec.warm_kernel_failed", extra={"rest": pause})
+            with anyio.move_on_after(pause or self._seconds_until_old()):
+                await (asyncio.Event() if pause else self._changed).wait()
 
-    async def _add(self) -> None:
-        """Start one."""
+    async def _start_kernel(self) -> None:
+        """Start one kernel and add it to the pool."""
         assert self._scope is not None
         assert self._root is not None
         directory, workspace = await anyio.to_thread.run_sync(self._make_directories, next(self._numbers))
         kernel = None
         try:
-            own = workspace or directory
-            place = await anyio.to_thread.run_sync(self._place, directory.name, own)
-            environment, tasks = place.environment(), self._scope.tasks
+            directory_for_cells = workspace or directory
+            backend = await anyio.to_thread.run_sync(self._backend, directory.name, directory_for_cells)
+            environment, tasks = backend.environment(), self._scope.tasks
 
             def make() -> Kernel:
                 identity, runtime = stored_identity(directory), RuntimeDirectory(directory / "1")
-                return Kernel(self._config, runtime, cwd=place.cwd, identity=identity, place=place)
+                return Kernel(self._config, runtime, cwd=backend.cwd, identity=identity, place=backend)
 
-            kernel = await start_with_retry(make, place, tasks, self._scope.check_open)
-            await kernel.warm_up(place.cwd, self._config.preload, patience=self._config.budgets.start)
-            slot = Slot(directory, place, kernel, environment, Workspace(workspace) if workspace else None)
+            kernel = await start_with_retry(make, backend, tasks, self._scope.check_open)
+            await kernel.warm_up(backend.cwd, self._config.preload, patience=self._config.budgets.start)
+            slot = WarmSlot(directory, backend, kernel, environment, Workspace(workspace) if workspace else None)
             kernel.on_death = lambda _: self._changed.set()
             with suppress(EngineFailed):
                 slot.memory_bytes = (await kernel.usage.stats()).memory_bytes or 0
@@ -221,7 +221,7 @@ class KernelPool:
         self._ready.append(slot)
         self._filled.set()
 
-    def _place(self, name: str, workspace: Path) -> Place:
+    def _backend(self, name: str, workspace: Path) -> Place:
         assert self._root is not None
         return place_of(self._config, session=name, workspace=workspace, root=self._root, forks=self._forks)
 
@@ -229,46 +229,46 @@ class KernelPool:
         assert self._root is not None
         directory = self._root / f"pool-{number}"
         directory.mkdir(mode=0o700)
-        if not self._bound:
+        if not self._workspace_is_fixed:
             return directory, None
         workspace = self._config.workspaces / _WORKSPACES / f"{self._root.name}.{secrets.token_hex(4)}"
         workspace.mkdir(parents=True)
         return directory, workspace.resolve()
 
-    async def _drop_old(self) -> None:
+    async def _discard_old(self) -> None:
         for slot in list(self._ready):
-            if (not slot.kernel.alive or self._age_left(slot) <= 0) and slot in self._ready:
+            if (not slot.kernel.alive or self._seconds_left(slot) <= 0) and slot in self._ready:
                 self._ready.remove(slot)
                 await self.discard(slot)
 
-    def _age_left(self, slot: Slot) -> float:
-        return slot.since + self._options.max_age - time.monotonic()
+    def _seconds_left(self, slot: WarmSlot) -> float:
+        return slot.started_at + self._options.max_age - time.monotonic()
 
-    def _until_old(self) -> float | None:
-        return max(0.01, min(map(self._age_left, self._ready))) if self._ready else None
+    def _seconds_until_old(self) -> float | None:
+        return max(0.01, min(map(self._seconds_left, self._ready))) if self._ready else None
 
     def _has_room(self) -> bool:
-        bound = self._options.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE
-        taken = [slot.memory_bytes for slot in self._ready]
-        return sum(taken) + max(taken, default=0) <= bound
+        limit = self._options.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE
+        sizes = [slot.memory_bytes for slot in self._ready]
+        return sum(sizes) + max(sizes, default=0) <= limit
 
 
-def sweep_idle(workspaces: Path, of_dead: Collection[str], bases: Iterable[Path]) -> None:
-    """Remove the workspaces of idle containers whose executors have died: theirs are named, or their directories are gone."""
+def remove_orphaned_workspaces(workspaces: Path, dead_executors: Collection[str], bases: Iterable[Path]) -> None:
+    """Remove the pool workspaces of dead executors: the named ones, and those without a private directory."""
     parents = tuple(bases)
     with suppress(OSError):
         for path in (workspaces / _WORKSPACES).iterdir():
             executor = path.name.rpartition(".")[0]
-            if executor in of_dead or not any((base / executor).exists() for base in parents):
+            if executor in dead_executors or not any((base / executor).exists() for base in parents):
                 remove_tree(path)
         (workspaces / _WORKSPACES).rmdir()
 
 
-def ready(slot: Slot | None, why: str | None) -> WarmKernel:
-    """What a session is told of its idle kernel, or of the want of one."""
+def warm_kernel(slot: WarmSlot | None, reason: str | None) -> WarmKernel:
+    """Return a session's warm kernel with the changes of its environment, or a note on the reason for a cold start."""
     if slot is None:
-        return WarmKernel(notes=() if why is None else (why,))
-    now, then = slot.place.environment(), slot.environment
+        return WarmKernel(notes=() if reason is None else (reason,))
+    now, then = slot.backend.environment(), slot.environment
     changed = {name: now.get(name) for name in now.keys() | then.keys() if now.get(name) != then.get(name)}
     return WarmKernel(slot.kernel, changed)
 

@@ -10,11 +10,11 @@ from kernelexec.results import Interrupted, Snapshot
 
 _BASH, _NODE = "%%bash\n", "%%script node\n"
 #: The end of a cell; None if it is unknown, as in a notebook of another tool.
-PastStatus = Literal["ok", "error", "aborted", "unfinished"] | None
+RecordedStatus = Literal["ok", "error", "aborted", "unfinished"] | None
 
 
 @dataclass(frozen=True, slots=True)
-class PastCell:
+class RecordedCell:
     """A cell that was run before, or was queued.
 
     ``kind`` names the call: ``code`` is ``execute``, ``command`` is ``execute_command`` (``source`` is then the command
@@ -28,7 +28,7 @@ class PastCell:
     language: str = "python"
     work_dir: str | None = None
     stdin: str | None = None
-    status: PastStatus = None
+    status: RecordedStatus = None
     interrupted: Interrupted | None = None
     ended_kernel: bool = False
     seconds: float | None = None
@@ -37,38 +37,38 @@ class PastCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class History:
     """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if any.
 
     ``replaced`` lists the cells, counted from 1, after which a new Python kernel replaced the one before.
     """
 
-    cells: tuple[PastCell, ...]
+    cells: tuple[RecordedCell, ...]
     snapshot: Snapshot | None = None
     covered: int = 0
     replaced: tuple[int, ...] = ()
 
-    def carried(self) -> dict[str, Any]:
+    def to_metadata(self) -> dict[str, Any]:
         """Return the snapshot and its cells as JSON types, for later replays."""
         if self.snapshot is None:
             return {}
         return {"snapshot": self.snapshot.to_dict(), "covered": [asdict(cell) for cell in self.cells[: self.covered]]}
 
     @classmethod
-    def of_carried(cls, value: Mapping[str, Any]) -> Self | None:
+    def from_metadata(cls, value: Mapping[str, Any]) -> Self | None:
         """Read a value of ``carried``; None for any other value."""
         from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
 
         try:
-            cells = TypeAdapter(tuple[PastCell, ...]).validate_python(value["covered"])
+            cells = TypeAdapter(tuple[RecordedCell, ...]).validate_python(value["covered"])
             return cls(cells, Snapshot.from_dict(value["snapshot"]), len(cells))
         except (ValueError, LookupError, TypeError):
             return None
 
 
-def called(cell: PastCell, noted: Mapping[str, Any]) -> PastCell:
+def restore_call(cell: RecordedCell, entry: Mapping[str, Any]) -> RecordedCell:
     """Return the call of a command of the session's shell, from its recorded cell and metadata."""
-    metadata = {key: noted[key] for key in ("work_dir", "stdin") if isinstance(noted.get(key), str)}
+    metadata = {key: entry[key] for key in ("work_dir", "stdin") if isinstance(entry.get(key), str)}
     if cell.source.startswith(_NODE):
         return replace(cell, source=cell.source.removeprefix(_NODE), language="javascript", **metadata)
     return replace(cell, source=cell.source.removeprefix(_BASH), kind="command", language="python", **metadata)

@@ -1,4 +1,4 @@
-"""The open sessions of one executor: made in its life, of what is its own or of what a dead owner left."""
+"""The open sessions of one executor: new ones, and those adopted from dead owners."""
 
 from __future__ import annotations
 
@@ -14,178 +14,184 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, KernelexecError, Refused
 from kernelexec.events import Hook
-from kernelexec.executor_directories import Estates, as_left, heritage
+from kernelexec.executor_directories import ExecutorDirectories, adopted_resources, config_of_orphan
 from kernelexec.notices import Notices
 from kernelexec.policy.decisions import Approver, Validator
-from kernelexec.pool import KernelPool, ready
+from kernelexec.pool import KernelPool, warm_kernel
 from kernelexec.provisioning import Forks, platform
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope
-from kernelexec.session_resources import Belongings
+from kernelexec.session_resources import SessionResources
 
 logger = logging.getLogger("kernelexec")
 
 
-class Roster:
-    """Makes sessions, and knows those that are open by their names."""
+class SessionRegistry:
+    """The open sessions by name, and their creation."""
 
     def __init__(
         self,
         config: Config,
-        estates: Estates,
+        directories: ExecutorDirectories,
         hooks: Iterable[Hook],
         validators: tuple[Validator, ...] = (),
         approver: Approver | None = None,
     ) -> None:
         self.sessions: dict[str, AsyncSession] = {}
         self._config = config
-        self._estates = estates
+        self._directories = directories
         self._hooks = tuple(hooks)
         self._validators, self._approver = validators, approver
-        self._making = 0
+        self._pending = 0
         self._forks = Forks(config) if config.uses_fork_server and platform.HERE.fork_server else None
         self._secrets = SecretStore(config.secrets) if config.secrets else None
-        self._pool = KernelPool(config, self._forks) if KernelPool.wanted(config) else None
+        self._pool = KernelPool(config, self._forks) if KernelPool.is_on(config) else None
 
-    def begin(self, scope: TaskScope) -> None:
-        """Called when the executor's life has begun: what sessions will share is made ready ahead of them."""
+    def start(self, scope: TaskScope) -> None:
+        """Start the parts that sessions share, the fork server and the pool; called when the executor has started."""
         if self._forks is not None:
-            scope.tasks.start_soon(self._forks.begin, self._estates.own)
+            scope.tasks.start_soon(self._forks.begin, self._directories.root)
         if self._pool is not None:
-            self._pool.begin(scope, self._estates.own)
+            self._pool.start(scope, self._directories.root)
 
-    async def made(self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope) -> AsyncSession:
-        """A session whose own life has begun. It is made in the executor's: a caller who goes away leaves nothing behind.
+    async def create(self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope) -> AsyncSession:
+        """Create a session and start its task, in the executor's task scope: a cancelled caller leaves nothing behind.
 
         Raises:
-            CapacityReached: there is no room; nothing was made.
-            InvalidWorkDir: see ``Belongings.make``.
+            CapacityReached: the limit of sessions is reached; nothing was created.
+            InvalidWorkDir: see ``SessionResources.create``.
         """
-        await self._have_room()
-        made: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
-        self._making += 1
-        scope.tasks.start_soon(self._make, name, work_dir, scope, made)
+        await self._make_room()
+        created: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
+        self._pending += 1
+        scope.tasks.start_soon(self._create, name, work_dir, scope, created)
         try:
-            return await made
+            return await created
         except BaseException:
-            if made.done() and not made.cancelled() and made.exception() is None:
+            if created.done() and not created.cancelled() and created.exception() is None:
                 with anyio.CancelScope(shield=True):
-                    await made.result().close()
+                    await created.result().close()
             raise
 
-    async def _have_room(self) -> None:
-        """Have room for one more; of the sessions whose kernels were ended for want of use, the first is closed if need be.
+    async def _make_room(self) -> None:
+        """Make room for one more session: at the limit, close the session whose kernel was culled first.
 
         Raises:
-            CapacityReached: there is none.
+            CapacityReached: all sessions are in use.
         """
-        bound = self._config.capacity.sessions
-        while (busy := len(self.sessions) + self._making) >= bound:
-            culled = [(since, one) for one in self.sessions.values() if (since := one.culled_at) is not None and not one.busy]
+        limit = self._config.capacity.sessions
+        while (busy := len(self.sessions) + self._pending) >= limit:
+            culled = [
+                (since, session)
+                for session in self.sessions.values()
+                if (since := session.culled_at) is not None and not session.busy
+            ]
             if not culled:
-                message = f"{busy} sessions are open, the limit is {bound}: close one first."
+                message = f"{busy} sessions are open, the limit is {limit}: close one first."
                 raise CapacityReached(message)
-            await min(culled, key=lambda found: found[0])[1].close()
+            await min(culled, key=lambda entry: entry[0])[1].close()
 
-    async def _make(
-        self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope, made: asyncio.Future[AsyncSession]
+    async def _create(
+        self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope, created: asyncio.Future[AsyncSession]
     ) -> None:
-        found = slot = why = None
+        resources = slot = reason = None
         try:
             if self._pool is not None:
-                slot, why = await self._pool.take(name, work_dir)
-            make = partial(Belongings.make, name, work_dir, self._estates.own, self._config, self._forks, slot, self._secrets)
-            found = await anyio.to_thread.run_sync(make)
+                slot, reason = await self._pool.take(name, work_dir)
+            create = partial(
+                SessionResources.create, name, work_dir, self._directories.root, self._config, self._forks, slot, self._secrets
+            )
+            resources = await anyio.to_thread.run_sync(create)
             scope.check_open()
-            if not made.cancelled():
-                made.set_result(self._begin(name, found, scope, self._config, ready(slot, why)))
-                found = slot = None
-        except Exception as exc:  # noqa: BLE001 - given to who asked
-            if not made.cancelled():
-                made.set_exception(exc)
+            if not created.cancelled():
+                created.set_result(self._start_session(name, resources, scope, self._config, warm_kernel(slot, reason)))
+                resources = slot = None
+        except Exception as exc:  # noqa: BLE001 - raised in the caller
+            if not created.cancelled():
+                created.set_exception(exc)
         finally:
-            self._making -= 1
-            made.cancel()
+            self._pending -= 1
+            created.cancel()
             if slot is not None and self._pool is not None:
                 await self._pool.discard(slot)
-            if found is not None:
-                found.give_up()
+            if resources is not None:
+                resources.discard()
 
-    async def adopt(self, scope: TaskScope) -> None:
-        """Go on with the sessions of owners in this workspace that died, whose kernels live.
+    async def adopt_orphans(self, scope: TaskScope) -> None:
+        """Adopt the sessions of dead owners in this workspace whose kernels are alive.
 
-        One that fails is given up, and so is one whose name another one has already.
+        A session that cannot be adopted, or whose name is in use, is discarded.
         """
-        for root, left in await self._estates.inherit():
-            session, found, config = None, None, as_left(left, self._config)
+        for root, orphan in await self._directories.adopt_orphans():
+            session, resources, config = None, None, config_of_orphan(orphan, self._config)
             try:
-                self._check_free(left.name)
-                found, was = await anyio.to_thread.run_sync(heritage, left, root, config, self._secrets)
-                session = self._begin(left.name, found, scope, config)
-                await session.open(orphan=was)
+                self._check_name_is_free(orphan.name)
+                resources, previous = await anyio.to_thread.run_sync(adopted_resources, orphan, root, config, self._secrets)
+                session = self._start_session(orphan.name, resources, scope, config)
+                await session.open(orphan=previous)
             except KernelexecError as exc:
-                logger.error("kernelexec.session_not_adopted", extra={"session": left.name, "why": str(exc)})  # noqa: TRY400
+                logger.error("kernelexec.session_not_adopted", extra={"session": orphan.name, "reason": str(exc)})  # noqa: TRY400
                 if session is not None:
                     await session.close()
-                elif found is not None:
-                    found.give_up()
-                await self._estates.give_up(left)
+                elif resources is not None:
+                    resources.discard()
+                await self._directories.discard_session(orphan)
 
-    def ask_end(self) -> None:
-        """Called when the executor is to end."""
+    def request_stop(self) -> None:
+        """Ask all sessions and the shared parts to stop."""
         if self._forks is not None:
             self._forks.ask_end()
         if self._pool is not None:
-            self._pool.ask_end()
+            self._pool.request_stop()
         for session in self.sessions.values():
             session.scope.request_stop()
 
-    async def end(self) -> None:
-        """Called when all sessions have ended: what they shared ends too."""
+    async def stop_fork_server(self) -> None:
+        """Stop the fork server; called when all sessions have ended."""
         if self._forks is not None:
             await self._forks.end()
 
-    def forget(self) -> None:
-        """Called when all sessions have ended, or never began."""
+    def clear(self) -> None:
+        """Remove all sessions; called when they have ended or never started."""
         for session in list(self.sessions.values()):
             session.scope.mark_end()
-            self._closed(session)
+            self._remove(session)
 
-    def _check_free(self, name: str) -> None:
+    def _check_name_is_free(self, name: str) -> None:
         if name in self.sessions:
             message = f"A session {name!r} is open already: close it first, or take another name."
             raise Refused(message)
 
-    def _begin(
-        self, name: str, found: Belongings, scope: TaskScope, config: Config, given: WarmKernel = NO_WARM_KERNEL
+    def _start_session(
+        self, name: str, resources: SessionResources, scope: TaskScope, config: Config, warm: WarmKernel = NO_WARM_KERNEL
     ) -> AsyncSession:
-        """A session whose life is in this one. It has the name alone: what is not known by its name could not be ended.
+        """Start a session in the executor's task scope. Its name must be free: sessions are closed by name.
 
         Raises:
             Refused: another session has the name.
         """
-        self._check_free(name)
-        own = (Notices(quiet=config.quiet), *((found.log,) if found.log else ()))
+        self._check_name_is_free(name)
+        hooks = (Notices(quiet=config.quiet), *((resources.log,) if resources.log else ()))
         session = AsyncSession(
             name,
-            found.workspace,
-            found.runtime,
+            resources.workspace,
+            resources.runtime,
             config,
-            (*own, *self._hooks),
-            record=found.recorder,
-            ledger=found.journal,
-            backend=found.place,
-            warm_kernel=given,
+            (*hooks, *self._hooks),
+            record=resources.recorder,
+            ledger=resources.journal,
+            backend=resources.backend,
+            warm_kernel=warm,
             validators=self._validators,
             approver=self._approver,
-            on_close=self._closed,
+            on_close=self._remove,
         )
         self.sessions[name] = session
         scope.tasks.start_soon(session.scope.run)
         return session
 
-    def _closed(self, session: AsyncSession) -> None:
+    def _remove(self, session: AsyncSession) -> None:
         if self.sessions.get(session.name) is session:
             del self.sessions[session.name]

@@ -1,4 +1,4 @@
-"""What a session is given before it lives: its workspace, its private directory, its notebook and its journal."""
+"""The resources that a session gets before it starts: its workspace, private directory, notebook, journal and log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelexec.config import Config, system_refusal
 from kernelexec.errors import InvalidWorkDir
-from kernelexec.pool import Slot
+from kernelexec.pool import WarmSlot
 from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of
 from kernelexec.provisioning.runtime.discovery import KEPT, LeftSession
 from kernelexec.records.journal import Journal, journal_path
@@ -22,121 +22,125 @@ from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.contexts import contexts
-from kernelexec.workspace.directory import check_allowed
+from kernelexec.workspace.directory import check_allowed_path
 from kernelexec.workspace.rmtree import remove_tree
 
 logger = logging.getLogger("kernelexec")
 
 
 @dataclass(frozen=True, slots=True)
-class Belongings:
-    """They belong to one session alone; whoever made them and has no session for them gives them up.
+class SessionResources:
+    """The resources of one session. A creator that finds no session for them calls ``discard``.
 
-    A failure on the way to them leaves nothing of them open.
+    If creation fails, nothing stays open.
     """
 
     workspace: Workspace
     runtime: Path
     recorder: Recorder | None
     journal: Journal | None
-    place: Place
+    backend: Place
     log: ContainerLog | None = None
 
     @classmethod
-    def make(
+    def create(
         cls,
         name: str,
         work_dir: str | os.PathLike[str] | None,
         root: Path,
         config: Config,
         forks: Forks | None = None,
-        slot: Slot | None = None,
+        slot: WarmSlot | None = None,
         secrets: SecretStore | None = None,
-    ) -> Belongings:
-        """All that a session of that name needs. For a thread: the journal's owner before may be about to let go of it.
+    ) -> SessionResources:
+        """Create the resources of a new session. For a thread: the journal's former owner may still be closing it.
 
-        An idle kernel's ``slot`` brings its own private directory, and in a container its workspace.
+        The ``slot`` of a warm kernel brings its own private directory, and in a container its workspace.
 
         Raises:
-            InvalidWorkDir: the workspace is not within the allowed paths, is not there, cannot be made, is no directory to give
-                to a container, or kernels could not write in it.
-            InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
+            InvalidWorkDir: the workspace is not within the allowed paths, is missing, cannot be created, must not be mounted
+                in a container, or is not writable for kernels.
+            InvalidConfig: a context path is not available, or the log cannot be created.
         """
-        workspace = slot.workspace if slot is not None and slot.workspace is not None else _workspace(name, work_dir, config)
-        own = work_dir is None and config.work_dir is None
-        runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else slot.give_directory
-        return cls._had(name, workspace, root, config, own=own, runtime=runtime, forks=forks, secrets=secrets)
+        workspace = (
+            slot.workspace if slot is not None and slot.workspace is not None else _open_workspace(name, work_dir, config)
+        )
+        is_private = work_dir is None and config.work_dir is None
+        runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else slot.release_directory
+        return cls._create(
+            name, workspace, root, config, is_private=is_private, make_directory=runtime, forks=forks, secrets=secrets
+        )
 
     @classmethod
-    def take_over(cls, left: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None) -> Belongings:
-        """What a dead owner's session had, in a root that is this process's now. For a thread, as ``make``.
+    def adopt(cls, orphan: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None) -> SessionResources:
+        """Adopt the resources of a dead owner's session, in a root that this process now owns. For a thread.
 
-        The notebook goes on where it is one that this session can write on; else a new one begins beside it.
+        The recorder continues the session's notebook if it can; otherwise it starts a new one next to it.
 
         Raises:
-            InvalidWorkDir: the workspace is gone, not allowed to this executor, or kernels could not write in it.
-            InvalidConfig: what kernels are to see besides cannot be had, or there can be no log.
+            InvalidWorkDir: the workspace is missing, not allowed to this executor, or not writable for kernels.
+            InvalidConfig: a context path is not available, or the log cannot be created.
         """
-        workspace = Workspace.at(left.workspace)
+        workspace = Workspace.at(orphan.workspace)
         if not workspace.path.is_relative_to(config.workspaces.resolve()):
-            check_allowed(workspace.path, config.allowed_paths)
-        had = partial(cls._had, left.name, workspace, root, config, own=False)
-        return had(runtime=partial(_cleared, left), notebook=left.notebook, secrets=secrets)
+            check_allowed_path(workspace.path, config.allowed_paths)
+        adopt = partial(cls._create, orphan.name, workspace, root, config, is_private=False)
+        return adopt(make_directory=partial(_clear_owner_files, orphan), notebook=orphan.notebook, secrets=secrets)
 
     @classmethod
-    def _had(
+    def _create(
         cls,
         name: str,
         workspace: Workspace,
         root: Path,
         config: Config,
         *,
-        own: bool,
-        runtime: Callable[[], Path],
+        is_private: bool,
+        make_directory: Callable[[], Path],
         notebook: Path | None = None,
         forks: Forks | None = None,
         secrets: SecretStore | None = None,
-    ) -> Belongings:
+    ) -> SessionResources:
         log = journal = recorder = None
-        with ExitStack() as given_up:
+        with ExitStack() as cleanup:
             if config.log_dir is not None:
                 log = ContainerLog(config.log_dir, name, workspace.path)
-                given_up.callback(log.close)
-            where = partial(place_of, config, session=name, workspace=workspace.path, root=root)
-            place = where(own=own, forks=forks, secrets=secrets)
+                cleanup.callback(log.close)
+            backend_for = partial(place_of, config, session=name, workspace=workspace.path, root=root)
+            backend = backend_for(own=is_private, forks=forks, secrets=secrets)
             workspace = Workspace(workspace.path, [context.path for context in contexts(config) if not context.single])
-            directory = runtime()
-            given_up.callback(_remove_empty, directory)
+            directory = make_directory()
+            cleanup.callback(_remove_empty, directory)
             if config.notebook:
-                recorder = _recorder(name, workspace, notebook)
-                given_up.callback(_finish, recorder)
+                recorder = _open_recorder(name, workspace, notebook)
+                cleanup.callback(_close_recorder, recorder)
             if config.journal:
                 journal = Journal(journal_path(config.workspace, name), limit_bytes=config.capacity.journal_bytes)
-            given_up.pop_all()
-        return cls(workspace, directory, recorder, journal, place, log)
+            cleanup.pop_all()
+        return cls(workspace, directory, recorder, journal, backend, log)
 
-    def give_up(self) -> None:
-        """Leave nothing of them behind but the workspace."""
+    def discard(self) -> None:
+        """Close and remove everything except the workspace."""
         if self.journal is not None:
             self.journal.close()
         if self.log is not None:
             self.log.close()
-        _finish(self.recorder)
+        _close_recorder(self.recorder)
         _remove_empty(self.runtime)
 
 
-def _cleared(left: LeftSession) -> Path:
-    """A session's private directory, without what only its dead owner had use for."""
-    kernel = left.directory / str(left.handover.epoch)
+def _clear_owner_files(orphan: LeftSession) -> Path:
+    """Return a session's private directory after removing the files that only its dead owner used."""
+    kernel = orphan.directory / str(orphan.handover.epoch)
     keep = {kernel.name, RuntimeDirectory(kernel).path.name, *KEPT}
-    for path in left.directory.iterdir():
+    for path in orphan.directory.iterdir():
         if path.name not in keep:
             remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return left.directory
+    return orphan.directory
 
 
-def _finish(recorder: Recorder | None) -> None:
-    """Leave no notebook behind in which no cell was ever noted."""
+def _close_recorder(recorder: Recorder | None) -> None:
+    """Finish the notebook; one without any cell is removed."""
     with suppress(OSError):
         if recorder is not None:
             recorder.finish()
@@ -147,50 +151,50 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def _workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:
-    """The directory named for the session, else the one for all, else one of its own."""
+def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:
+    """Return the session's workspace: ``work_dir``, else the configured directory for all, else one of its own."""
     if work_dir is not None:
-        check_allowed(work_dir, config.allowed_paths)
-        found = Workspace.at(work_dir)
+        check_allowed_path(work_dir, config.allowed_paths)
+        workspace = Workspace.at(work_dir)
     elif config.work_dir is not None:
-        check_allowed(config.work_dir, config.allowed_paths)  # before it is made
-        found = Workspace.made(config.work_dir)
+        check_allowed_path(config.work_dir, config.allowed_paths)  # before it is made
+        workspace = Workspace.create(config.work_dir)
     else:
-        found = Workspace.make(config.workspace, name)
+        workspace = Workspace.create_for_session(config.workspace, name)
     if work_dir is not None or config.work_dir is not None:
-        check_allowed(found.path, config.allowed_paths)  # links may have changed meanwhile
-    if config.isolation == "container" and (why := system_refusal(found.path)):
-        message = f"No container gets {found.path} to write in: {why}. Name another work_dir."
+        check_allowed_path(workspace.path, config.allowed_paths)  # links may have changed meanwhile
+    if config.isolation == "container" and (reason := system_refusal(workspace.path)):
+        message = f"{workspace.path} must not be mounted into a container for writing: {reason}. Name another work_dir."
         raise InvalidWorkDir(message)
-    return found
+    return workspace
 
 
-def _recorder(name: str, workspace: Workspace, earlier: Path | None = None) -> Recorder | None:
-    """The recorder of a notebook that no other session has; None where none can be made: that is no reason not to run.
+def _open_recorder(name: str, workspace: Workspace, existing: Path | None = None) -> Recorder | None:
+    """Return the recorder of a notebook that no other session uses; None if none can be created: the session runs without.
 
-    An ``earlier`` one in the workspace, of a session that this one is, is written on.
+    An ``existing`` notebook of this session in the workspace is continued.
     """
     try:
-        if earlier is not None and earlier.parent == workspace.path and (going_on := Recorder.of(earlier)) is not None:
-            return going_on
-        for path in _numbered(workspace.path / f"{name}.ipynb"):
+        if existing is not None and existing.parent == workspace.path and (recorder := Recorder.of(existing)) is not None:
+            return recorder
+        for path in _numbered_paths(workspace.path / f"{name}.ipynb"):
             with suppress(FileExistsError):
                 make_empty(path)
                 return Recorder(path)
     except OSError:
-        logger.exception("kernelexec.notebook_not_made", extra={"session": name})
+        logger.exception("kernelexec.notebook_not_created", extra={"session": name})
     return None
 
 
 def _new_directory(path: Path) -> Path:
-    """A directory of that name, or of the first numbered one that is not taken: names are cut short, so they may be alike."""
-    for candidate in _numbered(path):
+    """Create a directory of that name, with a number if the name is taken: shortened names may be equal."""
+    for candidate in _numbered_paths(path):
         with suppress(FileExistsError):
             candidate.mkdir(mode=0o700)
             return candidate
     raise AssertionError
 
 
-def _numbered(path: Path) -> Iterator[Path]:
+def _numbered_paths(path: Path) -> Iterator[Path]:
     yield path
     yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))

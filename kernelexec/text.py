@@ -13,14 +13,14 @@ from weakref import proxy
 NESTING_MAX = 100
 _OPEN_LINE_CHARS = 64 * 1024
 _PIECE_CHARS = 4096
-#: What a run costs beside its text, so that streams which alternate all the time stay bounded too.
+#: The cost of a run in addition to its text, so that streams that alternate all the time stay bounded too.
 _RUN_BYTES = 64
 
 
-def json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: bool = True) -> Callable[[object], str]:
-    """What makes JSON of values that do not hold themselves: a ``json.JSONEncoder`` with ``ensure_ascii=False``.
+def make_json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: bool = True) -> Callable[[object], str]:
+    """Return a JSON encoder for values without cycles: a ``json.JSONEncoder`` with ``ensure_ascii=False``.
 
-    That class makes its C part anew for each value, which is half of the time of a small one.
+    That class creates its C encoder for each value, which takes half of the time of a small value; this one is reused.
     """
     encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=separators, allow_nan=allow_nan)
     in_c: Any = json.encoder
@@ -32,33 +32,33 @@ def json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: bool 
 
 
 def utf8_size(text: str) -> int:
-    """How many bytes the text is in UTF-8."""
+    """Return the size of the text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def head_of(text: str, limit: int) -> str:
-    """The longest beginning of at most ``limit`` bytes that ends at a character's end."""
+def head_within(text: str, limit: int) -> str:
+    """Return the longest prefix of whole characters of at most ``limit`` bytes."""
     return text[:limit] if text.isascii() else text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
-def tail_of(text: str, limit: int) -> str:
-    """The longest ending of at most ``limit`` bytes that begins at a character's beginning."""
+def tail_within(text: str, limit: int) -> str:
+    """Return the longest suffix of whole characters of at most ``limit`` bytes."""
     if limit <= 0:
         return ""
     return text[-limit:] if text.isascii() else text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """The text if it fits, else its head and tail with a line between them that says what is missing."""
+    """Return the text if it fits, else its head and tail with a line between them that counts the missing bytes."""
     size = utf8_size(text)
     if size <= limit:
         return text
-    head, tail = head_of(text, limit // 2), tail_of(text, limit - limit // 2)
+    head, tail = head_within(text, limit // 2), tail_within(text, limit - limit // 2)
     return f"{head}\n[... {size - utf8_size(head) - utf8_size(tail)} bytes cut ...]\n{tail}"
 
 
 def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
-    """The same value as JSON that anybody can read: lone surrogates escaped, NaN and infinity null, the nesting bounded."""
+    """Return the value as portable JSON: lone surrogates escaped, NaN and infinity null, the nesting bounded."""
     match value:
         case str():
             return clean_text(value)
@@ -75,7 +75,7 @@ def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON ou
 
 
 def clean_text(text: str) -> str:
-    """The text with every lone surrogate escaped, so that it can be encoded."""
+    """Return the text with lone surrogates escaped, so that it can be encoded."""
     if text.isascii():
         return text
     try:
@@ -86,7 +86,7 @@ def clean_text(text: str) -> str:
 
 
 def apply_returns(text: str) -> str:
-    """The text as it stands after its carriage returns and backspaces: only the last state of a progress line."""
+    """Return the text after its carriage returns and backspaces: of a progress line only the last state."""
     if "\x08" in text:
         text = _erase(text)
     if "\r" not in text:
@@ -113,7 +113,7 @@ def _erase(text: str) -> str:
 
 
 class TextBudget:
-    """What one stream of one cell may keep: the first half from its head, the rest from its tail."""
+    """The kept text of one stream of one cell: half of the limit from its head, the rest from its tail."""
 
     __slots__ = ("__weakref__", "cut_bytes", "cut_run", "head_left", "limit", "seen_bytes", "tail", "tail_bytes", "tail_limit")
 
@@ -128,11 +128,11 @@ class TextBudget:
         self.cut_run: TextRun | None = None
 
     def add(self, run: TextRun, text: str) -> None:
-        """Keep a piece for a run: in the head while there is room, then in the tail, the oldest of which gives way."""
+        """Keep a piece for a run: in the head while there is room, then in the tail, whose oldest text is dropped."""
         if self.head_left > 0 and self.cut_run not in (None, run):
             self.head_left = max(0, self.head_left - _RUN_BYTES)
         if self.head_left > 0:
-            head = head_of(text, self.head_left)
+            head = head_within(text, self.head_left)
             add_piece(run.head, head)
             self.cut_run = run
             text = text[len(head) :]
@@ -143,9 +143,9 @@ class TextBudget:
             self.tail.append(run)
         add_piece(run.tail, text)
         self.tail_bytes += utf8_size(text)
-        self._give_way()
+        self._trim_tail()
 
-    def _give_way(self) -> None:
+    def _trim_tail(self) -> None:
         while (over := self.tail_bytes + _RUN_BYTES * (len(self.tail) - 1) - self.tail_limit) > 0:
             run = self.tail[0]
             if not run.tail:
@@ -153,7 +153,7 @@ class TextBudget:
                 continue
             text = run.tail.pop(0)
             size = utf8_size(text)
-            kept = tail_of(text, size - over) if size > over else ""
+            kept = tail_within(text, size - over) if size > over else ""
             if kept:
                 run.tail.insert(0, kept)
             gone = size - utf8_size(kept)
@@ -164,9 +164,10 @@ class TextBudget:
 
 
 class TextRun:
-    """Text of one stream that nothing interrupted, under the budget of its whole stream, which whoever has both holds.
+    """Uninterrupted text of one stream, under the budget of the whole stream; the collector holds both.
 
-    The budget knows its runs: were it held by them too, what a cell printed would stay until garbage is collected.
+    A run has a weak reference to its budget only: the budget refers to its runs, and a cycle would keep a cell's text
+    until the garbage collector runs.
     """
 
     __slots__ = ("budget", "head", "line", "name", "tail")
@@ -179,12 +180,12 @@ class TextRun:
         self.line = ""
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing of this run is kept, nor is it the place that says so."""
+    def is_empty(self) -> bool:
+        """Whether nothing of this run is kept, and it does not hold the marker of cut text."""
         return not self.head and not self.tail and not self.line and self.budget.cut_run is not self
 
     def append(self, text: str) -> None:
-        """Add text; an unfinished line is held back, so that a progress bar costs one line."""
+        """Add text. An unfinished line is held back, so that a progress bar costs one line."""
         self.budget.seen_bytes += utf8_size(text)
         text = apply_returns(self.line + text) if "\r" in text or "\x08" in text or "\r" in self.line else self.line + text
         end = text.rfind("\n") + 1
@@ -195,13 +196,13 @@ class TextRun:
         self.line = text[end:]
 
     def end(self) -> None:
-        """Nothing more follows without an interruption: what is held back can no longer change."""
+        """End the run: another output follows, so the unfinished line can no longer change."""
         if self.line:
             self.budget.add(self, self.line)
             self.line = ""
 
     def text(self) -> str:
-        """What is kept, with a line in the place of what is not."""
+        """Return the kept text, with a line in the place of cut text."""
         budget = self.budget
         marker = ""
         if budget.cut_bytes and budget.cut_run is self:
@@ -210,7 +211,7 @@ class TextRun:
 
 
 def add_piece(pieces: list[str], text: str) -> None:
-    """Append a piece; small ones grow together, so that many of them cost no more than their text."""
+    """Append a piece. Small pieces are joined, so that many of them cost no more than their text."""
     if pieces and len(pieces[-1]) < _PIECE_CHARS:
         pieces[-1] += text
     else:

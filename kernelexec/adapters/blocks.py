@@ -19,7 +19,7 @@ from kernelexec.adapters.functions import Functions
 from kernelexec.adapters.markdown import LINE_END, MarkdownBlock
 from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
-from kernelexec.results import ExecutionResult, remarks
+from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class BlockRunner:
 
 def result_text(result: ExecutionResult) -> str:
     """Return the text of a result for a model: all output, then the notes in brackets."""
-    lines = [f"[{line}]" for line in remarks(result)]
+    lines = [f"[{line}]" for line in model_notes(result)]
     if result.error is None and result.diagnosis is not None:
         lines.insert(0, result.diagnosis.message)
     return "\n".join([*([result.text.rstrip("\n")] if result.text.strip() else []), *lines])

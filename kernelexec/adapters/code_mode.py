@@ -23,7 +23,7 @@ import anyio.to_thread
 from kernelexec.adapters.code_cells import CALL, VALUE, build_cell
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidWorkDir, KernelexecError
-from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, remarks
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
 from kernelexec.text import NESTING_MAX, clean
 from kernelexec.workspace.rmtree import remove_within
@@ -87,7 +87,7 @@ class SandboxProvider:
         if not result.ok:
             if result.status == "aborted":
                 result.raise_for_error()  # the cell was refused
-            report = "\n".join([result.text[-_REPORT_CHARS:].strip(), *remarks(result)]).strip()
+            report = "\n".join([result.text[-_REPORT_CHARS:].strip(), *model_notes(result)]).strip()
             raise ExecutionFailed(f"{result.status}, state {result.state}: {report}", result)
         try:
             return _parse_value(code_run.value_json)

@@ -13,7 +13,7 @@ from kernelexec.blocking import Executor, Session
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.executor import ExecutorOptions
-from kernelexec.results import ExecutionResult, remarks
+from kernelexec.results import ExecutionResult, model_notes
 
 try:
     from ag2.tools.sandbox import ExecResult
@@ -159,7 +159,7 @@ def _wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
 
 
 def _to_exec_result(result: ExecutionResult) -> ExecResult:
-    text = "\n".join(part for part in (result.text.strip(), *(() if result.ok else remarks(result))) if part)
+    text = "\n".join(part for part in (result.text.strip(), *(() if result.ok else model_notes(result))) if part)
     return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
 
 

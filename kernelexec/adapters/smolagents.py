@@ -13,7 +13,7 @@ from kernelexec.adapters.blocks import remove_notebooks
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
-from kernelexec.results import ExecuteResult, ExecutionResult, Output, image_of, remarks
+from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
 
 try:
     import PIL.Image
@@ -77,7 +77,7 @@ class PythonExecutor(RemotePythonExecutor):
         if error is not None and error.ename == self.FINAL_ANSWER_EXCEPTION:
             return CodeOutput(output=self._decode_answer(error.evalue), logs=logs, is_final_answer=True)
         if not result.ok:
-            notes = remarks(remove_notebooks(result))
+            notes = model_notes(remove_notebooks(result))
             report = "\n".join([result.text.rstrip("\n"), *notes, f"[{result.status}, state {result.state}]"])
             raise AgentExecutionError(report, self.logger)
         return CodeOutput(output=_last_value(result), logs=logs, is_final_answer=False)
@@ -175,7 +175,7 @@ def _last_value(result: ExecutionResult) -> Any:  # noqa: ANN401 - a picture, or
 
 def _picture(output: Output) -> PIL.Image.Image | str | None:
     """Return an output's picture: a PIL image, SVG source, or None."""
-    image = image_of(output)
+    image = best_image(output)
     if image is None:
         return None
     if image.mime == "image/svg+xml":

@@ -10,8 +10,8 @@ from typing import Any
 
 from kernelexec.adapters.blocks import remove_notebooks
 from kernelexec.blocking import Session
-from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, nearest
-from kernelexec.results import ExecutionResult, remarks
+from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
+from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import cut_middle
 
 #: The default limit of text per call, in bytes; ``read_output`` reads the rest.
@@ -60,7 +60,7 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
     def format_result(result: ExecutionResult) -> str:
         head = f"[{result.status}, exit code {result.exit_code}, state {result.state}, id {result.execution_id}]"
         text = cut_middle(result.text.rstrip("\n"), text_bytes)
-        return "\n".join(part for part in (head, text, *remarks(remove_notebooks(result))) if part)
+        return "\n".join(part for part in (head, text, *model_notes(remove_notebooks(result))) if part)
 
     def execute_code(code: str, timeout: float | None = None) -> str:
         return format_result(session.execute(code, timeout=timeout))
@@ -108,7 +108,7 @@ def _make_tool(function: Callable[..., str], description: str, properties: Mappi
 
     def call(**arguments: Any) -> str:  # noqa: ANN401 - a model's arguments
         if unknown := sorted(set(arguments) - set(properties)):
-            near = nearest(unknown[0], list(properties))
+            near = did_you_mean(unknown[0], list(properties))
             return f"{name}: {unknown[0]!r:.80} is not an argument{near}: must be one of {', '.join(properties)}."
         if missing := [key for key in needed if key not in arguments]:
             return f"{name}: the argument {missing[0]!r} is missing: must have {', '.join(properties)}."

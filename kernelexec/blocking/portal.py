@@ -1,4 +1,8 @@
-"""The thread that an executor lives in, for callers without an event loop, and the one way to call into it."""
+"""The portal: the thread that runs an executor for blocking callers.
+
+``anyio.from_thread.BlockingPortal`` is not used: this one can be interrupted by signals at any time, refuses calls in a
+forked child, and wakes the thread once for each call.
+"""
 
 from __future__ import annotations
 
@@ -17,69 +21,69 @@ from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor
 
 _T = TypeVar("_T")
-_CLOSED = "The executor is closed: open it anew, and ask it for a session."
+_CLOSED = "The executor is closed: open it again and request a new session."
 
 
 class Portal:
-    """The thread in which an executor lives, and the one way to call into it. Any number of threads may call at once.
+    """The thread that runs an executor. Any number of threads may call at once.
 
     A call wakes that thread once, and its caller once.
     """
 
     def __init__(self, executor: AsyncExecutor) -> None:
         self._executor = executor
-        self._opened: Future[asyncio.AbstractEventLoop] = Future()
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._failure: BaseException | None = None
-        self._calling = threading.RLock()  # a signal's handler may call amid a call
-        self._unanswered: set[_Answer[Any]] = set()
+        self._calling = threading.RLock()  # a signal handler may call during a call
+        self._pending: set[_PendingCall[Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._over = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._stopped = False
-        self._own = Context()
+        self._thread_context = Context()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="kernelexec", daemon=True)
 
     @property
-    def inherited(self) -> bool:
-        """Whether this is a forked child of the process that has the thread."""
+    def in_forked_child(self) -> bool:
+        """Whether this process is a forked child of the one with the thread."""
         return os.getpid() != self._pid
 
     def open(self) -> None:
-        """Start the thread and enter the executor; what that raises is raised here."""
+        """Start the thread and enter the executor; its exceptions are raised here."""
         self._thread.start()
         try:
-            self._opened.result()
+            self._loop.result()
         except BaseException:
             self.close(failed=True)
             raise
 
     def call(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Make a call in the executor's thread and wait for what becomes of it.
+        """Make a call in the executor's thread and wait for its outcome.
 
         Raises:
-            Closed: the executor is not open any more; and what ``check_here`` raises.
+            Closed: the executor is not open any more; see also ``check_thread``.
         """
-        self.check_here()
-        loop, answer = self._opened.result(), _Answer(call)
+        self.check_thread()
+        loop, pending = self._loop.result(), _PendingCall(call)
         with self._calling:
             if self._stopped:
                 raise Closed(_CLOSED)
-            self._unanswered.add(answer)
+            self._pending.add(pending)
             try:
-                loop.call_soon_threadsafe(self._begin, answer, context=self._context())
-            except RuntimeError as exc:  # what asyncio says where the loop broke down
-                self._unanswered.discard(answer)
+                loop.call_soon_threadsafe(self._start_call, pending, context=self._caller_context())
+            except RuntimeError as exc:  # the event loop is closed
+                self._pending.discard(pending)
                 raise Closed(_CLOSED) from exc
-        return answer.wait()
+        return pending.wait()
 
-    def check_here(self) -> None:
+    def check_thread(self) -> None:
         """Refuse a caller that would wait for ever.
 
         Raises:
-            Closed: it is in a forked child of the process that has the thread.
-            InvalidRequest: it is in the executor's own thread.
+            Closed: the caller is in a forked child of the process with the thread.
+            InvalidRequest: the caller is in the executor's own thread.
         """
-        if self.inherited:
+        if self.in_forked_child:
             message = "The executor belongs to the process that this one was forked from: open an executor here."
             raise Closed(message)
         if threading.get_ident() == self._thread.ident:
@@ -87,12 +91,12 @@ class Portal:
             raise InvalidRequest(message)
 
     def close(self, *, failed: bool) -> None:
-        """Leave the executor and wait for the thread's end; unless the block ``failed``, what that raises is raised here."""
-        opened = self._opened.exception() is None
-        with self._calling:  # what was called before has reached the loop, and what comes after is refused
+        """Leave the executor and wait for the thread's end; its exception is raised here unless the block ``failed``."""
+        opened = self._loop.exception() is None
+        with self._calling:  # earlier calls have reached the loop, and later ones are refused
             if opened and not self._stopped:
                 with suppress(RuntimeError):  # as above
-                    self._opened.result().call_soon_threadsafe(self._over.set)
+                    self._loop.result().call_soon_threadsafe(self._stop_requested.set)
             self._stopped = True
         self._thread.join()
         if self._failure is not None and not failed:
@@ -101,77 +105,77 @@ class Portal:
     def _run(self) -> None:
         try:
             anyio.run(self._serve)
-        except BaseException as exc:  # noqa: BLE001 - given to who opens or closes
+        except BaseException as exc:  # noqa: BLE001 - raised by ``open`` or ``close``
             self._failure = exc
-        if not self._opened.done():  # whoever calls meanwhile waits for it
-            self._opened.set_exception(self._failure or Closed(_CLOSED))
+        if not self._loop.done():  # callers wait for it
+            self._loop.set_exception(self._failure or Closed(_CLOSED))
         with self._calling:
             self._stopped = True
-        for answer in list(self._unanswered):
-            answer.settle(failure=Closed(_CLOSED))
+        for pending in list(self._pending):
+            pending.set_outcome(failure=Closed(_CLOSED))
 
     async def _serve(self) -> None:
         try:
             async with self._executor:
-                self._own = copy_context()
-                self._opened.set_result(asyncio.get_running_loop())
-                await self._over.wait()
-        except Exception as exc:  # noqa: BLE001 - the same, and as itself
+                self._thread_context = copy_context()
+                self._loop.set_result(asyncio.get_running_loop())
+                await self._stop_requested.wait()
+        except Exception as exc:  # noqa: BLE001 - raised by ``open`` or ``close``, not in a group
             self._failure = exc
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _context(self) -> Context:
-        """The caller's, but for what is this thread's own: for one, which library runs its event loop."""
+    def _caller_context(self) -> Context:
+        """Return the caller's context, with the variables of this thread, such as the library of the event loop."""
         context = copy_context()
-        for variable, value in self._own.items():
+        for variable, value in self._thread_context.items():
             context.run(variable.set, value)
         return context
 
-    def _begin(self, answer: _Answer[Any]) -> None:
-        task = asyncio.get_running_loop().create_task(self._find(answer))
+    def _start_call(self, pending: _PendingCall[Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run_call(pending))
         self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._remove_task)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _remove_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has it, and asyncio need not tell of it
+            task.exception()  # the caller gets it, so that asyncio need not log it
 
-    async def _find(self, answer: _Answer[Any]) -> None:
+    async def _run_call(self, pending: _PendingCall[Any]) -> None:
         try:
-            answer.settle(await answer.call())
+            pending.set_outcome(await pending.call())
         except asyncio.CancelledError:
-            answer.settle(failure=Closed(_CLOSED))
+            pending.set_outcome(failure=Closed(_CLOSED))
             raise
-        except Exception as exc:  # noqa: BLE001 - the caller's, as itself
-            answer.settle(failure=exc)
+        except Exception as exc:  # noqa: BLE001 - raised in the caller
+            pending.set_outcome(failure=exc)
         except BaseException as exc:
             self._stopped = True  # the loop breaks down
-            answer.settle(failure=exc)
+            pending.set_outcome(failure=exc)
             raise
         finally:
-            self._unanswered.discard(answer)
+            self._pending.discard(pending)
 
 
-class _Answer(Generic[_T]):
-    """What becomes of a call. Whoever waits can be interrupted at any time, which ``threading.Condition`` does not bear."""
+class _PendingCall(Generic[_T]):
+    """A call and its outcome. The waiting thread can be interrupted at any time, unlike with ``threading.Condition``."""
 
     def __init__(self, call: Callable[[], Awaitable[_T]]) -> None:
         self.call = call
-        self._found: _T | None = None
+        self._value: _T | None = None
         self._failure: BaseException | None = None
         self._settled = threading.Lock()
         self._settled.acquire()
 
-    def settle(self, found: _T | None = None, *, failure: BaseException | None = None) -> None:
-        """Say it, once, to the one who waits."""
-        self._found, self._failure = found, failure
+    def set_outcome(self, value: _T | None = None, *, failure: BaseException | None = None) -> None:
+        """Set the outcome, once, and wake the waiting thread."""
+        self._value, self._failure = value, failure
         self._settled.release()
 
     def wait(self) -> _T:
-        """What was found; what failed is raised as itself."""
+        """Wait for the outcome; return the value or raise the exception."""
         self._settled.acquire()
         if self._failure is not None:
             raise self._failure
-        return cast("_T", self._found)
+        return cast("_T", self._value)

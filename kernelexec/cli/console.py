@@ -116,7 +116,7 @@ def remarks(result: ExecutionResult) -> list[str]:
     """Return the notes about a result that its outputs do not show."""
     lines = list(result.notes)
     if result.interrupted:
-        lines.append(f"ended by {result.interrupted} ({result.rung}); state {result.state}")
+        lines.append(f"ended by {result.interrupted} ({result.ended_by}); state {result.state}")
     elif result.state == "lost":
         lines.append(f"the kernel is gone ({result.cause}); state lost")
     if result.lost_names:

@@ -179,7 +179,7 @@ def check_engine(config: Config) -> tuple[list[DoctorCheck], str | None]:
     from kernelexec.docker.info import about
 
     try:
-        with Engine.shared() as engine:
+        with Engine.acquire() as engine:
             info = about(engine)
     except EngineFailed as exc:
         return [DoctorCheck("container engine", ok=False, detail=str(exc), remedy=_NO_ENGINE)], None

@@ -131,7 +131,7 @@ def delete(
     else:
         write_text(sys.stdout, "".join(f"{deleted}\n" for deleted in done.deleted))
         for kept in done.refused:
-            eprint(kept.why if kept.path in kept.why else f"{kept.path}: {kept.why}")
+            eprint(kept.reason if kept.path in kept.reason else f"{kept.path}: {kept.reason}")
         if not done.complete:
             eprint("not all entries were examined: run the command again")
     return CELL_FAILED if done.refused or not done.complete else 0

@@ -13,7 +13,7 @@ import typer
 
 from kernelexec.config import Config, load, override
 from kernelexec.config.types import parse_size
-from kernelexec.errors import InvalidConfig, nearest
+from kernelexec.errors import InvalidConfig, did_you_mean
 
 #: Other tools' names of isolations.
 _ISOLATION_ALIASES = {"docker": "container", "host": "local"}
@@ -264,7 +264,7 @@ def _read_config_file(option: str | None) -> Config | None:
     agents = read_agents(path)
     if name in agents or (not name and len(agents) == 1):
         return agents[name] if name else next(iter(agents.values()))
-    reason = f"it has no agent {name!r}{nearest(name, list(agents))}" if name else "it has several agents"
+    reason = f"it has no agent {name!r}{did_you_mean(name, list(agents))}" if name else "it has several agents"
     message = f"--config {path}: {reason}: use {path}#AGENT with one of {', '.join(agents)}."
     raise InvalidConfig(message)
 

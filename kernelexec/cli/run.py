@@ -27,8 +27,8 @@ from kernelexec.cli.stdio import (
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor
-from kernelexec.prompts import OFF
-from kernelexec.records.notebook.notebook_io import Document
+from kernelexec.model_prompts import EXECUTION_DISABLED
+from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
 
@@ -52,7 +52,7 @@ def run_file(
     if timeout is not None:
         check_seconds(timeout, "timeout")
     path = None if file == "-" else Path(file)
-    document = Document.script(_read_stdin()) if path is None else Document.read(path, piped=True)
+    document = CellFile.script(_read_stdin()) if path is None else CellFile.read(path, piped=True)
     _check_document(document, "stdin" if path is None else file, config)
     target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
@@ -103,7 +103,7 @@ def show_guidance(config: Config, work_dir: Path | None) -> int:
 
     async def read_guidance() -> str | None:
         if not config.enabled:
-            return OFF + "\n"
+            return EXECUTION_DISABLED + "\n"
         text = None
         with signals.handle():
             async with AsyncExecutor(config=config) as executor:
@@ -122,7 +122,7 @@ class _FileRun:
     """A run of one document in a session."""
 
     def __init__(
-        self, document: Document, target: Path | None, *, timeout: float | None, allow_errors: bool, console: ConsoleOutput
+        self, document: CellFile, target: Path | None, *, timeout: float | None, allow_errors: bool, console: ConsoleOutput
     ) -> None:
         self.has_written = False
         self._document = document
@@ -185,7 +185,7 @@ def _read_stdin() -> str:
         raise InvalidRequest(message) from exc
 
 
-def _check_document(document: Document, file: str, config: Config) -> None:
+def _check_document(document: CellFile, file: str, config: Config) -> None:
     if not document.sources:
         message = f"{file} must contain a code cell: there is nothing to run."
         raise InvalidRequest(message)

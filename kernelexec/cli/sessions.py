@@ -13,14 +13,14 @@ import anyio
 
 from kernelexec.cli.console import show_table
 from kernelexec.cli.stdio import write_guard, write_text
-from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, nearest
+from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, did_you_mean
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, live_sessions
 from kernelexec.provisioning.runtime.locations import bases
-from kernelexec.records.journal import SUFFIX, Row, journals, path_of, read, rows, statistics
+from kernelexec.records.journal import SUFFIX, JournalRow, journals, path_of, read, rows, statistics
 from kernelexec.results import CallStatistics, Statistics, Variable, Variables
-from kernelexec.results.usage import size_text
+from kernelexec.results.resource_usage import format_size
 from kernelexec.results.variables import VARIABLES_MAX
 
 _ANSWER_SECONDS = 5.0
@@ -51,7 +51,7 @@ def list_variables(name: str | None, *, as_json: bool) -> int:
         message = f"Session {session.name!r} has no running kernel: its next cell starts one."
         raise KernelNotAnswering(message)
     answer = anyio.run(_variables_of, session)
-    variables = Variables.of(answer, VARIABLES_MAX)
+    variables = Variables.from_reply(answer, VARIABLES_MAX)
     if as_json:
         write_text(sys.stdout, json.dumps(variables.to_dict()) + "\n")
         return 0
@@ -75,7 +75,7 @@ def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession
     matches = [session for session in sessions if name is None or (session.name == wanted and pid in ("", str(session.pid)))]
     listed = ", ".join(f"{session.name}@{session.pid}" for session in (matches or sessions)[:_LISTED])
     if not matches:
-        message = f"No open session {name!r}{nearest(str(name), _names(sessions))}: must be one of {listed}."
+        message = f"No open session {name!r}{did_you_mean(str(name), _names(sessions))}: must be one of {listed}."
         raise UnknownSession(message)
     if len(matches) > 1:
         which = "sessions are open" if name is None else f"sessions are named {name!r}"
@@ -158,7 +158,7 @@ def find_journal(name: str | None, workspace: Path) -> Path:
     return next(iter(known.values()))
 
 
-def _print_rows(journal_rows: Iterable[Row]) -> None:
+def _print_rows(journal_rows: Iterable[JournalRow]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -174,19 +174,19 @@ def _print_rows(journal_rows: Iterable[Row]) -> None:
             console.print(Text(line, style), no_wrap=True, overflow="ellipsis")
 
 
-def _outcome(row: Row) -> str:
+def _outcome(row: JournalRow) -> str:
     """Return the outcome of a row as text, with a note if the cell's state was lost."""
     if row.event == "started":
         return "unfinished"
     if row.event == "cell":
         return f"{row.status}, state lost" if row.state == "lost" else str(row.status)
-    return row.event if row.kind else str(row.why or "")
+    return row.event if row.kind else str(row.reason or "")
 
 
-def _summary(row: Row) -> str:
+def _summary(row: JournalRow) -> str:
     lines = (row.code or "").removeprefix("%%bash\n").strip().splitlines()
     first = lines[0] + " ..." * (len(lines) > 1) if lines else ""
-    reason = (row.why or "").splitlines()[0] if row.kind and row.why else str(row.cause or "")
+    reason = (row.reason or "").splitlines()[0] if row.kind and row.reason else str(row.cause or "")
     text = f"{first}  # {reason}" if first and reason else first or reason
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
@@ -233,4 +233,4 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    return _NONE if count is None else size_text(count)
+    return _NONE if count is None else format_size(count)

@@ -16,7 +16,7 @@ from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.profiles import Profile
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.types import SHORTEST_TIMEOUT
-from kernelexec.errors import InvalidConfig, InvalidTimeout, nearest
+from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
 _SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
@@ -132,7 +132,7 @@ def find_profile(config: Config, name: str) -> Profile:
     profile_options = config.profiles.get(name) if isinstance(name, str) else None
     if profile_options is None:
         names = sorted(config.profiles)
-        message = f"No profile {short_repr(name)}{nearest(str(name), names)}: must be one of {', '.join(names)}."
+        message = f"No profile {short_repr(name)}{did_you_mean(str(name), names)}: must be one of {', '.join(names)}."
         raise InvalidConfig(message)
     return profile_options
 
@@ -216,7 +216,7 @@ def _check_isolation(isolation: object, *, inside: bool | None) -> Isolation:
         if isolation == candidate:
             break
     else:
-        hint = nearest(str(isolation), _ISOLATIONS)
+        hint = did_you_mean(str(isolation), _ISOLATIONS)
         message = f"isolation={short_repr(isolation)} is unknown{hint}: must be one of {', '.join(_ISOLATIONS)}."
         raise InvalidConfig(message)
     if candidate == "container-host" and not _is_inside(inside):

@@ -7,7 +7,7 @@ from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
-from kernelexec.errors import InvalidConfig, nearest
+from kernelexec.errors import InvalidConfig, did_you_mean
 
 #: Options whose values may be secrets, so messages do not show them.
 _PRIVATE = frozenset({"environment", "docker_run_args", "secrets"})
@@ -32,7 +32,7 @@ def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
         location, value = error["loc"], error["input"]
         path = ".".join(shorten(str(part)) for part in location)
         if error["type"] == "extra_forbidden":
-            lines.append(f"{path} is not an option{nearest(str(location[-1]), _option_names(model, location[:-1]))}")
+            lines.append(f"{path} is not an option{did_you_mean(str(location[-1]), _option_names(model, location[:-1]))}")
         elif error["type"] in _WANTS_MAPPING:
             lines.append(f"{path}: {mapping_error(value)}" if path else mapping_error(value))
         elif error["type"] in _WANTS_LIST:
@@ -54,7 +54,7 @@ def check_known(names: Iterable[object], known: Iterable[str], where: str = "") 
     known = tuple(known)
     for name in names:
         if name not in known:
-            raise InvalidConfig(f"{where}{shorten(str(name))} is not an option{nearest(str(name), known)}.")
+            raise InvalidConfig(f"{where}{shorten(str(name))} is not an option{did_you_mean(str(name), known)}.")
 
 
 def shorten(text: str, most: int = _MESSAGE_CHARS) -> str:

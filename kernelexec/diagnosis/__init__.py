@@ -1,4 +1,4 @@
-"""What went wrong, in plain terms: the kind of failure, the line of the user's own cell, why, and what to try next."""
+"""The diagnosis of failed cells: the kind of failure, the line of the user's own cell, the cause, and hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell's own lines: IPython makes Python of a cell before it runs, and a traceback counts and shows what it made."""
+"""The lines of a cell: IPython transforms a cell to Python before it runs, and tracebacks show the transformed lines."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from kernelexec.results import CellLine
 _LINE_END = re.compile(r"\r\n?|\n")
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 _MADE_OF_MAGIC = re.compile(r"get_ipython\(\)\.run_cell_magic\('(\w+)'")
-#: What IPython makes of its syntax, and how a line begins that has it to its end: behind a backslash it goes on, as one line.
+#: The transformed form of IPython's syntax, and the starts of lines that use it up to their end; a backslash continues one.
 _MADE = "get_ipython()."
 _SYNTAX = re.compile(r"[%!?]")
 _TO_ITS_END = re.compile(r"\s*[%!?]|[^#'\"]*=\s*[%!]")
-#: The files that magics say the code of their cells is from, and the function that %%timeit makes of it.
+#: The file names that magics give to the code of their cells, and the name of the function that %%timeit creates.
 _FILES = {"time": r"<timed (?:exec|eval)>", "timeit": "<magic-timeit>", "prun": "<string>"}
 _BODY = "inner"
 _DEFINED = re.compile(r"\b(?:def|class)[ \t]+(\w+)")
 _NO_SOURCE = "'Could not get source"
 
 
-class Source:
-    """The source of a cell, and where its lines are in what IPython makes of them.
+class CellSource:
+    """The source of a cell, with the mapping of transformed lines to its own.
 
-    It leaves out blank lines at the beginning, also those behind a cell magic, whose code is counted for itself.
+    IPython drops blank lines at the start, also after a cell magic; it counts the lines of a magic's code separately.
     """
 
     def __init__(self, text: str) -> None:
         self._lines = _LINE_END.split(text) if text else []
         self._magics: dict[str, int] = {}
-        self._start = self._behind_blank(0)
-        while self._start < len(self._lines) and (found := _CELL_MAGIC.match(self._lines[self._start])):
-            self._magics[found[1]] = self._start + 1
-            self._start = self._behind_blank(self._start + 1)
-        self._numbers = self._counted()
+        self._start = self._skip_blank_lines(0)
+        while self._start < len(self._lines) and (match := _CELL_MAGIC.match(self._lines[self._start])):
+            self._magics[match[1]] = self._start + 1
+            self._start = self._skip_blank_lines(self._start + 1)
+        self._numbers = self._line_numbers()
         self._files = re.compile("|".join(_FILES[name] for name in self._magics if name in _FILES) or r"(?!)")
         self._defined = frozenset(_DEFINED.findall(text)) if self._magics else frozenset[str]()
 
@@ -44,25 +44,25 @@ class Source:
         return bool(self._magics)
 
     def line_of(self, frame: CellLine) -> tuple[CellLine, bool]:
-        """A line of the cell as its author counts and wrote it, and whether that is what the traceback shows."""
+        """Return a line of the cell with its own number and text, and whether it matches the traceback."""
         text = None if (frame.text or "").startswith(_NO_SOURCE) else frame.text
         frame = replace(frame, text=text)
         magic = _MADE_OF_MAGIC.search(text or "")
         if magic and magic[1] in self._magics:
-            return self._at(frame, self._magics[magic[1]]), True
+            return self._with_number(frame, self._magics[magic[1]]), True
         counted = self._numbers[frame.line - 1] if 0 < frame.line <= len(self._numbers) else 0
         plain = self._start + frame.line
         for number in (counted, plain):
-            if 0 < number <= len(self._lines) and _made_of(text, self._lines[number - 1]):
-                return self._at(frame, number), True
+            if 0 < number <= len(self._lines) and _may_come_from(text, self._lines[number - 1]):
+                return self._with_number(frame, number), True
         if text is not None and _MADE not in text:
             return replace(frame, line=plain), False
-        return self._at(frame, plain), False
+        return self._with_number(frame, plain), False
 
     def function_in(self, file: str, function: str | None) -> str | None:
-        """The function of code that a cell magic of this cell ran from a file that is none; empty where it is in no function.
+        """Return the function of a frame in code that a cell magic ran; an empty string outside of functions.
 
-        None for other frames: those of an earlier cell's functions too, as far as the names tell.
+        Return None for other frames, including those of functions of earlier cells, as far as the names show.
         """
         if self._files.fullmatch(file) is None:
             return None
@@ -73,22 +73,22 @@ class Source:
         return name if not name or name.startswith("<") or outermost in self._defined else None
 
     def only_line(self, beginning: str) -> CellLine | None:
-        """The line that begins so, or assigns what does, where there is but one."""
+        """Return the only line that starts with a text, or assigns such an expression; None if there are several."""
         begins = re.compile(rf"(?:\w[\w, ]*=\s*)?{re.escape(beginning)}(?!\w)")
-        found = [number for number, line in enumerate(self._lines, 1) if begins.match(line.strip())]
-        return CellLine(0, found[0], self._lines[found[0] - 1].strip()) if len(found) == 1 else None
+        numbers = [number for number, line in enumerate(self._lines, 1) if begins.match(line.strip())]
+        return CellLine(0, numbers[0], self._lines[numbers[0] - 1].strip()) if len(numbers) == 1 else None
 
-    def _at(self, frame: CellLine, number: int) -> CellLine:
-        known = 0 < number <= len(self._lines)
-        return replace(frame, line=number, text=self._lines[number - 1].strip() if known else frame.text)
+    def _with_number(self, frame: CellLine, number: int) -> CellLine:
+        is_in_cell = 0 < number <= len(self._lines)
+        return replace(frame, line=number, text=self._lines[number - 1].strip() if is_in_cell else frame.text)
 
-    def _behind_blank(self, start: int) -> int:
+    def _skip_blank_lines(self, start: int) -> int:
         while start < len(self._lines) and not self._lines[start].strip():
             start += 1
         return start
 
-    def _counted(self) -> list[int]:
-        """The numbers of those lines that IPython makes lines of."""
+    def _line_numbers(self) -> list[int]:
+        """Return the numbers of the lines that are lines of the transformed cell."""
         numbers, goes_on = list[int](), False
         for number, line in enumerate(self._lines[self._start :], self._start + 1):
             if not goes_on:
@@ -97,6 +97,6 @@ class Source:
         return numbers
 
 
-def _made_of(text: str | None, line: str) -> bool:
-    """Whether what a traceback shows may be made of a line."""
+def _may_come_from(text: str | None, line: str) -> bool:
+    """Return whether the text in a traceback may come from a line."""
     return text is None or line.strip() == text or (_MADE in text and _SYNTAX.search(line) is not None)

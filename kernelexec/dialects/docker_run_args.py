@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelexec.config.protected_paths import WORKSPACE_INSIDE, capability_refusal, mount_refusal, normalize_target
 from kernelexec.config.types import MIB, parse_size
-from kernelexec.errors import InvalidConfig, nearest
+from kernelexec.errors import InvalidConfig, did_you_mean
 
 _SHORT = MappingProxyType(
     {
@@ -173,7 +173,7 @@ def _split_option(word: str) -> tuple[str, str | None]:
 def _unknown(name: str) -> str:
     if name.startswith("-"):
         known = (*_HANDLERS, *_FIXED, *_SWITCHES, *REFUSED)
-        return f"docker_run_args: {name} is not supported{nearest(name, known)}: see the guide's page on containers."
+        return f"docker_run_args: {name} is not supported{did_you_mean(name, known)}: see the guide's page on containers."
     name = name.partition("=")[0]  # the value may be a secret
     return f"docker_run_args: {name!r} is not an option: set the image with docker_image; the command is the launcher."
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.errors import ContainerGone
 
 #: The directory of accounts in containers.
@@ -26,13 +26,13 @@ def missing_account(engine: Engine, container: str, user: str, home: str, *, own
     gets that home too.
 
     Raises:
-        EngineRefused, EngineAway: the files cannot be read.
+        EngineRefused, EngineUnavailable: the files cannot be read.
     """
     passwd = _read(engine, container, "passwd")
     if passwd is None:
         return {}
     group = _read(engine, container, "group") or b""
-    known = moved(passwd, user, home) if own_home else passwd
+    known = with_home(passwd, user, home) if own_home else passwd
     files = {"passwd": (passwd, with_user(known, user, home)), "group": (group, with_group(group, user))}
     return {name: after for name, (before, after) in files.items() if after != before}
 
@@ -44,7 +44,7 @@ def with_user(passwd: bytes, user: str, home: str) -> bytes:
     return _with_line(passwd, uid, b"*:" + uid + b":" + gid + b"::" + directory + b":/bin/sh")
 
 
-def moved(passwd: bytes, user: str, home: str) -> bytes:
+def with_home(passwd: bytes, user: str, home: str) -> bytes:
     """Return the accounts, with another home for a user id: some programs, such as ssh, read it there."""
     uid = user.encode().partition(b":")[0]
     lines = [line.split(b":") for line in passwd.splitlines()]
@@ -64,7 +64,7 @@ def give_account(engine: Engine, container: str, files: Mapping[str, bytes]) -> 
     """Replace files of the container, which can change its copies.
 
     Raises:
-        EngineRefused, EngineAway: the files were not replaced.
+        EngineRefused, EngineUnavailable: the files were not replaced.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -72,7 +72,7 @@ def give_account(engine: Engine, container: str, files: Mapping[str, bytes]) -> 
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    with mapped("give the container an account"):
+    with map_docker_errors("give the container an account"):
         engine.api.put_archive(container, str(PLACE), packed.getvalue())
 
 
@@ -101,7 +101,7 @@ def _with_line(content: bytes, number: bytes, rest: bytes) -> bytes:
 def _read(engine: Engine, container: str, name: str) -> bytes | None:
     """Return a file of the container; None if it is missing or not a regular file."""
     packed = io.BytesIO()
-    with suppress(ContainerGone), mapped("give a file of the container"):
+    with suppress(ContainerGone), map_docker_errors("give a file of the container"):
         chunks, _ = engine.api.get_archive(container, str(PLACE / name))
         for chunk in chunks:
             packed.write(chunk)

@@ -17,9 +17,9 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
 from kernelexec.docker.address import host
-from kernelexec.docker.connection import connected
+from kernelexec.docker.connection import connect_client
 from kernelexec.docker.create_options import LOOPBACK
-from kernelexec.errors import ContainerGone, EngineAway, EngineRefused, ImageMissing
+from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
 #: The time bounds of a call, and of the first answer of the engine, in seconds.
 CALL_SECONDS = 60
@@ -32,7 +32,7 @@ _ALIVE = frozenset({"running", "paused"})
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ContainerStatus:
     """The state of a container. ``pid`` is its first process as this machine counts, 0 if it has ended."""
 
     id: str
@@ -50,7 +50,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class ListedContainer:
     """A container in a list of the engine."""
 
     id: str
@@ -68,23 +68,23 @@ class Engine:
         """Connect.
 
         Raises:
-            EngineAway: the engine does not answer.
+            EngineUnavailable: the engine does not answer.
         """
         self.holders = 1
         self.whose = (os.getpid(), host())
-        with mapped("answer"):
+        with map_docker_errors("answer"):
             settings = kwargs_from_env()
-            with closing(connected(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings))) as asking:
+            with closing(connect_client(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings))) as asking:
                 newest = asking.version(api_version=False)["ApiVersion"]
             spoken = min(newest, DEFAULT_DOCKER_API_VERSION, key=lambda text: [int(part) for part in text.split(".")])
-            self.api = connected(APIClient(version=spoken, timeout=timeout, **settings))
+            self.api = connect_client(APIClient(version=spoken, timeout=timeout, **settings))
 
     @classmethod
-    def shared(cls) -> Engine:
+    def acquire(cls) -> Engine:
         """Return the connection of this process; each caller must call ``release``.
 
         Raises:
-            EngineAway: the engine does not answer.
+            EngineUnavailable: the engine does not answer.
         """
         with cls._guard:
             shared = cls._shared
@@ -114,9 +114,9 @@ class Engine:
         """Create a container from the engine's own settings; return its id. It does not run yet.
 
         Raises:
-            ImageMissing, EngineRefused, EngineAway: the container was not created.
+            ImageMissing, EngineRefused, EngineUnavailable: the container was not created.
         """
-        with mapped("make a container", image=str(settings["image"])):
+        with map_docker_errors("make a container", image=str(settings["image"])):
             created = self.api.create_container(name=name, host_config=self.api.create_host_config(**host), **settings)
         return str(created["Id"])
 
@@ -124,22 +124,22 @@ class Engine:
         """Start a container.
 
         Raises:
-            EngineRefused, EngineAway: the container was not started.
+            EngineRefused, EngineUnavailable: the container was not started.
         """
-        with mapped("start the container"):
+        with map_docker_errors("start the container"):
             self.api.start(container)
 
-    def see(self, container: str) -> Seen:
+    def inspect_container(self, container: str) -> ContainerStatus:
         """Return the state of a container.
 
         Raises:
             ContainerGone: there is no container of that id or name.
-            EngineAway: the engine does not answer.
+            EngineUnavailable: the engine does not answer.
         """
-        with mapped("describe the container"):
+        with map_docker_errors("describe the container"):
             answer = self.api.inspect_container(container)
         state = answer["State"]
-        return Seen(
+        return ContainerStatus(
             id=answer["Id"],
             name=str(answer["Name"]).removeprefix("/"),
             image=str(answer["Config"]["Image"]),
@@ -148,7 +148,7 @@ class Engine:
             out_of_memory=bool(state["OOMKilled"]),
             pid=int(state["Pid"]),
             labels=answer["Config"]["Labels"] or {},
-            ports=dict(_published(answer["NetworkSettings"].get("Ports") or {})),
+            ports=dict(_published_ports(answer["NetworkSettings"].get("Ports") or {})),
             changed=max(str(answer["Created"]), str(state["FinishedAt"])),
         )
 
@@ -156,9 +156,9 @@ class Engine:
         """Send a signal to a container's first process, which forwards it; nothing if it has ended.
 
         Raises:
-            EngineAway: the signal was not sent.
+            EngineUnavailable: the signal was not sent.
         """
-        with suppress(ContainerGone, EngineRefused), mapped("signal the container"):
+        with suppress(ContainerGone, EngineRefused), map_docker_errors("signal the container"):
             self.api.kill(container, signal=signum)
 
     def rename(self, container: str, name: str) -> None:
@@ -167,16 +167,16 @@ class Engine:
         Raises:
             EngineFailed: the name is taken, or the container is gone.
         """
-        with mapped("rename the container"):
+        with map_docker_errors("rename the container"):
             self.api.rename(container, name)
 
     def remove(self, container: str) -> None:
         """Kill and remove a container; nothing if it is gone.
 
         Raises:
-            EngineAway, EngineRefused: the container may still exist.
+            EngineUnavailable, EngineRefused: the container may still exist.
         """
-        with suppress(ContainerGone), mapped("remove the container"):
+        with suppress(ContainerGone), map_docker_errors("remove the container"):
             try:
                 self.api.remove_container(container, force=True, v=True)
             except APIError as exc:
@@ -189,39 +189,41 @@ class Engine:
         """Pull an image from its registry, by default for the engine's own platform; this may take minutes.
 
         Raises:
-            ImageMissing, EngineRefused, EngineAway: the image was not pulled.
+            ImageMissing, EngineRefused, EngineUnavailable: the image was not pulled.
         """
         repository, tag = parse_repository_tag(image)
-        with mapped(f"get the image {image}", image=image):
+        with map_docker_errors(f"get the image {image}", image=image):
             for step in self.api.pull(repository, tag=tag or "latest", platform=platform, stream=True, decode=True):
                 if "error" in step:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
     def logs(self, container: str) -> str:
         """Return the end of the output of a container's first process; empty if it is not available."""
-        with suppress(ContainerGone, EngineAway, EngineRefused), mapped("give the container's output"):
+        with suppress(ContainerGone, EngineUnavailable, EngineRefused), map_docker_errors("give the container's output"):
             output = self.api.logs(container, tail=100)
             return bytes(output)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
 
-    def labelled(self, label: str) -> list[Labelled]:
+    def list_containers(self, label: str) -> list[ListedContainer]:
         """Return all containers with a label, ended ones too.
 
         Raises:
-            EngineAway: the engine does not answer.
+            EngineUnavailable: the engine does not answer.
         """
-        with mapped("list containers"):
+        with map_docker_errors("list containers"):
             listed = self.api.containers(all=True, filters={"label": label})
-        return [Labelled(str(container["Id"]), container["State"] in _ALIVE, container["Labels"]) for container in listed]
+        return [
+            ListedContainer(str(container["Id"]), container["State"] in _ALIVE, container["Labels"]) for container in listed
+        ]
 
     @contextmanager
     def events(self, label: str) -> Iterator[tuple[Iterator[tuple[str, str]], Callable[[], None]]]:
         """Stream events of containers with a label, as actions and containers; yield it with a function that ends it.
 
         Raises:
-            EngineAway: the stream cannot be opened, or broke.
+            EngineUnavailable: the stream cannot be opened, or broke.
         """
-        with mapped("tell what happens"):
+        with map_docker_errors("tell what happens"):
             stream = self.api.events(decode=True, filters={"type": "container", "label": label})
 
         def hang_up() -> None:
@@ -234,7 +236,7 @@ class Engine:
             hang_up()
 
 
-def _published(ports: Mapping[str, list[dict[str, str]] | None]) -> Iterator[tuple[int, int]]:
+def _published_ports(ports: Mapping[str, list[dict[str, str]] | None]) -> Iterator[tuple[int, int]]:
     for name, places in ports.items():
         for address in places or []:
             if address["HostIp"] == LOOPBACK:
@@ -242,7 +244,7 @@ def _published(ports: Mapping[str, list[dict[str, str]] | None]) -> Iterator[tup
 
 
 def _actions(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
-    with mapped("tell what happens"):
+    with map_docker_errors("tell what happens"):
         for event in stream:
             yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
 
@@ -259,12 +261,12 @@ def probe() -> str | None:
         with Engine(timeout=PROBE_SECONDS):
             _answered[address] = now
             return None
-    except EngineAway as exc:
+    except EngineUnavailable as exc:
         return str(exc)
 
 
 @contextmanager
-def mapped(what: str, *, image: str = "") -> Iterator[None]:
+def map_docker_errors(label: str, *, image: str = "") -> Iterator[None]:
     """Translate errors of the library ``docker`` into ours."""
     try:
         yield
@@ -275,9 +277,9 @@ def mapped(what: str, *, image: str = "") -> Iterator[None]:
             raise ImageMissing(f"The image {image} is not here.") from exc
         raise ContainerGone("The container is gone.") from exc
     except APIError as exc:
-        raise EngineRefused(f"The container engine did not {what}: {exc.explanation or exc}") from exc
+        raise EngineRefused(f"The container engine did not {label}: {exc.explanation or exc}") from exc
     except (DockerException, OSError, ValueError) as exc:  # requests' own errors are OSErrors
-        raise EngineAway(f"The container engine does not {what}: {_cause(exc)}") from exc
+        raise EngineUnavailable(f"The container engine does not {label}: {_cause(exc)}") from exc
 
 
 def _cause(exc: BaseException) -> str:
@@ -291,7 +293,7 @@ def _cause(exc: BaseException) -> str:
             case PermissionError():
                 return f"{address} cannot be opened: permission denied. Is this user in the group docker?"
             case ConnectionRefusedError():
-                return f"nobody listens at {address}. Is Docker started?"
+                return f"no server listens at {address}. Is Docker started?"
             case TimeoutError():
                 return f"{address} did not answer in time."
         reason = reason.__cause__ or reason.__context__

@@ -14,7 +14,7 @@ from kernelexec.docker.address import host, socket_at
 _CONNECT_SECONDS = 1.5
 
 
-def connected(client: APIClient) -> APIClient:
+def connect_client(client: APIClient) -> APIClient:
     """Make a client open such connections; return the same client."""
     if (path := socket_at(host())) is not None:
         client.mount("http+docker://", _Adapter(path, client.timeout))  # type: ignore[no-untyped-call]

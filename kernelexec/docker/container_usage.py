@@ -7,7 +7,7 @@ from typing import Any
 
 from docker.errors import APIError, NotFound
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.results import Stats
 
 _BILLION = 1_000_000_000
@@ -18,9 +18,9 @@ def usage(engine: Engine, container: str) -> Stats:
     """Return the resource usage of a container at this moment.
 
     Raises:
-        ContainerGone, EngineAway, EngineRefused: the usage is not available.
+        ContainerGone, EngineUnavailable, EngineRefused: the usage is not available.
     """
-    with mapped("tell what the container uses"):
+    with map_docker_errors("tell what the container uses"):
         used = engine.api.stats(container, stream=False, one_shot=True)
         inspected = engine.api.inspect_container(container)
     return figures(used, inspected)
@@ -54,13 +54,13 @@ def change(engine: Engine, container: str, *, memory_bytes: int | None, swap_byt
     The library's own call does not know `NanoCpus`, and only `NanoCpus` can change limits that were set by it.
 
     Raises:
-        ContainerGone, EngineAway, EngineRefused: the limits may be unchanged.
+        ContainerGone, EngineUnavailable, EngineRefused: the limits may be unchanged.
     """
     wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": swap_bytes}
     if cpus is not None:
         wanted["NanoCpus"] = round(cpus * _BILLION)
     api = engine.api
-    with mapped("change the container's limits"):
+    with map_docker_errors("change the container's limits"):
         answer = api.post(f"{api.base_url}/v{api.api_version}/containers/{container}/update", json=wanted, timeout=api.timeout)
         if answer.status_code >= _BAD:
             refused: Any = NotFound if answer.status_code == _GONE else APIError

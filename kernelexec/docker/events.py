@@ -12,7 +12,7 @@ from typing import Self
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import OWNER
-from kernelexec.errors import EngineAway, EngineRefused
+from kernelexec.errors import EngineRefused, EngineUnavailable
 
 _ENDS, _OUT_OF_MEMORY = frozenset({"die", "destroy"}), "oom"
 _AGAIN_SECONDS = 0.5
@@ -43,9 +43,9 @@ class News:
         """Return the stream of this process; each caller must release it. It blocks: for a thread.
 
         Raises:
-            EngineAway: the engine does not answer.
+            EngineUnavailable: the engine does not answer.
         """
-        engine = Engine.shared()
+        engine = Engine.acquire()
         with cls._guard:
             current = cls._current
             if current is None or current.engine is not engine:
@@ -98,7 +98,7 @@ class News:
                     self._wake_all()
                     for action, container in events:
                         self._on_event(action, container)
-            except (EngineAway, EngineRefused):
+            except (EngineUnavailable, EngineRefused):
                 pass
             except Exception:
                 logger.exception("kernelexec.engine_news_failed")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from docker.errors import DockerException
 
 from kernelexec.docker.client import Engine
-from kernelexec.errors import EngineAway
+from kernelexec.errors import EngineUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ def about(engine: Engine) -> About:
     """Return the description of an engine.
 
     Raises:
-        EngineAway: the engine does not answer.
+        EngineUnavailable: the engine does not answer.
     """
     try:
         answer, listed = engine.api.info(), engine.api.images()
     except (DockerException, OSError) as exc:
-        raise EngineAway(f"The container engine does not say what it is: {exc}") from exc
+        raise EngineUnavailable(f"The container engine does not describe itself: {exc}") from exc
     return About(
         version=str(answer.get("ServerVersion", "unknown")),
         system=str(answer.get("OperatingSystem", "unknown")),

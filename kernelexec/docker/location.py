@@ -9,7 +9,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from kernelexec.docker.address import host, socket_at
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 
 #: Of `struct ucred`: the process, its user and its group.
 _PEER = struct.Struct("3i")
@@ -41,9 +41,9 @@ class Whereabouts:
         """Return the location of an engine.
 
         Raises:
-            EngineAway, EngineRefused: the engine does not answer.
+            EngineUnavailable, EngineRefused: the engine does not answer.
         """
-        with mapped("describe itself"):
+        with map_docker_errors("describe itself"):
             answer = engine.api.info()
         address = host()
         return cls(address, answer["OperatingSystem"], answer["Name"], answer["KernelVersion"], _listener(address))

@@ -10,9 +10,9 @@ from typing import Any
 
 from docker.types.networks import IPAMConfig, IPAMPool
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.create_options import LOOPBACK, NETWORK, Order
-from kernelexec.errors import ContainerGone, EngineAway, EngineRefused
+from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable
 
 LABEL = "kernelexec.network"
 _BRIDGE = "com.docker.network.bridge."
@@ -33,7 +33,7 @@ def start(engine: Engine, container: str, order: Order) -> None:
     """Start a container after creating its network, which another process may remove, or whose addresses it may take.
 
     Raises:
-        ContainerGone, EngineRefused, EngineAway: the container was not started.
+        ContainerGone, EngineRefused, EngineUnavailable: the container was not started.
     """
     if order.network != NETWORK:
         engine.start(container)
@@ -57,13 +57,13 @@ def start(engine: Engine, container: str, order: Order) -> None:
             return
 
 
-def remove_unused(engine: Engine) -> None:
+def delete_network(engine: Engine) -> None:
     """Remove the network; the engine refuses if a container runs in it."""
-    with suppress(EngineAway, EngineRefused):
-        with mapped("list networks"):
+    with suppress(EngineUnavailable, EngineRefused):
+        with map_docker_errors("list networks"):
             listed = engine.api.networks(filters={"label": LABEL})
         for network in listed:
-            with suppress(ContainerGone, EngineRefused), mapped("remove the network"):
+            with suppress(ContainerGone, EngineRefused), map_docker_errors("remove the network"):
                 engine.api.remove_network(network["Id"])
 
 
@@ -82,7 +82,7 @@ def _provide(engine: Engine) -> None:
 
 def _make(engine: Engine) -> None:
     """Create the network of free addresses that the engine chooses, with a gateway that does not exist."""
-    with mapped("choose addresses for a network"):
+    with map_docker_errors("choose addresses for a network"):
         name = f"{NETWORK}-{secrets.token_hex(4)}"
         trial = engine.api.create_network(name, "bridge", labels={LABEL: "1"}, enable_ipv6=False)["Id"]
         try:
@@ -92,14 +92,14 @@ def _make(engine: Engine) -> None:
     nobody = {_NOWHERE: str(ip_network(chosen["Subnet"])[-2])}
     pool = IPAMPool(subnet=chosen["Subnet"], gateway=chosen["Gateway"], aux_addresses=nobody)
     ipam = IPAMConfig(pool_configs=[pool])
-    with mapped("make a network"):
+    with map_docker_errors("make a network"):
         engine.api.create_network(
             NETWORK, "bridge", _OPTIONS, ipam, labels={LABEL: "1"}, check_duplicate=True, enable_ipv6=False
         )
 
 
 def _look(engine: Engine) -> dict[str, Any]:
-    with mapped("describe the network"):
+    with map_docker_errors("describe the network"):
         network: dict[str, Any] = engine.api.inspect_network(NETWORK)
     return network
 

@@ -101,7 +101,7 @@ class Execution:
         target = self._collector
         self.heard += 1
         if dropped_bytes:
-            target.drop(dropped_bytes)
+            target.count_missing(dropped_bytes)
         target.feed(msg_type, content)
 
     def on_crash_output(self, content: bytes) -> None:
@@ -110,7 +110,7 @@ class Execution:
             own = self._own
             for lost, name, text in undelivered_output(content, self.msg_id, own.received_bytes + self._left_out_bytes):
                 if lost:
-                    own.drop(lost, outputs=0)
+                    own.count_missing(lost, outputs=0)
                     text = f"\n[... {lost} bytes were lost with the kernel ...]\n{text}"  # noqa: PLW2901 - the text to show
                 own.feed("stream", {"name": name, "text": text})
 
@@ -119,11 +119,11 @@ class Execution:
         messages, text_bytes, other_bytes = (_count(content.get(name)) for name in ("messages", "text_bytes", "other_bytes"))
         if text_bytes:
             notice = f"\n[... {text_bytes} bytes of output were not kept when the kernel changed its owner ...]\n"
-            self._collector.drop(text_bytes, outputs=0)
+            self._collector.count_missing(text_bytes, outputs=0)
             self._collector.feed("stream", {"name": "stdout", "text": notice})
             self._left_out_bytes += text_bytes - len(notice)
         if other_bytes:
-            self._collector.drop(other_bytes, outputs=messages)
+            self._collector.count_missing(other_bytes, outputs=messages)
 
     def on_idle(self) -> None:
         """Take the iopub half of the end."""
@@ -162,7 +162,7 @@ class Execution:
         """Release the output that came in time, which belongs to the cell's result; later output goes to the late collector."""
         if self._collector is self.late:
             return
-        self._own.settle()
+        self._own.flush()
         self._collector = self.late
         if self.end != "disconnected":  # else the last words of a dead kernel may still belong to it
             self._own = self.late

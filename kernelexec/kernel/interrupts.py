@@ -9,7 +9,7 @@ import anyio
 from kernelexec.kernel.process import KernelProcess
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.platform import STACKS_SIGNAL
-from kernelexec.results import Rung
+from kernelexec.results import InterruptStep
 
 _STACKS_BYTES = 64 * 1024
 #: How long the stacks may take to be written, and how often they are read meanwhile, in seconds: nothing reports their end.
@@ -23,7 +23,7 @@ class Interrupter:
         self._process = process
 
     @property
-    def rungs(self) -> tuple[Rung, ...]:
+    def rungs(self) -> tuple[InterruptStep, ...]:
         """The steps that can end a cell of this kernel and keep the state, gentlest first."""
         installed = self._process.installed
         if installed is None:

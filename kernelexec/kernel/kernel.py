@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.events import InContainer
+from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.confinement_report import ConfinementReport
 from kernelexec.kernel.death import Death
@@ -29,7 +29,7 @@ from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector, Displays
 from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import Handover, InstalledSpec, LocalPlace, Place, RuntimeDirectory, Transport
-from kernelexec.results.environments import note_of
+from kernelexec.results.environments import venv_note
 from kernelexec.secrets import SecretStore
 
 _IMPORT_MODULE = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
@@ -115,7 +115,7 @@ class Kernel:
         return self._process.transport
 
     @property
-    def container(self) -> InContainer | None:
+    def container(self) -> KernelContainer | None:
         """The container of the process; None on this machine."""
         return self._process.container
 
@@ -227,7 +227,7 @@ class Kernel:
             else:
                 self.variable_names.update(info)
             if "venv" in info:
-                self.remark = note_of(info["venv"])
+                self.remark = venv_note(info["venv"])
 
     def _judge(self, program: object) -> None:
         """Answer whether user code may start a program, by the command rules."""

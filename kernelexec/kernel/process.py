@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelexec.config import Config
-from kernelexec.events import InContainer
+from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.startup_children import StartupChildren
@@ -32,7 +32,7 @@ class KernelProcess:
         self.transport: Transport = "ipc"
         self.provisioner: KernelexecProvisioner | None = None
         self.client: KernelClient | None = None
-        self.container: InContainer | None = None
+        self.container: KernelContainer | None = None
         self.launcher_info: dict[str, Any] = {}
         """The launcher's report of itself when it became ready."""
         self.startup_children: StartupChildren | None = None

@@ -38,7 +38,7 @@ class Usage:
 
     def learn(self, report: object) -> None:
         """Take the launcher's report of its memory."""
-        use = MemoryUse.of(report)
+        use = MemoryUse.from_reply(report)
         if use is None:
             return
         before, self.memory = self.memory, use

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelexec.errors import InvalidConfig, nearest
+from kernelexec.errors import InvalidConfig, did_you_mean
 from kernelexec.provisioning.platform import HERE
 
 logger = logging.getLogger("kernelexec")
@@ -172,7 +172,9 @@ def find_client(name: str) -> MCPClient:
         InvalidConfig: there is no such client; the message names the nearest.
     """
     if name not in CLIENTS:
-        raise InvalidConfig(f"{name!r:.50} is no client{nearest(name, list(CLIENTS))}; it must be one of {', '.join(CLIENTS)}.")
+        raise InvalidConfig(
+            f"{name!r:.50} is no client{did_you_mean(name, list(CLIENTS))}; it must be one of {', '.join(CLIENTS)}."
+        )
     return CLIENTS[name]
 
 

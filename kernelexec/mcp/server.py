@@ -19,7 +19,7 @@ from fastmcp.tools import FunctionTool, ToolResult
 from mcp.types import CallToolRequestParams, ToolAnnotations
 
 from kernelexec.config import Config
-from kernelexec.errors import nearest
+from kernelexec.errors import did_you_mean
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.calls.pending_inputs import PendingInputs
@@ -37,7 +37,7 @@ from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
 from kernelexec.mcp.tools.testing_tools import TestingTools
 from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
-from kernelexec.prompts import OFF, Surroundings, guidance
+from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
 from kernelexec.text import clean_text
 
 _VALUE_CHARS = 100
@@ -120,9 +120,9 @@ def _list_tools(
 def _write_instructions(config: Config, options: ServerOptions) -> str:
     """Return the instructions: how the server works, and where code runs."""
     if not config.enabled:
-        return OFF
+        return EXECUTION_DISABLED
     text = descriptions.INSTRUCTIONS.format(timeout=config.budgets.timeout) + descriptions.FILES * ("files" in options.groups)
-    return f"{text}{_describe_idle_limit(config)}\n{guidance(Surroundings(config))}"
+    return f"{text}{_describe_idle_limit(config)}\n{write_guidance(PromptContext(config))}"
 
 
 def _describe_idle_limit(config: Config) -> str:
@@ -185,7 +185,9 @@ def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str])
         path = ".".join(str(key) for key in error["loc"])
         if error["type"] == "unexpected_keyword_argument":
             listed = ", ".join(argument_names) or "none"
-            lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{nearest(path, argument_names)}. The arguments are: {listed}.")
+            lines.append(
+                f"{path[:_VALUE_CHARS]!r} is no argument{did_you_mean(path, argument_names)}. The arguments are: {listed}."
+            )
         elif error["type"] == "missing_argument":
             lines.append(f"{path} is required.")
         else:

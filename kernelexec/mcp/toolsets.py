@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.mcp.quotas import NO_QUOTAS, Quotas
 
 #: Groups by name, with their tools. The group ``core`` is always served.
@@ -62,7 +62,9 @@ def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
     names = [name.strip() for name in groups]
     for name in names:
         if name not in GROUPS:
-            message = f"tools={name!r:.100} is no group of tools{nearest(name, GROUPS)}. The groups are {', '.join(GROUPS)}."
+            message = (
+                f"tools={name!r:.100} is no group of tools{did_you_mean(name, GROUPS)}. The groups are {', '.join(GROUPS)}."
+            )
             raise InvalidRequest(message)
     if not names:
         raise InvalidRequest(f"tools must name groups, separated by commas, of {', '.join(GROUPS)}.")

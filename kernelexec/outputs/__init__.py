@@ -1,10 +1,10 @@
-"""What one cell made, folded from the messages of its request, within fixed bounds. No await, socket, clock or logger."""
+"""The outputs of one cell, folded from the messages of its request within fixed limits. No await, socket, clock or logger."""
 
 from __future__ import annotations
 
-from kernelexec.outputs.collector import Collector, Spill, execution_count
+from kernelexec.outputs.collector import Collector, Spill, read_execution_count
 from kernelexec.outputs.displays import Displays
-from kernelexec.outputs.masked import MaskedCollector, Veil
-from kernelexec.outputs.replay_result import feed
+from kernelexec.outputs.masked_collector import MaskedCollector, StreamMasking
+from kernelexec.outputs.replay_result import feed_result
 
-__all__ = ["Collector", "Displays", "MaskedCollector", "Spill", "Veil", "execution_count", "feed"]
+__all__ = ["Collector", "Displays", "MaskedCollector", "Spill", "StreamMasking", "feed_result", "read_execution_count"]

@@ -1,4 +1,4 @@
-"""The displays of one kernel, across all of its cells: an update reaches every one that shows its ``display_id``."""
+"""The displays of one kernel across its cells: an update reaches every display of its ``display_id``."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from weakref import WeakSet
 
 from kernelexec.results import DisplayData, ExecuteResult
 
-#: So many ids are known at once; the oldest are forgotten first.
+#: The limit of known ids; the oldest are removed first.
 IDS_MAX = 1000
 
 
 class Budget:
-    """What the displays of one cell may cost together, in bytes."""
+    """A limit in bytes for the total cost of a cell's displays."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.spent = 0
 
     def spend(self, cost: int, *, always: bool = False) -> bool:
-        """Take a cost (less than nothing: give back); False, and nothing taken, where there is no room for it."""
+        """Spend a cost, or return a negative one; return False and spend nothing if it exceeds the limit."""
         if cost > 0 and not always and self.spent + cost > self.limit:
             return False
         self.spent += cost
         return True
 
 
-class Shown:
-    """One display where it stands in its cell's outputs; its content may still change."""
+class DisplayEntry:
+    """One display among its cell's outputs; its content may still change."""
 
     __slots__ = ("__weakref__", "_budget", "_cost", "output")
 
@@ -38,7 +38,7 @@ class Shown:
         self._cost = cost
 
     def update(self, data: dict[str, Any], metadata: dict[str, Any], cost: int) -> bool:
-        """Show something else, if the budget of the display's own cell has room for it."""
+        """Replace the content if the budget of the display's own cell allows it; return whether it did."""
         if not self._budget.spend(cost - self._cost):
             return False
         self._cost = cost
@@ -47,25 +47,25 @@ class Shown:
 
 
 class Displays:
-    """Which displays show which id. They live in their cells' outputs; here nothing keeps them alive."""
+    """The displays of each id, by weak references: their cells' outputs own them."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, WeakSet[Shown]] = {}
+        self._entries: dict[str, WeakSet[DisplayEntry]] = {}
 
     def __contains__(self, display_id: str) -> bool:
-        return display_id in self._shown
+        return display_id in self._entries
 
     def __len__(self) -> int:
-        return len(self._shown)
+        return len(self._entries)
 
-    def add(self, display_id: str, shown: Shown | None) -> None:
-        """Know an id, and one more display of it."""
-        known = self._shown.setdefault(display_id, WeakSet())
-        if shown is not None:
-            known.add(shown)
-        while len(self._shown) > IDS_MAX:
-            del self._shown[next(iter(self._shown))]
+    def add(self, display_id: str, entry: DisplayEntry | None) -> None:
+        """Register an id, and a display of it if there is one."""
+        entries = self._entries.setdefault(display_id, WeakSet())
+        if entry is not None:
+            entries.add(entry)
+        while len(self._entries) > IDS_MAX:
+            del self._entries[next(iter(self._entries))]
 
     def update(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any], cost: int) -> int:
-        """Give every display of the id new content; how many had no room for it and stay as they were."""
-        return sum(not shown.update(data, metadata, cost) for shown in self._shown.get(display_id, ()))
+        """Replace the content of every display of the id; return how many had no room and stay unchanged."""
+        return sum(not shown.update(data, metadata, cost) for shown in self._entries.get(display_id, ()))

@@ -1,4 +1,4 @@
-"""The outputs of a cell as they came, for those who follow it: a bounded window with positions that stay valid."""
+"""The newest outputs of a running cell, for its readers: a bounded window whose positions stay valid."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kernelexec.results import Output, Stream
 _PIECE_BYTES = 256
 
 
-class Tape:
-    """The newest outputs. A position counts bytes of text since the beginning, one at least for each output."""
+class OutputWindow:
+    """The newest outputs. A position counts bytes of text since the start, at least one for each output."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.held_bytes = 0
@@ -19,7 +19,7 @@ class Tape:
         self._outputs: deque[tuple[Output, int]] = deque()
 
     def add(self, output: Output, size: int) -> None:
-        """Take the next output; the oldest give way."""
+        """Add an output; the oldest are removed beyond the limit."""
         self.end += max(1, size)
         self._outputs.append((output, max(1, size)))
         self.held_bytes += size + _PIECE_BYTES
@@ -28,29 +28,29 @@ class Tape:
             self.held_bytes -= gone + _PIECE_BYTES
 
     def since(self, position: int) -> tuple[tuple[Output, ...], int]:
-        """The outputs after a position, streams joined, and how many bytes since then are no longer held."""
-        found: deque[Output] = deque()
+        """Return the outputs after a position, streams joined, and the number of bytes that are no longer in memory."""
+        outputs: deque[Output] = deque()
         start = self.end
         for output, size in reversed(self._outputs):
             if start <= position:
                 break
             start -= size
-            found.appendleft(output)
-        return tuple(_joined(found)), max(0, start - position)
+            outputs.appendleft(output)
+        return tuple(_join_streams(outputs)), max(0, start - position)
 
 
-def _joined(outputs: deque[Output]) -> list[Output]:
-    found: list[Output] = []
+def _join_streams(outputs: deque[Output]) -> list[Output]:
+    joined: list[Output] = []
     texts: list[str] = []
     for output in outputs:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if isinstance(output, Stream) and isinstance(last, Stream) and output.name == last.name:
             texts.append(output.text)
             continue
         if texts and isinstance(last, Stream):
-            found[-1] = Stream(last.name, "".join(texts))
+            joined[-1] = Stream(last.name, "".join(texts))
         texts = [output.text] if isinstance(output, Stream) else []
-        found.append(output)
-    if texts and isinstance(found[-1], Stream):
-        found[-1] = Stream(found[-1].name, "".join(texts))
-    return found
+        joined.append(output)
+    if texts and isinstance(joined[-1], Stream):
+        joined[-1] = Stream(joined[-1].name, "".join(texts))
+    return joined

@@ -59,7 +59,7 @@ class CommandRules:
         if not self.has_rules:
             return None
         match cell:
-            case ShellCell(lasts=True, command=text):
+            case ShellCell(persistent=True, command=text):
                 return self.check(text)
             case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
                 cell_parts = split_cell(source)

@@ -39,7 +39,7 @@ class ContainerState:
 
         Raises:
             KernelStartFailed: the container was removed meanwhile.
-            EngineAway: the engine does not answer.
+            EngineUnavailable: the engine does not answer.
         """
 
         def hold() -> None:

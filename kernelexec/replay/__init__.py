@@ -1,8 +1,8 @@
-"""An earlier session's cells, repeated in a new one as far as that is safe, with a report."""
+"""The replay of an earlier session's cells in a new one, as far as it is safe, with a report."""
 
 from __future__ import annotations
 
+from kernelexec.replay.history_reader import read_history
 from kernelexec.replay.player import replay
-from kernelexec.replay.reading import read_past
 
-__all__ = ["read_past", "replay"]
+__all__ = ["read_history", "replay"]

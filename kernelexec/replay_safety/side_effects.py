@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from kernelexec import cells
 from kernelexec.errors import InvalidCode
-from kernelexec.recorded_history import PastCell
+from kernelexec.recorded_history import RecordedCell
 from kernelexec.replay_safety import effect_tables
 from kernelexec.replay_safety.commands import reason_against_call, reason_against_script
 from kernelexec.replay_safety.effect_tables import words
@@ -33,7 +33,7 @@ _BUILTIN = re.compile(r"\A(?:builtins|__builtins__)\.")
 _FILE_MAGICS = frozenset({"ls", "cat", "mkdir", "rm", "mv", "cp", "rmdir", "ll", "lf", "lk", "ldir", "lx"})
 
 
-def reason_against(cell: PastCell) -> str | None:
+def reason_against(cell: RecordedCell) -> str | None:
     """Return the reason why a cell is not safe to repeat, judged alone, or None."""
     return SideEffectChecker().reason(cell)
 
@@ -49,7 +49,7 @@ class SideEffectChecker:
         self._bodies: dict[str, list[Function]] = {}
         self._depth = 0
 
-    def reason(self, cell: PastCell) -> str | None:
+    def reason(self, cell: RecordedCell) -> str | None:
         """Return the reason why this cell is not safe to repeat, or None."""
         if cell.kind == "command" or cell.language == "bash":
             return reason_against_script(cell.source)

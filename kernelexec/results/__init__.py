@@ -1,13 +1,23 @@
-"""The words of an outcome: what a cell put out, and the one result that says what became of it."""
+"""The values that calls return: outputs, results, reports and statistics."""
 
 from __future__ import annotations
 
 from kernelexec.results.attempts import Attempt, Attempts
-from kernelexec.results.background import BackgroundCommand, BackgroundOutput, BackgroundStatus
+from kernelexec.results.background_commands import BackgroundCommand, BackgroundOutput, BackgroundStatus
+from kernelexec.results.call_statistics import CallStatistics, Statistics, StatisticsAccumulator
 from kernelexec.results.environments import Installation, Package, PythonEnvironment, Served
-from kernelexec.results.files import FileBytes, FileEntry, FileKind, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
+from kernelexec.results.file_operations import (
+    FileBytes,
+    FileEntry,
+    FileKind,
+    FileList,
+    FilesDeleted,
+    FileText,
+    FileWritten,
+    NotDeleted,
+)
 from kernelexec.results.inputs import InputRequest, OnInput
-from kernelexec.results.notes import remarks
+from kernelexec.results.notes import model_notes
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -16,13 +26,14 @@ from kernelexec.results.outputs import (
     MimeBundle,
     Output,
     Stream,
+    best_image,
     decode_base64,
-    image_of,
     output_text,
     stream_text,
     strip_ansi,
 )
 from kernelexec.results.replay import Outcome, Replay, ReplayedCell
+from kernelexec.results.resource_usage import KernelStatus, LargeVariable, LimitsSet, MemoryUse, Stats
 from kernelexec.results.result import (
     Cause,
     CellLine,
@@ -30,18 +41,16 @@ from kernelexec.results.result import (
     ExecutionFailed,
     ExecutionResult,
     Interrupted,
+    InterruptStep,
     OutputPage,
     Progress,
-    Rung,
     SecurityError,
     State,
     Status,
     Timing,
 )
-from kernelexec.results.snapshots import LeftOut, Restored, SavedVariable, Snapshot
-from kernelexec.results.statistics import CallStatistics, Statistics, Tally
+from kernelexec.results.snapshots import Restored, SavedVariable, SkippedVariable, Snapshot
 from kernelexec.results.tests import TestCase, TestReport, TestVerdict
-from kernelexec.results.usage import Holder, KernelStatus, LimitsSet, MemoryUse, Stats
 from kernelexec.results.variables import CodeStatus, Completion, Variable, Variables
 
 __all__ = [
@@ -68,13 +77,13 @@ __all__ = [
     "FileText",
     "FileWritten",
     "FilesDeleted",
-    "Holder",
     "Image",
     "InputRequest",
     "Installation",
+    "InterruptStep",
     "Interrupted",
     "KernelStatus",
-    "LeftOut",
+    "LargeVariable",
     "LimitsSet",
     "MemoryUse",
     "MimeBundle",
@@ -89,27 +98,27 @@ __all__ = [
     "Replay",
     "ReplayedCell",
     "Restored",
-    "Rung",
     "SavedVariable",
     "SecurityError",
     "Served",
+    "SkippedVariable",
     "Snapshot",
     "State",
     "Statistics",
+    "StatisticsAccumulator",
     "Stats",
     "Status",
     "Stream",
-    "Tally",
     "TestCase",
     "TestReport",
     "TestVerdict",
     "Timing",
     "Variable",
     "Variables",
+    "best_image",
     "decode_base64",
-    "image_of",
+    "model_notes",
     "output_text",
-    "remarks",
     "stream_text",
     "strip_ansi",
 ]

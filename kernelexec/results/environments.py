@@ -1,4 +1,4 @@
-"""Which Python and which packages a session has, and what became of an installation."""
+"""The Python and the packages of a session, and the outcome of an installation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Literal, Self
 
 from kernelexec.text import clean_text
 
-#: How a virtual environment serves Python cells: its own interpreter runs them, they import from it, or they do not.
+#: The use of a virtual environment by Python cells: its interpreter runs them, they import from it, or only commands use it.
 Served = Literal["interpreter", "packages", "commands"]
 
-#: How many packages are told at most.
+#: The limit of listed packages.
 PACKAGES_MAX = 5000
 _TEXT_CHARS, _NAME_CHARS = 4096, 100
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution that is installed; ``sha256`` is that of its wheel, where it is known."""
+    """An installed distribution; ``sha256`` is that of its wheel, if known."""
 
     name: str
     version: str
@@ -31,103 +31,103 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PythonEnvironment:
-    """What a session's cells find, as its kernel says it, by its own paths."""
+    """The Python environment of a session's cells, with paths as its kernel sees them."""
 
     python: str
     version: str
     prefix: str
     venv: str | None = None
-    """The virtual environment that counts now, if there is one; with a ``command_prefix``, for Python cells only."""
+    """The active virtual environment, if there is one; with a ``command_prefix``, for Python cells only."""
     served: Served | None = None
-    """What Python cells have of it; None where there is none, or no cell has run since it came."""
+    """Its use by Python cells; None without one, or if no cell has run since it was created."""
     command_prefix: tuple[str, ...] = ()
-    """What is put before commands."""
+    """The words before each command."""
     system: str = ""
-    """The operating system that they run on, by the name that it gives itself."""
+    """The name of the operating system."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """What Python cells can import, of distributions: normalised names and versions, 5000 at most."""
+    """The distributions that Python cells can import: normalised names and versions, at most 5000."""
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Self:
-        """From a kernel's reply; what makes no sense in it is empty."""
-        venv, prefix, packages = said.get("venv"), said.get("command_prefix"), said.get("packages")
+    def from_reply(cls, reply: dict[str, Any]) -> Self:
+        """Read a kernel's reply; invalid values become empty."""
+        venv, prefix, packages = reply.get("venv"), reply.get("command_prefix"), reply.get("packages")
         return cls(
-            _text(said.get("python")),
-            _text(said.get("version")),
-            _text(said.get("prefix")),
-            venv=_text(venv) if isinstance(venv, str) else None,
-            served=served_of(said.get("served")),
-            command_prefix=tuple(map(_text, prefix[:_NAME_CHARS])) if isinstance(prefix, list) else (),
-            system=_text(said.get("system"))[:_NAME_CHARS],
-            packages=_packages(packages),
+            _read_text(reply.get("python")),
+            _read_text(reply.get("version")),
+            _read_text(reply.get("prefix")),
+            venv=_read_text(venv) if isinstance(venv, str) else None,
+            served=read_venv_use(reply.get("served")),
+            command_prefix=tuple(map(_read_text, prefix[:_NAME_CHARS])) if isinstance(prefix, list) else (),
+            system=_read_text(reply.get("system"))[:_NAME_CHARS],
+            packages=_read_packages(packages),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the fields as JSON types."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What became of an installation. The kernel's state is kept in any case."""
+    """The outcome of an installation. The kernel's state is kept in any case."""
 
     packages: tuple[Package, ...]
-    """What was installed anew."""
+    """The newly installed distributions."""
     venv: str
     """The virtual environment, as kernels see it."""
     exit_code: int
-    """Of pip: 0 says that all is installed; 124 that the time was over."""
+    """The exit code of pip: 0 for success, 124 after a timeout."""
     output: str
-    """What pip said, head and tail."""
+    """The output of pip, head and tail."""
     seconds: float
     lock: str | None = None
-    """The file that names all that the virtual environment holds now; None where it was not written."""
+    """The file that lists the contents of the virtual environment; None if it was not written."""
     notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for is there."""
+        """Whether all requested packages are installed."""
         return self.exit_code == 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what was installed anew."""
+        """The names of the newly installed distributions."""
         return tuple(package.name for package in self.packages)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the fields as JSON types."""
         return dataclasses.asdict(self)
 
 
-def note_of(said: object) -> str | None:
-    """What a result says once of a virtual environment, from what the kernel says of it."""
-    if not isinstance(said, dict):
+def venv_note(venv: object) -> str | None:
+    """Return the note on a virtual environment that a result carries once, from the kernel's message."""
+    if not isinstance(venv, dict):
         return None
-    path = _text(said.get("path"))
-    match served_of(said.get("served")):
+    path = _read_text(venv.get("path"))
+    match read_venv_use(venv.get("served")):
         case "interpreter":
             return f"Python cells run on the interpreter of the virtual environment {path}."
         case "packages":
-            return f"Python cells also import from the virtual environment {path}: what their interpreter has goes first."
+            return f"Python cells also import from the virtual environment {path}; packages of their interpreter come first."
         case "commands":
             return f"Only commands use the virtual environment {path}: it has no packages for the Python that runs cells."
     return None
 
 
-def served_of(said: object) -> Served | None:
-    """The word, if it is one of these."""
-    match said:
+def read_venv_use(value: object) -> Served | None:
+    """Return the value if it is a valid one; else None."""
+    match value:
         case "interpreter" | "packages" | "commands":
-            return said
+            return value
     return None
 
 
-def _packages(said: object) -> dict[str, str]:
-    if not isinstance(said, dict):
+def _read_packages(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
         return {}
-    pairs = ((name, version) for name, version in said.items() if isinstance(name, str) and isinstance(version, str))
-    return {_text(name)[:_NAME_CHARS]: _text(version)[:_NAME_CHARS] for name, version in list(pairs)[:PACKAGES_MAX]}
+    pairs = ((name, version) for name, version in value.items() if isinstance(name, str) and isinstance(version, str))
+    return {_read_text(name)[:_NAME_CHARS]: _read_text(version)[:_NAME_CHARS] for name, version in list(pairs)[:PACKAGES_MAX]}
 
 
-def _text(said: object) -> str:
-    return clean_text(said[:_TEXT_CHARS]) if isinstance(said, str) else ""
+def _read_text(value: object) -> str:
+    return clean_text(value[:_TEXT_CHARS]) if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""What a cell asks whoever sent it."""
+"""Input requests of cells, and the type of functions that answer them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class InputRequest:
-    """A cell's ``input(prompt)``, or ``getpass(prompt)``, whose answer is a ``password`` that its output does not show."""
+    """A cell's ``input(prompt)`` or ``getpass(prompt)``; the answer of the latter is a ``password``, which is not shown."""
 
     execution_id: str
     session: str
@@ -17,5 +17,5 @@ class InputRequest:
 
 
 OnInput = Callable[[InputRequest], str | Awaitable[str | None] | None]
-"""Answers a cell; None, or what it raises, is no answer, which the cell hears as an ``EOFError``. A plain function is called in
-a thread."""
+"""A function that answers an input request. If it returns None or raises, the cell gets an ``EOFError``. A plain function is
+called in a thread."""

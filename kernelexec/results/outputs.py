@@ -1,4 +1,4 @@
-"""What a cell can put out, and how it reads: as text without codes or base64, as pictures."""
+"""The outputs of a cell, and their conversion to text and images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Text that the cell wrote to stdout or stderr, carriage returns already applied."""
+    """Text that the cell wrote to stdout or stderr, with carriage returns applied."""
 
     name: str
     text: str
@@ -26,7 +26,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class DisplayData:
-    """Something the cell displayed; later updates of its ``display_id`` are applied."""
+    """A display of the cell; later updates of its ``display_id`` are applied."""
 
     data: MimeBundle
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -60,52 +60,52 @@ Output = Stream | DisplayData | ExecuteResult | Error
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One picture of a cell: its media type, its bytes."""
+    """An image among a cell's outputs, with its media type."""
 
     mime: str
     content: bytes
 
 
 def strip_ansi(text: str) -> str:
-    """Text without terminal escape sequences."""
+    """Return the text without terminal escape sequences."""
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
 def stream_text(outputs: Iterable[Output], name: str) -> str:
-    """The text of one stream, exactly concatenated."""
+    """Return the text of one stream, without ANSI codes."""
     return strip_ansi("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name))
 
 
 def output_text(outputs: Iterable[Output]) -> str:
-    """Outputs as a reader sees them: streams as they are, every other output on lines of its own."""
-    parts: list[str] = []
+    """Return the outputs as text: streams unchanged, every other output on lines of its own."""
+    pieces: list[str] = []
     for output in outputs:
-        text, is_block = _plain(output)
-        if is_block and parts and not parts[-1].endswith("\n"):
-            parts.append("\n")
-        parts.append(text + "\n" if is_block and text else text)
-    return strip_ansi("".join(parts))
+        text, is_block = _plain_text(output)
+        if is_block and pieces and not pieces[-1].endswith("\n"):
+            pieces.append("\n")
+        pieces.append(text + "\n" if is_block and text else text)
+    return strip_ansi("".join(pieces))
 
 
-def _plain(output: Output) -> tuple[str, bool]:
+def _plain_text(output: Output) -> tuple[str, bool]:
     match output:
         case Stream():
             return output.text, False
         case Error():
             return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
         case _:
-            return _plain_of_bundle(output.data), True
+            return _bundle_text(output.data), True
 
 
-def _plain_of_bundle(data: Mapping[str, Any]) -> str:
+def _bundle_text(data: Mapping[str, Any]) -> str:
     for mime in ("text/plain", "text/markdown", "text/latex"):
         if isinstance(data.get(mime), str):
             return str(data[mime])
     return f"<{', '.join(sorted(data))}>" if data else ""
 
 
-def image_of(output: Output) -> Image | None:
-    """The best picture that an output holds, decoded, or None."""
+def best_image(output: Output) -> Image | None:
+    """Return the best image of an output, decoded; None if it has none."""
     if not isinstance(output, DisplayData | ExecuteResult):
         return None
     for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"):
@@ -116,7 +116,7 @@ def image_of(output: Output) -> Image | None:
 
 
 def decode_base64(text: str) -> bytes | None:
-    """What a binary representation holds, or None where it is no base64."""
+    """Return the bytes of a binary representation; None if it is not base64."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):

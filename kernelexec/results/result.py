@@ -1,4 +1,4 @@
-"""What became of one cell: outputs in order, and one honest verdict about time, failure and state."""
+"""The result of one cell: its outputs in order, and a verdict about time, failure and state."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelexec.errors import KernelexecError
-from kernelexec.results.outputs import Error, Image, Output, image_of, output_text, stream_text
+from kernelexec.results.outputs import Error, Image, Output, best_image, output_text, stream_text
 
-#: ``unknown``: it was sent to a kernel, and nobody can know what became of it.
+#: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
 State = Literal["kept", "lost", "unknown"]
 Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
-#: The steps of the ladder that ends a cell, gentlest first.
-Rung = Literal["interrupt", "signal", "cancel", "command", "kill"]
+#: The steps of the escalation that ends a cell, gentlest first.
+InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the time went, in seconds; sizes in bytes. None where it could not be had.
+    """The duration of each phase in seconds; sizes in bytes. None means unavailable.
 
-    ``queue`` waiting for the turn, ``start`` starting a kernel, ``run`` from submission to the cell's end (or the end of
-    the ladder), ``collect`` from there to the finished result, ``wall`` all of it.
+    ``queue``: waiting in the queue; ``start``: starting a kernel; ``run``: from sending the cell to its end, or to the end
+    of the escalation; ``collect``: from there to the finished result; ``wall``: all of it.
     """
 
     queue: float = 0.0
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class CellLine:
-    """A line of a cell that a failure came by: the cell's execution count, the line's number and text, its function."""
+    """A line of a cell in a traceback: the cell's execution count, the line's number and text, and its function."""
 
     cell: int
     line: int
@@ -50,11 +50,11 @@ class CellLine:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A failure in plain terms: what kind, where in the user's own cell, why, and what to try.
+    """The diagnosis of a failure: its kind, the line of the user's own cell, the cause, and hints.
 
-    ``retryable`` says that the same may succeed as it is. ``package`` is the one to install where a module is missing, by
-    its name in the package index. ``calls`` are the lines of cells that it came by, outermost first, those of earlier cells,
-    whose functions were called, included; of more than 50 the first and the last 25.
+    ``retryable`` says that the same cell may succeed unchanged. If a module is missing, ``package`` is the name of its
+    distribution in the package index. ``calls`` are the lines of cells in the traceback, outermost first, with those of
+    functions from earlier cells; of more than 50 the first and the last 25.
     """
 
     kind: str
@@ -70,15 +70,16 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """The outcome of one cell, the same whatever asked for it.
+    """The result of one cell, the same for every way of running it.
 
     ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
-    signal n, and -1 where the cell never ran. ``state`` says whether the variables are still there, as checked with the
-    kernel; ``kernel_epoch`` grows with every new kernel process. ``outputs`` hold what came in time, ``late`` what came
-    from threads or children after the cell had ended. ``language`` is the cell's: each has a kernel with epochs of its own,
-    but for commands and node, which run in the place of the Python kernel. ``confinement`` names what holds a kernel on this
-    machine: ``landlock``, ``no-new-privileges``, ``capabilities`` where it is root, ``no-network``; a container's is its own.
-    ``cached`` says that it is the stored result of an earlier run of the same cells, and that the cell did not run here.
+    signal n, and -1 if the cell never ran. ``ended_by`` is the step of the escalation that ended an interrupted cell.
+    ``state`` says whether the variables are kept, as checked with the kernel; ``kernel_epoch`` grows with every new kernel
+    process. ``outputs`` arrived before the cell's end, ``late`` ones after it, from threads or child processes.
+    ``language`` is the cell's: each language has a kernel with its own epochs, except that commands and node run in the
+    Python kernel. ``confinement`` names the layers that confine a kernel on this machine: ``landlock``,
+    ``no-new-privileges``, ``capabilities`` if it is root, ``no-network``; a container has its own. ``cached`` says that the
+    stored result of an earlier run of the same cells was returned and the cell did not run.
     """
 
     execution_id: str
@@ -89,7 +90,7 @@ class ExecutionResult:
     late: tuple[Output, ...] = ()
     exit_code: int | None = None
     interrupted: Interrupted | None = None
-    rung: Rung | None = None
+    ended_by: InterruptStep | None = None
     state: State = "unknown"
     kernel_epoch: int = 0
     cause: Cause | None = None
@@ -114,23 +115,23 @@ class ExecutionResult:
 
     @property
     def stdout(self) -> str:
-        """All of stdout that was kept, exactly concatenated, without ANSI codes."""
+        """The kept text of stdout, without ANSI codes."""
         return stream_text(self.outputs, "stdout")
 
     @property
     def stderr(self) -> str:
-        """All of stderr that was kept, exactly concatenated, without ANSI codes."""
+        """The kept text of stderr, without ANSI codes."""
         return stream_text(self.outputs, "stderr")
 
     @property
     def text(self) -> str:
-        """Streams, plain representations and tracebacks in order: what a reader of the cell would see as text."""
+        """The outputs as text: streams, plain representations and tracebacks in order."""
         return output_text(self.outputs)
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures among the outputs, decoded; one per output, the richest raster first."""
-        return tuple(image for output in self.outputs if (image := image_of(output)) is not None)
+        """The images among the outputs, decoded; one per output, raster formats preferred."""
+        return tuple(image for output in self.outputs if (image := best_image(output)) is not None)
 
     @property
     def error(self) -> Error | None:
@@ -141,47 +142,47 @@ class ExecutionResult:
         """Return this result if the cell ran to its end without failure.
 
         Raises:
-            SecurityError: it was refused, and the message says by which rule.
+            SecurityError: the cell was refused; the message names the rule.
             ExecutionFailed: the status is ``error``, ``aborted`` or ``unknown``.
         """
         if self.status in ("ok", "running"):
             return self
         if self.status == "aborted" and self.diagnosis is not None and self.diagnosis.kind == "refused":
             raise SecurityError(self.diagnosis.message, self)
-        what = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
+        outcome = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
         if self.status == "unknown":
-            what = "nobody can know what became of it"
-        message = f"cell {self.execution_id} {self.status}: {what} (state {self.state})"
+            outcome = "its outcome cannot be known"
+        message = f"cell {self.execution_id} {self.status}: {outcome} (state {self.state})"
         raise ExecutionFailed(message, self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON types only."""
-        plain: dict[str, Any] = plain_json(self)
+        """Return the result as JSON types."""
+        plain: dict[str, Any] = to_plain_json(self)
         return plain
 
     def to_json(self) -> str:
-        """The result as JSON text; ``from_json`` gives back an equal result."""
+        """Return the result as JSON text; ``from_json`` returns an equal result."""
         return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionResult:
-        """Read what ``to_json`` wrote.
+        """Read the text of ``to_json``.
 
         Raises:
             ValueError: the text is not JSON or not of the published schema.
         """
-        result: ExecutionResult = _adapter().validate_json(text)
+        result: ExecutionResult = _result_adapter().validate_json(text)
         return result
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
-        """The JSON Schema of a result."""
-        schema: dict[str, Any] = _adapter().json_schema()
+        """Return the JSON Schema of a result."""
+        schema: dict[str, Any] = _result_adapter().json_schema()
         return schema
 
 
 class ExecutionFailed(KernelexecError):
-    """A cell failed and the caller chose to be told by an exception. ``result`` holds everything."""
+    """A failed cell, raised by ``raise_for_error`` only. ``result`` is the complete result."""
 
     may_have_run = True
 
@@ -191,16 +192,17 @@ class ExecutionFailed(KernelexecError):
 
 
 class SecurityError(ExecutionFailed):
-    """A cell was refused, by a rule, a validator or an approver; nothing of it ran."""
+    """A cell that a rule, a validator or an approver refused; nothing ran."""
 
     may_have_run = False
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is new of an execution since ``cursor``: its outputs from there on, and the result once there is one.
+    """The progress of an execution since a cursor: the new outputs, and the result if it has ended.
 
-    ``missed_bytes`` counts output that was made since the cursor but is no longer held in memory: ``read_output`` has it.
+    ``missed_bytes`` counts newer output that is no longer in memory: ``read_output`` has it. ``queue_position`` counts the
+    cells before this one.
     """
 
     execution_id: str
@@ -208,7 +210,7 @@ class Progress:
     outputs: tuple[Output, ...]
     cursor: int
     missed_bytes: int = 0
-    place: int = 0
+    queue_position: int = 0
     result: ExecutionResult | None = None
 
     @property
@@ -219,7 +221,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
-    """A piece of a cell's stream output, as ``read_output`` gives it; offsets and sizes in bytes of UTF-8."""
+    """A piece of a cell's stream output from ``read_output``; offsets and sizes in bytes of UTF-8."""
 
     text: str
     offset: int
@@ -229,22 +231,22 @@ class OutputPage:
 
 
 @functools.cache
-def _adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is needed only
+def _result_adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is needed only
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     return TypeAdapter(ExecutionResult)
 
 
-def plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
-    """A value of this package as JSON types only."""
+def to_plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
+    """Convert a value of this package to JSON types."""
     match value:
         case str() | bool() | int() | None:
             return value
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {key: plain_json(item) for key, item in value.items()}
+            return {key: to_plain_json(item) for key, item in value.items()}
         case tuple() | list():
-            return [plain_json(item) for item in value]
+            return [to_plain_json(item) for item in value]
         case _:
-            return {f.name: plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return {f.name: to_plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}

@@ -1,18 +1,18 @@
-"""The words of a snapshot: which variables were saved, which were not and why, and what came back of them."""
+"""Snapshots of a session's variables, and the outcome of restoring one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from kernelexec.results.result import plain_json
+from kernelexec.results.result import to_plain_json
 
 
 @dataclass(frozen=True, slots=True)
 class SavedVariable:
-    """One variable in a file of its own. ``file`` is its name in the snapshot's directory, ``sha256`` its content's.
+    """A saved variable. ``file`` is the name of its file in the snapshot's directory, ``sha256`` the digest of the file.
 
-    ``seconds`` is what saving it took; loading takes about as long.
+    ``seconds`` is the time to save it; loading takes about as long.
     """
 
     name: str
@@ -24,56 +24,56 @@ class SavedVariable:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A variable that is not in a snapshot, and why; ``defined`` says that it is made by code: a module, function or class."""
+class SkippedVariable:
+    """A variable that is not in a snapshot, with the reason; ``defined`` says that it is a module, function or class."""
 
     name: str
-    why: str
+    reason: str
     defined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Variables of a session as they were at one moment, each pickled by the kernel into a file of its own.
+    """The variables of a session at one moment; the kernel pickled each into a file of its own.
 
-    Objects that several variables share come back as separate copies. The files hold pickles: they are read in a kernel only.
+    Objects that several variables share are restored as separate copies. The files are pickles: only a kernel reads them.
     """
 
     snapshot_id: str
     directory: str
     variables: tuple[SavedVariable, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedVariable, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the variables that are in it."""
+        """The names of the saved variables."""
         return frozenset(variable.name for variable in self.variables)
 
     @property
     def total_bytes(self) -> int:
-        """How large its files are together."""
+        """The total size of the files."""
         return sum(variable.size_bytes for variable in self.variables)
 
     def to_dict(self) -> dict[str, Any]:
-        """The snapshot as JSON types only."""
-        plain: dict[str, Any] = plain_json(self)
+        """Return the snapshot as JSON types."""
+        plain: dict[str, Any] = to_plain_json(self)
         return plain
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Snapshot:
-        """Read what ``to_dict`` gave.
+    def from_dict(cls, fields: dict[str, Any]) -> Snapshot:
+        """Read the fields of ``to_dict``.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: they are not of that form.
         """
         from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
 
-        return TypeAdapter(cls).validate_python(given)
+        return TypeAdapter(cls).validate_python(fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came back of a snapshot: the names, and why the others did not."""
+    """The outcome of restoring a snapshot: the restored names, and the missing ones with reasons."""
 
     names: tuple[str, ...]
-    missing: tuple[LeftOut, ...] = ()
+    missing: tuple[SkippedVariable, ...] = ()

@@ -1,21 +1,21 @@
-"""The words of test cases: each verdict with what it rests on, and all of them together."""
+"""The outcomes of test cases, and their report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kernelexec.results.result import plain_json
+from kernelexec.results.result import to_plain_json
 
 TestVerdict = Literal["PASS", "FAIL", "ERROR"]
 
 
 @dataclass(frozen=True, slots=True)
 class TestCase:
-    """One test case, and how it ended: ``FAIL`` if it does not hold, ``ERROR`` if that could not be told.
+    """One test case with its verdict: ``FAIL`` if an assertion does not hold, ``ERROR`` if the case could not be decided.
 
-    ``message`` says why, cut after 2,000 characters. ``line`` and ``line_text`` are where it ended, in the case's own source
-    or, with ``in_code``, in the code under test; ``output`` is the beginning of what it printed, 16 KiB at most;
+    ``message`` is the reason, at most 2,000 characters. ``line`` and ``line_text`` are the last line that ran, in the case's
+    own source or, with ``in_code``, in the code under test; ``output`` is the head of its output, at most 16 KiB;
     ``duration`` is in seconds.
     """
 
@@ -33,10 +33,10 @@ class TestCase:
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """What came of some code's test cases.
+    """The report of the test cases of some code.
 
-    Where the code itself failed, ``error`` is its own ``ERROR``, and no case was run: each is one too. ``output`` is the
-    beginning of what the code printed.
+    If the code itself failed, ``error`` is its ``ERROR``, no case was run, and each case is an ``ERROR`` too. ``output`` is
+    the head of the code's output.
     """
 
     __test__ = False
@@ -47,21 +47,21 @@ class TestReport:
     output: str = ""
 
     def count(self, verdict: TestVerdict) -> int:
-        """How many cases ended so."""
+        """Return the number of cases with a verdict."""
         return sum(case.verdict == verdict for case in self.cases)
 
     @property
     def ok(self) -> bool:
-        """Whether all cases hold."""
+        """Whether all cases passed."""
         return self.error is None and self.count("PASS") == len(self.cases)
 
     @property
     def summary(self) -> str:
-        """The counts, in words."""
+        """The counts as text."""
         counts = ((verdict, self.count(verdict)) for verdict in ("PASS", "FAIL", "ERROR"))
         return ", ".join(f"{count} {verdict}" for verdict, count in counts if count or verdict == "PASS")
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON types only."""
-        plain: dict[str, Any] = plain_json(self)
+        """Return the report as JSON types."""
+        plain: dict[str, Any] = to_plain_json(self)
         return plain

@@ -1,4 +1,4 @@
-"""What a look into a live session shows: its variables, and what the kernel knows of a name or of code not yet run."""
+"""The results of an inspection of a live session: variables and completions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 
 from kernelexec.text import clean_text
 
-#: Whether code can be run as it stands; ``unknown`` where the kernel cannot tell.
+#: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
 CodeStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 
-#: How many variables a look shows at most.
+#: The limit of variables in one call.
 VARIABLES_MAX = 1000
 _TEXT_CHARS, _DIMENSIONS, _LARGEST = 200, 64, 2**63
 _MATCHES_MAX = 1000
@@ -20,11 +20,11 @@ _MATCHES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of the user's.
+    """One variable of the user.
 
-    ``type`` is the class with its module, or module, function, class. ``shape`` is that of an array or table, and the length
-    of a built-in collection; ``size_bytes`` what the value itself holds, without what it refers to; None where it cannot be
-    known without running the user's code. ``text`` is a short view of 200 characters at most.
+    ``type`` is the class with its module, or ``module``, ``function``, ``class``. ``shape`` is that of an array or table, or
+    the length of a built-in collection; ``size_bytes`` is the size of the value itself, without the objects that it refers
+    to. Both are None if they cannot be known without running the user's code. ``text`` is a view of at most 200 characters.
     """
 
     name: str
@@ -34,73 +34,75 @@ class Variable:
     text: str
 
     @classmethod
-    def of(cls, said: object) -> Self | None:
-        """From what a kernel said; None where it makes no sense."""
-        if not isinstance(said, dict):
+    def from_reply(cls, reply: object) -> Self | None:
+        """Read a kernel's reply; return None if it is invalid."""
+        if not isinstance(reply, dict):
             return None
-        name, kind, text = (said.get(key) for key in ("name", "type", "text"))
+        name, kind, text = (reply.get(key) for key in ("name", "type", "text"))
         if not (isinstance(name, str) and isinstance(kind, str) and isinstance(text, str)):
             return None
-        size = said.get("size_bytes")
-        return cls(_short(name), _short(kind), _shape(said.get("shape")), size if _is_count(size) else None, _short(text))
+        size = reply.get("size_bytes")
+        return cls(
+            _shorten(name), _shorten(kind), _read_shape(reply.get("shape")), size if _is_count(size) else None, _shorten(text)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The variables that a look found, in the order of their names; ``total`` says how many there are, shown or not."""
+    """The variables of a session, sorted by name; ``total`` counts also those beyond the limit."""
 
-    found: tuple[Variable, ...] = ()
+    variables: tuple[Variable, ...] = ()
     total: int = 0
 
     @classmethod
-    def of(cls, said: dict[str, Any], limit: int) -> Self:
-        """From a kernel's reply; what makes no sense in it is left out."""
-        items = said.get("variables")
-        found = tuple(filter(None, map(Variable.of, (items if isinstance(items, list) else [])[:limit])))
-        total = said.get("total")
-        return cls(found, max(total if isinstance(total, int) and _is_count(total) else 0, len(found)))
+    def from_reply(cls, reply: dict[str, Any], limit: int) -> Self:
+        """Read a kernel's reply; invalid variables are skipped."""
+        items = reply.get("variables")
+        variables = tuple(filter(None, map(Variable.from_reply, (items if isinstance(items, list) else [])[:limit])))
+        total = reply.get("total")
+        return cls(variables, max(total if isinstance(total, int) and _is_count(total) else 0, len(variables)))
 
     def __iter__(self) -> Iterator[Variable]:
-        return iter(self.found)
+        return iter(self.variables)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.variables)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what was found."""
-        return tuple(variable.name for variable in self.found)
+        """The names of the variables."""
+        return tuple(variable.name for variable in self.variables)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {"total": self.total, "variables": [dataclasses.asdict(variable) for variable in self.found]}
+        """Return the variables as JSON types."""
+        return {"total": self.total, "variables": [dataclasses.asdict(variable) for variable in self.variables]}
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What could stand in the place of ``code[start:end]``, positions being characters of the code."""
+    """Replacements for ``code[start:end]``; positions count characters of the code."""
 
     matches: tuple[str, ...]
     start: int
     end: int
 
     @classmethod
-    def of(cls, said: dict[str, Any], code: str, cursor: int) -> Self:
-        """From a kernel's reply; without a match where it makes no sense."""
-        start, end, matches = said.get("cursor_start"), said.get("cursor_end"), said.get("matches")
+    def from_reply(cls, reply: dict[str, Any], code: str, cursor: int) -> Self:
+        """Read a kernel's reply; an invalid one gives no match."""
+        start, end, matches = reply.get("cursor_start"), reply.get("cursor_end"), reply.get("matches")
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end <= len(code)):
             return cls((), cursor, cursor)
-        known = (matches if isinstance(matches, list) else [])[:_MATCHES_MAX]
-        return cls(tuple(_short(match) for match in known if isinstance(match, str)), start, end)
+        candidates = (matches if isinstance(matches, list) else [])[:_MATCHES_MAX]
+        return cls(tuple(_shorten(match) for match in candidates if isinstance(match, str)), start, end)
 
 
-def _shape(said: object) -> tuple[int, ...] | None:
-    if isinstance(said, list) and len(said) <= _DIMENSIONS and all(_is_count(length) for length in said):
-        return tuple(said)
+def _read_shape(value: object) -> tuple[int, ...] | None:
+    if isinstance(value, list) and len(value) <= _DIMENSIONS and all(_is_count(length) for length in value):
+        return tuple(value)
     return None
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return clean_text(text[:_TEXT_CHARS])
 
 

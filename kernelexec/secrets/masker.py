@@ -68,12 +68,12 @@ class Masker:
     def mask_cell(self, cell: Cell) -> Cell:
         """Mask a cell."""
         if not isinstance(cell, ShellCell):
-            return replace(cell, source=self.mask_text(cell.source), asked=cell.asked and self.mask_cell(cell.asked))
+            return replace(cell, source=self.mask_text(cell.source), original=cell.original and self.mask_cell(cell.original))
         work_dir, stdin = (text and self.mask_text(text) for text in (cell.work_dir, cell.stdin))
         masked = replace(
             cell, source=self.mask_text(cell.source), command=self.mask_text(cell.command), work_dir=work_dir, stdin=stdin
         )
-        return replace(masked, asked=cell.asked and self.mask_cell(cell.asked))
+        return replace(masked, original=cell.original and self.mask_cell(cell.original))
 
     def stream_masker(self) -> StreamMasker:
         """Return a masker of a text that comes in pieces."""

@@ -14,8 +14,8 @@ from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.events import (
     Hook,
-    Ledger,
-    Record,
+    JournalHook,
+    NotebookHook,
     SessionAdopted,
     SessionClosed,
     SessionClosing,
@@ -27,7 +27,7 @@ from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Place
 from kernelexec.provisioning.runtime.discovery import note
 from kernelexec.provisioning.runtime.temp_dirs import remove_private
-from kernelexec.recorded_history import Past
+from kernelexec.recorded_history import History
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import OnOutput
@@ -87,8 +87,8 @@ class AsyncSession:
         config: Config,
         hooks: Iterable[Hook] = (),
         *,
-        record: Record | None,
-        ledger: Ledger | None,
+        record: NotebookHook | None,
+        ledger: JournalHook | None,
         backend: Place,
         warm_kernel: WarmKernel = NO_WARM_KERNEL,
         validators: Sequence[Validator] = (),
@@ -254,7 +254,7 @@ class AsyncSession:
         """
         return self._context.masking.mask_text(text)
 
-    def mask_history(self, history: Past) -> Past:
+    def mask_history(self, history: History) -> History:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
         return self._context.masking.mask_history(history)
 
@@ -303,10 +303,10 @@ class AsyncSession:
                 return
             self._dispatch(SessionOpened(self.name, self.workspace, replays))
             await self._supervisor.start_first(
-                previous_lost=replays is None and self._ledger is not None and self._ledger.was_left
+                previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
             )
 
-    def report_replay(self, replay: Replay, past: Past) -> None:
+    def report_replay(self, replay: Replay, past: History) -> None:
         """Report a replay of an earlier session's cells to the hooks. The executor calls it."""
         self.replay = replay
         self._dispatch(SessionReplayed(self.name, replay, self.mask_history(past)))
@@ -379,7 +379,7 @@ class AsyncSession:
         """
         with self._submission.report_refusals("command", command, request_id):
             directory, limit = self._context.resolve_work_dir(work_dir), self._context.config.capacity.code_bytes
-            cell = cells.command(command, work_dir=directory, stdin=stdin, limit_bytes=limit)
+            cell = cells.make_command_cell(command, work_dir=directory, stdin=stdin, limit_bytes=limit)
             submitted = await self._submission.submit(cell, timeout, wait, on_output, request_id, approver)
         return await submitted.get_result()
 

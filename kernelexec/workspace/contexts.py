@@ -80,7 +80,7 @@ def _kind(path: Path) -> int:
         message = f"context_paths: {path} cannot be had: {reason}. Make it, or leave it out."
         raise InvalidConfig(message) from exc
     if resolved != path:
-        message = f"context_paths: {path} leads to {resolved} by a link that was not there before: look who put it there."
+        message = f"context_paths: {path} leads to {resolved} by a link that did not exist before: check where it comes from."
         raise InvalidConfig(message)
     return kind
 

@@ -21,7 +21,7 @@ class Workspace:
         self.beside = tuple(beside)
 
     @classmethod
-    def make(cls, parent: Path, session: str) -> Workspace:
+    def create_for_session(cls, parent: Path, session: str) -> Workspace:
         """Return the session's own directory under ``parent``, created where it is missing; ``~`` is the user's home.
 
         Raises:
@@ -29,20 +29,20 @@ class Workspace:
             InvalidWorkDir: the directory cannot be made.
         """
         check_name(session)
-        path = _created(parent / session)
+        path = _create(parent / session)
         if path.is_symlink():
             message = f"{path} is a symbolic link: a session's directory is its own."
             raise InvalidWorkDir(message)
         return cls(path.resolve())
 
-    def moved(self, parent: Path, session: str) -> Workspace:
+    def move(self, parent: Path, session: str) -> Workspace:
         """Rename this directory, which was created before its session had a name, to the session's own under ``parent``.
 
         Raises:
             InvalidWorkDir: the name is taken, or the directory cannot be renamed.
         """
         check_name(session)
-        path = _created(parent) / session
+        path = _create(parent) / session
         try:
             if path.is_symlink() or path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -53,13 +53,13 @@ class Workspace:
         return Workspace(path.resolve())
 
     @classmethod
-    def made(cls, path: Path) -> Workspace:
+    def create(cls, path: Path) -> Workspace:
         """Return a directory of the caller's choice, created where it is missing; ``~`` is the user's home.
 
         Raises:
             InvalidWorkDir: the directory cannot be created.
         """
-        return cls(_created(path).resolve())
+        return cls(_create(path).resolve())
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Workspace:
@@ -81,7 +81,7 @@ class Workspace:
         """
         _check_path(work_dir)
         if not self.path.exists():
-            raise InvalidWorkDir(gone(self.path))
+            raise InvalidWorkDir(missing_workspace_message(self.path))
         try:
             directory = _existing(self.path / work_dir, str(work_dir))
         except InvalidWorkDir:
@@ -101,7 +101,7 @@ class Workspace:
         return any(path.is_relative_to(root) for root in (self.path, *self.beside))
 
 
-def gone(path: str | os.PathLike[str]) -> str:
+def missing_workspace_message(path: str | os.PathLike[str]) -> str:
     """Return the message for a removed workspace. It is not created again unasked, because its content is lost."""
     return f"The workspace {path} is gone: make that directory again to go on."
 
@@ -112,7 +112,7 @@ def give_to_owner(fd: int, directory: os.stat_result) -> None:
         os.fchown(fd, directory.st_uid, directory.st_gid)
 
 
-def check_allowed(path: str | os.PathLike[str], allowed: Sequence[Path]) -> None:
+def check_allowed_path(path: str | os.PathLike[str], allowed: Sequence[Path]) -> None:
     """Refuse a directory outside of the ``allowed`` ones, after resolving links; if ``allowed`` is empty, all are allowed.
 
     Raises:
@@ -149,7 +149,7 @@ def check_name(session: str) -> None:
         raise InvalidRequest(message)
 
 
-def _created(path: Path) -> Path:
+def _create(path: Path) -> Path:
     try:
         path = path.expanduser().absolute()
         path.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ ENTRIES_MAX = 5000
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 
 
-class Watch:
+class FileChanges:
     """Compares the files of a directory with those of the last call.
 
     Args:

@@ -22,7 +22,7 @@ _NAME_GLOBS = ("*.log", "*.swp", "*.swo", "*~")
 PATTERNS = (*sorted(_PARTS), *_SUFFIXES, *_PART_GLOBS, *_NAME_GLOBS)
 
 
-def is_generated(path: str | PurePosixPath) -> bool:
+def is_generated_file(path: str | PurePosixPath) -> bool:
     """Return whether a path, relative to the working directory, is of a file that a tool generates again."""
     parts = PurePosixPath(path).parts
     if not parts:

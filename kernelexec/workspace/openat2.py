@@ -42,21 +42,21 @@ def open_beneath(directory: int, path: str, flags: int, *, across: bool = False)
         raise ValueError(message)
     flags |= os.O_CLOEXEC
     if has_openat2():
-        return _resolved(directory, path, flags, 0 if across else _NO_XDEV)
-    return _walked(directory, [part for part in parts if part not in ("", ".")], flags, across=across)
+        return _open_resolved(directory, path, flags, 0 if across else _NO_XDEV)
+    return _open_by_walk(directory, [part for part in parts if part not in ("", ".")], flags, across=across)
 
 
 @cache
 def has_openat2() -> bool:
     """Return whether the system has ``openat2(2)``: old kernels do not, and filters of system calls may refuse it."""
     try:
-        os.close(_resolved(-100, ".", WAY | os.O_CLOEXEC, 0))  # AT_FDCWD
+        os.close(_open_resolved(-100, ".", WAY | os.O_CLOEXEC, 0))  # AT_FDCWD
     except (OSError, AttributeError):
         return False
     return True
 
 
-def _resolved(directory: int, path: str, flags: int, more: int) -> int:
+def _open_resolved(directory: int, path: str, flags: int, more: int) -> int:
     how = _How(flags, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS | more)
     name, size = os.fsencode(path), ctypes.c_size_t(ctypes.sizeof(how))
     while True:
@@ -68,13 +68,13 @@ def _resolved(directory: int, path: str, flags: int, more: int) -> int:
             raise OSError(number, os.strerror(number), path)
 
 
-def _walked(directory: int, parts: list[str], flags: int, *, across: bool) -> int:
+def _open_by_walk(directory: int, parts: list[str], flags: int, *, across: bool) -> int:
     fd, device = os.dup(directory), os.fstat(directory).st_dev
     try:
         for part in parts[:-1]:
-            fd = _stepped(fd, part, WAY | os.O_CLOEXEC)
+            fd = _open_next(fd, part, WAY | os.O_CLOEXEC)
             _check_device(fd, None if across else device)
-        fd = _stepped(fd, parts[-1] if parts else ".", flags)
+        fd = _open_next(fd, parts[-1] if parts else ".", flags)
         _check_device(fd, None if across else device)
     except BaseException:
         os.close(fd)
@@ -82,7 +82,7 @@ def _walked(directory: int, parts: list[str], flags: int, *, across: bool) -> in
     return fd
 
 
-def _stepped(above: int, part: str, flags: int) -> int:
+def _open_next(above: int, part: str, flags: int) -> int:
     """Open the next part and close the one before; if that fails, the one before stays open."""
     try:
         fd = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)

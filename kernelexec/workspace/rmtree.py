@@ -86,13 +86,13 @@ def names_in(directory: int) -> list[str]:
 
 def _remove(name: str, top: int) -> list[str]:
     """Remove a file, or a directory after moving its directories up; return the names of those."""
-    if _unlinked(name, top):
+    if _unlink(name, top):
         return []
     moved = []
     fd = _open_ours(name, top)
     try:
         for inner in names_in(fd):
-            if not _unlinked(inner, fd):
+            if not _unlink(inner, fd):
                 os.close(_open_ours(inner, fd))
                 moved.append(secrets.token_hex(8))
                 os.rename(inner, moved[-1], src_dir_fd=fd, dst_dir_fd=top)
@@ -102,7 +102,7 @@ def _remove(name: str, top: int) -> list[str]:
     return moved
 
 
-def _unlinked(name: str, parent: int) -> bool:
+def _unlink(name: str, parent: int) -> bool:
     """Remove a name that is not a directory; return whether it was removed."""
     try:
         os.unlink(name, dir_fd=parent)

@@ -12,7 +12,7 @@ import regex
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
-from kernelexec.text import head_of, utf8_size
+from kernelexec.text import head_within, utf8_size
 
 #: The bytes read beyond a page, which may begin within a character and contains at least one whole one.
 MARGIN_BYTES = 8
@@ -164,6 +164,6 @@ class Grep:
             if self._size + size > self._limit and self._found:
                 self.full = True
                 return
-            self._found.append(line if size <= self._limit else head_of(line, self._limit))
+            self._found.append(line if size <= self._limit else head_within(line, self._limit))
             self._size += size
         self._position += size

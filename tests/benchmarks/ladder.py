@@ -29,7 +29,7 @@ def show_ladder(rounds: int) -> dict[str, list[float]]:
             session.close()
             found[name] = [result.timing.run - TIMEOUT for result in results]
             late = statistics.median(found[name])
-            rungs, states = {str(result.rung) for result in results}, {result.state for result in results}
+            rungs, states = {str(result.ended_by) for result in results}, {result.state for result in results}
             table.add_row(name, f"{late:.3f}", " ".join(sorted(rungs)), " ".join(sorted(states)))
     Console(width=120).print(table)
     return found

@@ -35,7 +35,7 @@ async def opened(isolation: str = "local", **config: Any) -> AsyncIterator[Async
     """An executor that has all ready that it makes ready ahead."""
     with tempfile.TemporaryDirectory() as directory:
         async with AsyncExecutor(isolation, workspace=directory, config={"quiet": True, **config}) as executor:
-            forks, pool = executor._roster._forks, executor._roster._pool
+            forks, pool = executor._registry._forks, executor._registry._pool
             if forks is not None:
                 await (
                     await executor.session("ahead")
@@ -94,7 +94,7 @@ async def starts(rounds: int) -> Found:
 
 
 async def _filled(executor: AsyncExecutor) -> None:
-    pool = executor._roster._pool
+    pool = executor._registry._pool
     if pool is not None:
         await until(lambda: bool(pool._ready))
     await asyncio.sleep(0.3)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor
-from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.events import Event, SessionAdopted
 from kernelexec.provisioning.runtime.handover import NAME
@@ -75,9 +75,9 @@ def killed_server(workspace: Path, cell: str = COUNTING, **options: object) -> N
         server.send_signal(signal.SIGKILL)
 
 
-def labelled(workspace: Path) -> list[Labelled]:
+def labelled(workspace: Path) -> list[ListedContainer]:
     with Engine() as engine:
-        return engine.labelled(f"{WORKSPACE}={workspace}")
+        return engine.list_containers(f"{WORKSPACE}={workspace}")
 
 
 def swept(workspace: Path, seconds: float = 60) -> bool:
@@ -285,7 +285,7 @@ def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) ->
 
         asyncio.run(run())
         with Engine() as engine:
-            assert engine.see(foreign).running
+            assert engine.inspect_container(foreign).running
     finally:
         with Engine() as engine:
             for container in (foreign, *(found.id for found in labelled(one))):

@@ -35,7 +35,7 @@ def chosen(engine: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEn
     if not engine.answers():
         engine.start()
     with Engine() as client:
-        assert client.labelled(OWNER) == []
+        assert client.list_containers(OWNER) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])

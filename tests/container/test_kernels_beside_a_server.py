@@ -18,7 +18,7 @@ import pytest
 import kernelexec
 from kernelexec import Executor
 from kernelexec.config import load
-from kernelexec.docker.client import Engine, Seen
+from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.labels import CLIENT, OWNER
 from kernelexec.errors import EngineRefused
 from kernelexec.provisioning.container import orphans
@@ -84,7 +84,7 @@ def run_in_container(short_path: Path) -> None:
             assert (status, printed) == (0, ["42 container kept", "3", "0"]), engine.logs(container)
         finally:
             engine.remove(container)
-        assert engine.labelled(f"kernelexec.workspace={short_path}/ws") == []
+        assert engine.list_containers(f"kernelexec.workspace={short_path}/ws") == []
     assert list((short_path / "run").iterdir()) == []
 
 
@@ -110,7 +110,7 @@ class Left:
 
     @property
     def there(self) -> set[str]:
-        return {found.id for found in self._engine.labelled(self._mark)}
+        return {found.id for found in self._engine.list_containers(self._mark)}
 
     def __enter__(self) -> Self:
         return self
@@ -146,17 +146,17 @@ def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_lat
 def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def see(engine: Engine, container: str) -> Seen:
+    def see(engine: Engine, container: str) -> ContainerStatus:
         if container == broken:
             raise EngineRefused("500: layer does not exist")
         return see_all(engine, container)
 
-    see_all = Engine.see
+    see_all = Engine.inspect_container
     with Left(engine, UNSEEN[0], monkeypatch) as left:
         broken, _ = left.make(running=False), left.make(running=False)
         monkeypatch.setattr(orphans, "_NOTED", timedelta())
         with monkeypatch.context() as patch:
-            patch.setattr(Engine, "see", see)
+            patch.setattr(Engine, "inspect_container", see)
             sweep(tmp_path)
         assert left.there == {broken}
 

@@ -160,7 +160,7 @@ def test_a_volume_that_was_not_finished_is_filled_again(executor: Executor) -> N
 
 
 def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> int:
-    host = probing.locked() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
+    host = probing.restricted_host_config() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
     container = engine.create(None, probing.settings_of(image, command, "0:0"), host)
     try:
         engine.start(container)

@@ -163,9 +163,9 @@ def test_a_container_that_is_asked_to_stop_does_and_another_one_follows(executor
     with Engine() as engine:
         engine.signal(before, 15)
         deadline = time.monotonic() + BOUND
-        while engine.see(before).running and time.monotonic() < deadline:
+        while engine.inspect_container(before).running and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not engine.see(before).running
+        assert not engine.inspect_container(before).running
     assert session.execute("1 + 1").text == "2\n"
     assert ids(executor) != {before}
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
-from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory
@@ -139,7 +139,7 @@ def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
     monkeypatch.setattr(container, "make", slow)
     asyncio.run(main())
     with Engine() as engine:
-        assert engine.labelled(f"{WORKSPACE}={tmp_path}") == []
+        assert engine.list_containers(f"{WORKSPACE}={tmp_path}") == []
 
 
 def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
@@ -155,9 +155,9 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
 
     made = threading.Event()
 
-    def there() -> list[Labelled]:
+    def there() -> list[ListedContainer]:
         with Engine() as engine:
-            return engine.labelled(f"{WORKSPACE}={tmp_path}")
+            return engine.list_containers(f"{WORKSPACE}={tmp_path}")
 
     def slow(*args: Any) -> str:
         container = make(*args)

@@ -57,7 +57,7 @@ def opened(workspace: Path, **options: Any) -> Executor:
 def described(session: Session) -> dict[str, Any]:
     """The one container that has that session's workspace."""
     with Engine() as engine:
-        found = [engine.api.inspect_container(one.id) for one in engine.labelled(f"kernelexec.session={session.name}")]
+        found = [engine.api.inspect_container(one.id) for one in engine.list_containers(f"kernelexec.session={session.name}")]
     (only,) = [said for said in found if any(mount["Source"] == str(session.workspace) for mount in said["Mounts"])]
     return dict(only)
 
@@ -301,7 +301,7 @@ def test_a_mount_that_is_not_given_is_refused_before_anything_starts(tmp_path: P
     with pytest.raises(InvalidConfig), opened(tmp_path, mounts=[{"source": tmp_path / source}]) as executor:
         executor.session("a")
     with Engine() as engine:
-        owned = [found.labels for found in engine.labelled("kernelexec.session=a")]
+        owned = [found.labels for found in engine.list_containers("kernelexec.session=a")]
     assert not any(labels["kernelexec.workspace"] == str(tmp_path) for labels in owned)
     assert not (tmp_path / "a").exists() or not list((tmp_path / "a").iterdir())
 
@@ -327,7 +327,7 @@ def test_what_tells_runs_apart_is_put_behind_a_fixed_name_too(tmp_path: Path, na
     with opened(tmp_path, name=name, instance="two") as executor:
         executor.session("a")
         with Engine() as engine:
-            assert engine.see(f"{name}-two").running
+            assert engine.inspect_container(f"{name}-two").running
 
 
 def test_a_strangers_container_keeps_its_name(tmp_path: Path, name: str) -> None:
@@ -335,8 +335,8 @@ def test_a_strangers_container_keeps_its_name(tmp_path: Path, name: str) -> None
     with opened(tmp_path, name=name) as executor, pytest.raises(KernelStartFailed, match="is there and none of ours"):
         executor.session("a")
     with Engine() as engine:
-        assert engine.see(name).id == foreign
-        assert engine.see(name).running
+        assert engine.inspect_container(name).id == foreign
+        assert engine.inspect_container(name).running
 
 
 def test_a_container_whose_owner_has_died_makes_room(tmp_path: Path, name: str) -> None:
@@ -347,7 +347,7 @@ def test_a_container_whose_owner_has_died_makes_room(tmp_path: Path, name: str) 
     with opened(tmp_path, name=name) as executor:
         assert executor.session("a").execute("1 + 1").text == "2\n"
         with Engine() as engine:
-            assert engine.see(name).id != stale
+            assert engine.inspect_container(name).id != stale
 
 
 def test_a_name_belongs_to_one_living_session(tmp_path: Path, name: str) -> None:

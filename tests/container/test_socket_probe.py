@@ -14,7 +14,7 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.create_options import Order
 from kernelexec.docker.labels import ROOT
 from kernelexec.docker.location import Whereabouts, _listener
-from kernelexec.errors import EngineAway, EngineRefused
+from kernelexec.errors import EngineRefused, EngineUnavailable
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.container import mounted_python, socket_probe
 from kernelexec.provisioning.container.create import NotShared, make
@@ -124,7 +124,7 @@ def test_this_machines_own_engine_says_where_it_is() -> None:
 
 def left(root: Path) -> list[object]:
     with Engine() as engine:
-        return [*engine.labelled(f"{ROOT}={root}"), *root.iterdir()]
+        return [*engine.list_containers(f"{ROOT}={root}"), *root.iterdir()]
 
 
 def test_a_trial_finds_sockets(short_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_an_engine_that_says_nothing_of_itself_is_a_kernel_that_does_not_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def away(_: object) -> Whereabouts:
-        raise EngineAway("The container engine does not describe itself.")
+        raise EngineUnavailable("The container engine does not describe itself.")
 
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
         monkeypatch.setattr(Whereabouts, "of", away)

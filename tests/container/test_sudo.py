@@ -106,7 +106,9 @@ def test_a_root_that_can_only_be_read_has_an_account_that_can_only_be_read(tmp_p
         assert session.execute_command("sudo -n touch /etc/x").exit_code == 1
         assert session.execute_command("sudo -n sh -c 'echo x >> /etc/passwd'").exit_code != 0
         with Engine() as engine:
-            (made,) = [one for one in engine.labelled("kernelexec.session=a") if str(tmp_path) in json.dumps(dict(one.labels))]
+            (made,) = [
+                one for one in engine.list_containers("kernelexec.session=a") if str(tmp_path) in json.dumps(dict(one.labels))
+            ]
             mounts = {one["Destination"]: one for one in engine.api.inspect_container(made.id)["Mounts"]}
         private = Path(made.labels["kernelexec.root"])
         for file in ("/etc/passwd", "/etc/group"):

@@ -20,7 +20,7 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec import Executor, InvalidConfig, KernelStartFailed, MemoryHigh, Session
 from kernelexec.config import load
 from kernelexec.docker import networks
-from kernelexec.docker.client import Engine, Labelled, Seen
+from kernelexec.docker.client import ContainerStatus, Engine, ListedContainer
 from kernelexec.docker.create_options import NETWORK, Order
 from kernelexec.docker.labels import SESSION, WORKSPACE
 from kernelexec.errors import EngineRefused
@@ -61,16 +61,16 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def containers(label: str) -> list[Labelled]:
+def containers(label: str) -> list[ListedContainer]:
     with Engine() as engine:
-        return engine.labelled(label)
+        return engine.list_containers(label)
 
 
-def container_of(session: Session) -> Seen:
+def container_of(session: Session) -> ContainerStatus:
     with Engine() as engine:
-        named = engine.labelled(f"{SESSION}={session.name}")
+        named = engine.list_containers(f"{SESSION}={session.name}")
         (found,) = [one for one in named if one.labels[WORKSPACE] == str(session.workspace.parent)]
-        return engine.see(found.id)
+        return engine.inspect_container(found.id)
 
 
 def addresses() -> set[str]:
@@ -132,7 +132,7 @@ def test_the_result_says_once_that_there_is_a_network(executor: Executor) -> Non
 def test_a_person_is_told_which_network_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kernelexec.notices._told", set())
+    monkeypatch.setattr("kernelexec.notices._printed_notices", set())
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
         executor.session("a")
     assert f"the image {IMAGE}; network: kernelexec, with 5 ports open on 127.0.0.1; of this machine" in capsys.readouterr().err
@@ -239,10 +239,10 @@ def test_a_network_that_was_removed_is_made_again() -> None:
         container = engine.create(None, order.settings() | {"image": IMAGE}, order.host())
         try:
             networks.start(engine, container, order)
-            assert list(engine.see(container).ports) == [5701]
+            assert list(engine.inspect_container(container).ports) == [5701]
         finally:
             engine.remove(container)
-        networks.remove_unused(engine)
+        networks.delete_network(engine)
 
 
 def test_another_network_of_that_name_is_not_used() -> None:
@@ -258,7 +258,7 @@ def test_another_network_of_that_name_is_not_used() -> None:
 def test_a_network_of_no_container_is_removed() -> None:
     with Engine() as engine:
         made = engine.api.create_network("kernelexec-test", "bridge", labels={networks.LABEL: "1"})["Id"]
-        networks.remove_unused(engine)
+        networks.delete_network(engine)
         with pytest.raises(NotFound):
             engine.api.inspect_network(made)
 

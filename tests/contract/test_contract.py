@@ -97,7 +97,7 @@ def test_a_cell_that_swallows_interrupts_is_killed_and_told(session: Session) ->
     session.execute("x = 1")
     loop = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
     result = session.execute(f"import time\n{loop}", timeout=0.3)
-    assert (result.status, result.rung, result.state, result.cause) == ("error", "kill", "lost", "timeout")
+    assert (result.status, result.ended_by, result.state, result.cause) == ("error", "kill", "lost", "timeout")
     assert "x" in result.lost_names
     following = session.execute("print('x' in globals())")
     assert following.stdout == "False\n"

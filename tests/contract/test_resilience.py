@@ -166,7 +166,7 @@ def test_the_container_is_removed(tmp_path: Path) -> None:
         session.execute("x = 1")
         session.execute("import time; print('before', flush=True); time.sleep(600)", wait=1)
         with Engine() as engine:
-            (container,) = engine.labelled(f"{WORKSPACE}={tmp_path}")
+            (container,) = engine.list_containers(f"{WORKSPACE}={tmp_path}")
             engine.remove(container.id)
         progress = session.wait_for(session.executions()[-1])
         assert progress.result is not None

@@ -24,7 +24,7 @@ def test_the_eight_arguments_are_what_the_engine_describes(tmp_path: Path) -> No
         assert session.execute("import pandas as pd; pd.Series([20, 22]).sum().item()").text == "42\n"
         assert session.workspace == tmp_path / "work"
         with Engine() as engine:
-            (labelled,) = engine.labelled(f"{WORKSPACE}={tmp_path}")
+            (labelled,) = engine.list_containers(f"{WORKSPACE}={tmp_path}")
             host = engine.api.inspect_container(labelled.id)["HostConfig"]
         assert host["NetworkMode"] == "none"
         assert host["ReadonlyRootfs"] is True
@@ -34,4 +34,4 @@ def test_the_eight_arguments_are_what_the_engine_describes(tmp_path: Path) -> No
         assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], None)
         assert host["SecurityOpt"] == ["no-new-privileges:true"]
     with Engine() as engine:  # --rm
-        assert engine.labelled(f"{WORKSPACE}={tmp_path}") == []
+        assert engine.list_containers(f"{WORKSPACE}={tmp_path}") == []

@@ -265,7 +265,7 @@ def test_a_fork_bomb_meets_the_limit_of_its_container(session: Session) -> None:
 
 def test_a_stopped_kernel_is_replaced(session: Session) -> None:
     result = session.execute("os.kill(os.getpid(), signal.SIGSTOP)", timeout=0.5)
-    assert (result.interrupted, result.state, result.rung) == ("timeout", "lost", "kill")
+    assert (result.interrupted, result.state, result.ended_by) == ("timeout", "lost", "kill")
 
 
 def test_a_kernel_without_descriptors_runs_the_next_cell(session: Session) -> None:
@@ -281,7 +281,7 @@ def test_what_is_written_past_us_into_the_containers_log_is_capped(session: Sess
     with Engine() as engine:
         (container,) = [
             said
-            for said in (engine.api.inspect_container(one.id) for one in engine.labelled("kernelexec.session=attacker"))
+            for said in (engine.api.inspect_container(one.id) for one in engine.list_containers("kernelexec.session=attacker"))
             if str(session.workspace) in str(said["Mounts"])
         ]
         code = "for path in ('/proc/1/fd/1', '/proc/1/fd/2'):\n    with open(path, 'wb') as file:\n"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.errors import EngineFailed, ImageMissing
 
 BASE = os.environ.get("KERNELEXEC_TEST_BASE", "debian-python:bookworm")
@@ -65,5 +65,5 @@ def removed_after(engine: Engine, *names: str) -> Iterator[None]:
         yield
     finally:
         for name in names:
-            with suppress(EngineFailed, ImageMissing), mapped("remove an image", image=name):
+            with suppress(EngineFailed, ImageMissing), map_docker_errors("remove an image", image=name):
                 engine.api.remove_image(name)

@@ -12,7 +12,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from kernelexec.docker.client import Engine, Seen
+from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.labels import CLIENT, ROOT
 from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.conftest import KINDS
@@ -70,11 +70,11 @@ def text_of(client: BlockingKernelClient, code: str, typed: str | None = None) -
     return "".join(found)
 
 
-def containers() -> list[Seen]:
+def containers() -> list[ContainerStatus]:
     """The containers of kernels that Jupyter started from this test run."""
     place = os.environ["XDG_RUNTIME_DIR"]
     with Engine() as engine:
-        found = [engine.see(container.id) for container in engine.labelled(CLIENT)]
+        found = [engine.inspect_container(container.id) for container in engine.list_containers(CLIENT)]
     return [seen for seen in found if seen.labels[ROOT].startswith(f"{place}/")]
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kernelexec.docker.client import Engine
-from kernelexec.errors import EngineAway
+from kernelexec.errors import EngineUnavailable
 
 _START_SECONDS = 60.0
 
@@ -59,7 +59,7 @@ class OwnEngine:
         try:
             with Engine(timeout=2):
                 return True
-        except EngineAway:
+        except EngineUnavailable:
             return False
         finally:
             if before is None:

@@ -22,9 +22,9 @@ from kernelexec.outputs import Collector
 from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, new_root, stored_identity
 from kernelexec.provisioning.runtime.discovery import left_sessions
 from kernelexec.provisioning.runtime.owned_directory import Root
-from kernelexec.records.journal import in_flight
+from kernelexec.records.journal import running_cell
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session_resources import Belongings
+from kernelexec.session_resources import SessionResources
 
 BOUND = 60
 PATIENCE = 30.0
@@ -137,7 +137,7 @@ def session_settings(workspace: Path) -> Config:
 
 @asynccontextmanager
 async def living(
-    name: str, config: Config, found: Belongings, left: OrphanedSession | None, hooks: Any = ()
+    name: str, config: Config, found: SessionResources, left: OrphanedSession | None, hooks: Any = ()
 ) -> AsyncIterator[AsyncSession]:
     """A session as an executor has it, but for its kernels, which outlive this process."""
     place = LocalPlace(config, str(found.workspace.path), PATIENCE)
@@ -165,7 +165,7 @@ async def session_owned(workspace: Path, codes: list[str]) -> None:
     """Have a session, run cells in it, the last one under a name, and say where its private directory is, and all it prints."""
     root = Root.claim(new_root())
     config = session_settings(workspace)
-    found = Belongings.make("a", None, root.path, config)
+    found = SessionResources.create("a", None, root.path, config)
     async with living("a", config, found, None) as session:
         print(root.path, flush=True)
         for code in codes[:-1]:
@@ -204,9 +204,9 @@ async def inherited(workspace: Path, path: Path, hooks: Any = (), *, aged: float
     try:
         config = session_settings(workspace)
         [left] = left_sessions(root.path)
-        found = await anyio.to_thread.run_sync(Belongings.take_over, left, root.path, config)
+        found = await anyio.to_thread.run_sync(SessionResources.adopt, left, root.path, config)
         assert found.journal is not None
-        flight = await anyio.to_thread.run_sync(in_flight, found.journal.path)
+        flight = await anyio.to_thread.run_sync(running_cell, found.journal.path)
         flight = flight and replace(flight, began=flight.began - aged)
         async with living(left.name, config, found, OrphanedSession(left.handover, flight), hooks) as session:
             yield session

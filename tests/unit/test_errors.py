@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from kernelexec import errors
-from kernelexec.errors import InvalidRequest, KernelexecError, nearest
+from kernelexec.errors import InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionFailed, ExecutionResult, SecurityError
 
 CLASSES: dict[str, type[KernelexecError]] = {
@@ -71,4 +71,4 @@ def test_a_failed_execution_carries_its_result() -> None:
     ],
 )
 def test_nearest_names_the_closest_or_nothing(name: str, known: list[str], said: str) -> None:
-    assert nearest(name, known) == said
+    assert did_you_mean(name, known) == said

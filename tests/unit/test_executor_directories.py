@@ -11,7 +11,7 @@ import pytest
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config, load
 from kernelexec.events import CellStarted
-from kernelexec.executor_directories import Estates, heritage
+from kernelexec.executor_directories import ExecutorDirectories, adopted_resources
 from kernelexec.provisioning import Handover, new_root
 from kernelexec.provisioning.container import orphans
 from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions, note
@@ -46,8 +46,8 @@ def test_the_cell_that_runs_in_a_kernel_is_known_by_the_journal_of_its_own_sessi
         for journal, execution in ((living, "other"), (dead, "own")):
             journal(CellStarted("a", execution, CodeCell("1"), 1))
         dead.close()
-        found, was = heritage(left_with(config, tmp_path / "root", dead.path), tmp_path / "root", config)
-        found.give_up()
+        found, was = adopted_resources(left_with(config, tmp_path / "root", dead.path), tmp_path / "root", config)
+        found.discard()
         assert was.running_cell is not None
         assert was.running_cell.execution_id == "own"
 
@@ -62,9 +62,9 @@ def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
     lefts = [left_with(config, root.path, journal) for root, journal in zip(roots, journals, strict=True)]
     there = [orphans.Estate(root, (left,)) for root, left in zip(roots, lefts, strict=True)]
     monkeypatch.setattr(orphans, "inherit", lambda _config: there)
-    estates = Estates(config)
+    estates = ExecutorDirectories(config)
     try:
-        found = asyncio.run(estates.inherit())
+        found = asyncio.run(estates.adopt_orphans())
         assert [left.journal for _, left in found] == [named, named.with_name("a@2.jsonl")]
     finally:
         estates.remove()

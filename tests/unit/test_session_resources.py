@@ -14,7 +14,7 @@ from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import LeftSession
 from kernelexec.records.journal import journal_path
-from kernelexec.session_resources import Belongings
+from kernelexec.session_resources import SessionResources
 
 
 class Refusal:
@@ -45,22 +45,22 @@ def opened(below: Path) -> list[Path]:
     return [path for path in found if path.is_relative_to(below)]
 
 
-def made(config: Config, root: Path) -> Belongings:
-    return Belongings.make("a", None, root, config)
+def made(config: Config, root: Path) -> SessionResources:
+    return SessionResources.create("a", None, root, config)
 
 
-def taken_over(config: Config, root: Path) -> Belongings:
+def taken_over(config: Config, root: Path) -> SessionResources:
     workspace, directory = config.workspaces / "a", root / "left"
     for path in (workspace, directory):
         path.mkdir(parents=True, exist_ok=True)
     left = LeftSession("a", workspace, directory, None, Handover(1, "token", {}, {}))
-    return Belongings.take_over(left, root, config)
+    return SessionResources.adopt(left, root, config)
 
 
-@pytest.mark.parametrize("step", ["place_of", "_recorder", "journal_path"])
+@pytest.mark.parametrize("step", ["place_of", "_open_recorder", "journal_path"])
 @pytest.mark.parametrize("had", [made, taken_over])
 def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_itself(
-    had: Callable[[Config, Path], Belongings], step: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    had: Callable[[Config, Path], SessionResources], step: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -78,5 +78,5 @@ def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_it
         assert found.recorder.path.name == "a.ipynb"
         assert len(opened(tmp_path)) == 2
     finally:
-        found.give_up()
+        found.discard()
     assert opened(tmp_path) == []

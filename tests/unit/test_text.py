@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from kernelexec.text import TextBudget, TextRun, apply_returns, clean, cut_middle, head_of, tail_of, utf8_size
+from kernelexec.text import TextBudget, TextRun, apply_returns, clean, cut_middle, head_within, tail_within, utf8_size
 
 MIB = 1024 * 1024
 ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "e\u0301", " "]
@@ -35,8 +35,8 @@ def test_size_is_that_of_utf8(text: str, size: int) -> None:
     ],
 )
 def test_head_and_tail_end_at_characters(text: str, limit: int, head: str, tail: str) -> None:
-    assert head_of(text, limit) == head
-    assert tail_of(text, limit) == tail
+    assert head_within(text, limit) == head
+    assert tail_within(text, limit) == tail
 
 
 def test_head_and_tail_of_any_text_are_the_longest_that_fit() -> None:
@@ -46,8 +46,8 @@ def test_head_and_tail_of_any_text_are_the_longest_that_fit() -> None:
         limit = rng.randrange(40)
         heads = [text[:n] for n in range(len(text) + 1) if utf8_size(text[:n]) <= limit]
         tails = [text[len(text) - n :] for n in range(len(text) + 1) if utf8_size(text[len(text) - n :]) <= limit]
-        assert head_of(text, limit) == heads[-1]
-        assert tail_of(text, limit) == tails[-1]
+        assert head_within(text, limit) == heads[-1]
+        assert tail_within(text, limit) == tails[-1]
 
 
 def test_a_text_that_fits_is_not_cut() -> None:
@@ -170,8 +170,8 @@ def test_a_gigantic_line_costs_no_more_than_the_budget_and_one_open_line() -> No
 
 def test_a_run_with_nothing_in_it_is_empty() -> None:
     budget = TextBudget(10)
-    assert TextRun("stdout", budget).empty
-    assert not run_of(10, ["a"]).empty
+    assert TextRun("stdout", budget).is_empty
+    assert not run_of(10, ["a"]).is_empty
 
 
 def test_text_that_nobody_has_any_more_is_gone_at_once() -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelexec.config.images import NAMES
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.build_options import IMAGE, RECIPE, BuildOrder
 from kernelexec.docker.images.build_progress import BuildLog
-from kernelexec.docker.images.recipes import packed, recipe
+from kernelexec.docker.images.recipes import pack_context, recipe
 from kernelexec.errors import EngineFailed, EngineRefused, ImageBuildFailed, ImageMissing
 
 #: How long to wait for an interrupted build to release its images, in seconds.
@@ -48,13 +48,13 @@ def build_image(engine: Engine, order: BuildOrder, tell: Tell = lambda _line: No
 
     Raises:
         ImageBuildFailed: a step failed; the message ends with its output.
-        ImageMissing, EngineRefused, EngineAway: the build did not begin.
+        ImageMissing, EngineRefused, EngineUnavailable: the build did not begin.
     """
     _fetch_base(engine, order, tell)
     before = _id_of(engine, order.image)
     log = BuildLog()
     try:
-        with packed(order.files) as context, mapped(f"build {order.image}"):
+        with pack_context(order.files) as context, map_docker_errors(f"build {order.image}"):
             url = f"{engine.api.base_url}/v{engine.api.api_version}/build"
             options: dict[str, Any] = {"headers": {"Content-Type": "application/x-tar"}, "stream": True, "timeout": None}
             parameters = order.parameters(os.environ)
@@ -62,13 +62,13 @@ def build_image(engine: Engine, order: BuildOrder, tell: Tell = lambda _line: No
             with closing(engine.api.post(url, data=context, params=parameters, **options)) as response:
                 _check(response.status_code, response, log)
                 for message in _messages(response.iter_lines()):
-                    for line in log.take(message):
+                    for line in log.add(message):
                         tell(line)
         if log.error:
             raise ImageBuildFailed(f"The image {order.image} was not built{log.failure()}")
-        return _seen(engine, order.image)
+        return _inspect(engine, order.image)
     finally:
-        _remove_made(engine, log.made)
+        _remove_made(engine, log.created_images)
         _remove_nameless(engine, [before])
 
 
@@ -76,11 +76,11 @@ def built_images(engine: Engine) -> list[BuiltImage]:
     """Return all images of ours that the engine has, sorted by name.
 
     Raises:
-        EngineRefused, EngineAway: the engine does not answer.
+        EngineRefused, EngineUnavailable: the engine does not answer.
     """
-    with mapped("list images"):
+    with map_docker_errors("list images"):
         images = [engine.api.inspect_image(image["Id"]) for image in engine.api.images(filters={"label": IMAGE})]
-    return sorted((_described(image) for image in images), key=lambda image: (image.names, image.id))
+    return sorted((_describe(image) for image in images), key=lambda image: (image.names, image.id))
 
 
 def _fetch_base(engine: Engine, order: BuildOrder, tell: Tell) -> None:
@@ -88,7 +88,7 @@ def _fetch_base(engine: Engine, order: BuildOrder, tell: Tell) -> None:
     if not order.base:
         return
     try:
-        with mapped("describe an image", image=order.base):
+        with map_docker_errors("describe an image", image=order.base):
             there = engine.api.inspect_image(order.base)
         if order.platform is None or order.platform.split("/")[1:2] == [there["Architecture"]]:
             return
@@ -109,7 +109,7 @@ def _check(status: int, response: Any, log: BuildLog) -> None:  # noqa: ANN401 -
     """Record a refusal of the whole build."""
     if status >= 400:  # noqa: PLR2004 - of HTTP
         answer = next(_messages(response.iter_lines()), {})
-        log.take({"error": answer.get("message", f"status {status}")})
+        log.add({"error": answer.get("message", f"status {status}")})
 
 
 def _messages(lines: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - see _check
@@ -133,28 +133,28 @@ def _remove_made(engine: Engine, images: list[str]) -> None:
 def _remove_nameless(engine: Engine, images: Sequence[str]) -> int:
     """Remove images by their full or short ids if they have no name and are unused; return how many stay."""
     remaining: list[str] = []
-    with suppress(EngineFailed), mapped("list images"):
+    with suppress(EngineFailed), map_docker_errors("list images"):
         dangling = [str(image["Id"]) for image in engine.api.images(filters={"dangling": True})]
         remaining = [image for image in dangling if image in images or image.removeprefix("sha256:")[:12] in images]
     for image in tuple(remaining):
-        with suppress(EngineFailed), mapped("remove an image"):
+        with suppress(EngineFailed), map_docker_errors("remove an image"):
             engine.api.remove_image(image)
             remaining.remove(image)
     return len(remaining)
 
 
 def _id_of(engine: Engine, image: str) -> str:
-    with suppress(ImageMissing), mapped("describe the image", image=image):
+    with suppress(ImageMissing), map_docker_errors("describe the image", image=image):
         return str(engine.api.inspect_image(image)["Id"])
     return ""
 
 
-def _seen(engine: Engine, image: str) -> BuiltImage:
-    with mapped("describe the image", image=image):
-        return _described(engine.api.inspect_image(image))
+def _inspect(engine: Engine, image: str) -> BuiltImage:
+    with map_docker_errors("describe the image", image=image):
+        return _describe(engine.api.inspect_image(image))
 
 
-def _described(answer: dict[str, Any]) -> BuiltImage:
+def _describe(answer: dict[str, Any]) -> BuiltImage:
     labels = answer["Config"].get("Labels") or {}
     name = str(labels.get(IMAGE, ""))
     return BuiltImage(

@@ -35,13 +35,13 @@ class BuildLog:
         """The current step, such as ``3/19 RUN ...``."""
         self.error = ""
         """The reason of a failure."""
-        self.made: list[str] = []
+        self.created_images: list[str] = []
         """The short ids of intermediate images that this build created."""
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._rest = ""
         self._new = False
 
-    def take(self, message: Mapping[str, object]) -> list[str]:
+    def add(self, message: Mapping[str, object]) -> list[str]:
         """Fold one message; return the lines of it to show while the build runs."""
         if "error" in message:
             self.error = str(message["error"]).strip()
@@ -68,7 +68,7 @@ class BuildLog:
         if line == " ---> Using cache":
             self._new = False
         elif match := _MADE.fullmatch(line):
-            self.made += [match["id"]] if self._new else []
+            self.created_images += [match["id"]] if self._new else []
         elif line.strip() and not line.startswith((" ---> ", "Removing intermediate container ")):
             self._tail.append(line[:_LINE_CHARS])
         return None

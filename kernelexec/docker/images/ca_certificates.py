@@ -45,7 +45,7 @@ def own_authorities(anchors: Iterable[Path] | None = None) -> dict[str, bytes]:
 
 def _certificates(path: Path) -> list[bytes]:
     if not path.exists():
-        message = f"There is no file or directory {path} to take certificate authorities from."
+        message = f"There is no file or directory {path} with certificate authorities."
         raise InvalidRequest(message)
     certificates = [certificate for file in _files(path) for certificate in _in_file(file)]
     if not certificates:

@@ -39,13 +39,19 @@ def check_image(image: str, facts: ImageFacts) -> list[ImageCheck]:
     how = facts.failure or "its Python runs for its own user only"
     return [
         ImageCheck(
-            "python", at_least(facts.python, _PYTHON_MIN), _shown(facts.python), f"{_PYTHON_MIN} or newer is needed. {upon}"
+            "python", at_least(facts.python, _PYTHON_MIN), _one_line(facts.python), f"{_PYTHON_MIN} or newer is needed. {upon}"
         ),
         ImageCheck(
-            "ipykernel", at_least(facts.ipykernel, wanted), _shown(facts.ipykernel), f"{wanted} or newer is needed. {install}"
+            "ipykernel",
+            at_least(facts.ipykernel, wanted),
+            _one_line(facts.ipykernel),
+            f"{wanted} or newer is needed. {install}",
         ),
         ImageCheck(
-            "jupyter_client", facts.jupyter_client is not None, _shown(facts.jupyter_client), f"It comes with ipykernel. {upon}"
+            "jupyter_client",
+            facts.jupyter_client is not None,
+            _one_line(facts.jupyter_client),
+            f"It comes with ipykernel. {upon}",
         ),
         ImageCheck(
             "any user, read-only root",
@@ -54,8 +60,8 @@ def check_image(image: str, facts: ImageFacts) -> list[ImageCheck]:
             "Everybody must be able to read the interpreter and its packages: chmod -R a+rX, and nothing below /root.",
         ),
         ImageCheck("bash", "bash" in facts.shells, ", ".join(facts.shells) or "no shell", "sh is used.", needed=False),
-        ImageCheck("node", facts.node is not None, _shown(facts.node), "Without it there is no JavaScript.", needed=False),
-        ImageCheck("git", facts.git is not None, _shown(facts.git), "RUN apt-get install -y git", needed=False),
+        ImageCheck("node", facts.node is not None, _one_line(facts.node), "Without it there is no JavaScript.", needed=False),
+        ImageCheck("git", facts.git is not None, _one_line(facts.git), "RUN apt-get install -y git", needed=False),
     ]
 
 
@@ -80,5 +86,5 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in _NUMBER.findall(version)[:3])
 
 
-def _shown(version: str | None) -> str:
+def _one_line(version: str | None) -> str:
     return version or "missing"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.image_info import ImageFacts
 from kernelexec.docker.images.image_probe import probe_image
 from kernelexec.errors import ImageMissing
@@ -21,9 +21,9 @@ def known_facts(images: Sequence[str], python: str) -> ImageFacts:
 
     Raises:
         ImageMissing: none of the images exists.
-        EngineRefused, EngineAway: the image could not be probed.
+        EngineRefused, EngineUnavailable: the image could not be probed.
     """
-    with Engine.shared() as engine:
+    with Engine.acquire() as engine:
         identity = _first(engine, images)
         with asking:
             if (identity, python) not in _known:
@@ -34,7 +34,7 @@ def known_facts(images: Sequence[str], python: str) -> ImageFacts:
 def _first(engine: Engine, images: Sequence[str]) -> str:
     """Return the id of the first existing image: a name may get other contents later."""
     for image in images:
-        with suppress(ImageMissing), mapped("describe the image", image=image):
+        with suppress(ImageMissing), map_docker_errors("describe the image", image=image):
             return str(engine.api.inspect_image(image)["Id"])
     message = f"None of these images is here: {', '.join(images)}."
     raise ImageMissing(message)

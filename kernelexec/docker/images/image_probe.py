@@ -9,9 +9,9 @@ from typing import Any
 
 from docker.types.containers import LogConfig
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.image_info import ImageFacts
-from kernelexec.errors import EngineAway, EngineFailed
+from kernelexec.errors import EngineFailed, EngineUnavailable
 
 #: The label of a probe's container, by which leftovers of a killed process are known.
 PROBE = "kernelexec.probe"
@@ -38,9 +38,9 @@ def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough
 
     Raises:
         ImageMissing: the engine does not have the image.
-        EngineRefused, EngineAway: no container could be created from it.
+        EngineRefused, EngineUnavailable: no container could be created from it.
     """
-    with mapped("describe the image", image=image):
+    with map_docker_errors("describe the image", image=image):
         inspected = engine.api.inspect_image(image)
     read = partial(ImageFacts.read, id=str(inspected["Id"]), architecture=str(inspected["Architecture"]))
     inquiry = (python, "-c", _INQUIRY.read_text(encoding="utf-8"), *(("thorough",) if thorough else ()))
@@ -59,19 +59,19 @@ def _output_of(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: st
 
 def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> str | None:
     """Return the output of a command; None if the image has no such command."""
-    container = engine.create(None, settings_of(image, command, user), locked())
+    container = engine.create(None, settings_of(image, command, user), restricted_host_config())
     try:
         try:
             engine.start(container)
-        except EngineAway:
+        except EngineUnavailable:
             raise
         except EngineFailed:  # the engine has no code for a missing program
             return None
-        with mapped("wait for the image's program"):
+        with map_docker_errors("wait for the image's program"):
             engine.api.wait(container, timeout=_SECONDS)
         return _output(engine, container)
-    except EngineAway:
-        if engine.see(container).running:  # the program did not end
+    except EngineUnavailable:
+        if engine.inspect_container(container).running:  # the program did not end
             return ""
         raise
     finally:
@@ -80,7 +80,7 @@ def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> 
 
 def _output(engine: Engine, container: str) -> str:
     written = b""
-    with mapped("give the output of the image's program"):
+    with map_docker_errors("give the output of the image's program"):
         for chunk in engine.api.logs(container, stdout=True, stderr=False, stream=True, follow=False):
             written += chunk
             if len(written) > _OUTPUT_BYTES:
@@ -102,7 +102,7 @@ def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, An
     }
 
 
-def locked() -> dict[str, Any]:
+def restricted_host_config() -> dict[str, Any]:
     """Return the settings of its host, as restricted as possible."""
     return {
         "network_mode": "none",

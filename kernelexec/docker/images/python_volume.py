@@ -15,10 +15,10 @@ from pathlib import Path
 from docker.types.services import Mount
 
 from kernelexec.config.container import DEFAULT_PYTHON
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.image_check import at_least, ipykernel_min, python_min
 from kernelexec.docker.images.image_info_cache import asking, known_facts
-from kernelexec.docker.images.image_probe import locked, settings_of
+from kernelexec.docker.images.image_probe import restricted_host_config, settings_of
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
 
@@ -84,12 +84,12 @@ def provide_python(images: Sequence[str], python: str, runtime_image: str) -> Py
 
     Raises:
         ImageMissing: an image does not exist.
-        EngineRefused, EngineAway: the volume cannot be filled.
+        EngineRefused, EngineUnavailable: the volume cannot be filled.
     """
     facts = known_facts(images, python)
-    engine = Engine.shared()
+    engine = Engine.acquire()
     try:
-        with mapped("describe the image", image=runtime_image):
+        with map_docker_errors("describe the image", image=runtime_image):
             answer = engine.api.inspect_image(runtime_image)
         if answer["Architecture"] != facts.architecture:
             message = f"The image {runtime_image} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
@@ -116,13 +116,13 @@ def _fill(engine: Engine, image: str) -> PythonVolume:
     """Fill the volume of an image; a concurrent second caller waits for the first, and finds it filled."""
     program = _FILLING.read_text(encoding="utf-8")
     volume = f"kernelexec-runtime-{hashlib.sha256(f'{image} {RUNTIME_INSIDE} {program}'.encode()).hexdigest()[:16]}"
-    with mapped("make a volume"):
+    with map_docker_errors("make a volume"):
         engine.api.create_volume(volume, labels={LABEL: image})
-    host = locked() | {"mounts": [Mount(RUNTIME_INSIDE, volume, type="volume", no_copy=True)]}
+    host = restricted_host_config() | {"mounts": [Mount(RUNTIME_INSIDE, volume, type="volume", no_copy=True)]}
     container = engine.create(None, settings_of(image, ("python3", "-c", program), "0:0"), host)
     try:
         engine.start(container)
-        with mapped("fill the volume of a runtime"):
+        with map_docker_errors("fill the volume of a runtime"):
             engine.api.wait(container, timeout=_SECONDS)
         output = engine.logs(container)
     finally:

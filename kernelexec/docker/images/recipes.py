@@ -14,7 +14,7 @@ from typing import IO
 
 from kernelexec.config.images import NAMES, OWNER, REFERENCE
 from kernelexec.docker.images.own_wheel import own_wheel
-from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.errors import InvalidRequest, did_you_mean
 
 _PURPOSE = re.compile(r"# kernelexec/\S+: (?P<purpose>.+)")
 _BASE = re.compile(r"^ARG BASE_IMAGE=(?P<base>\S+)", re.MULTILINE)
@@ -90,7 +90,9 @@ def recipe(name: str) -> Recipe:
         own = _server(home) if name == _SERVER else {"Dockerfile": _dockerfile(home, name)}
         return Recipe(f"{OWNER}/{name}", {**files, **own})
     if "/" not in name:
-        message = f"There is no image {name!r} to build{nearest(name, NAMES)}: {', '.join(NAMES)}, or a directory as ./{name}."
+        message = (
+            f"There is no image {name!r} to build{did_you_mean(name, NAMES)}: {', '.join(NAMES)}, or a directory as ./{name}."
+        )
         raise InvalidRequest(message)
     directory = Path(name)
     if not (directory / "Dockerfile").is_file():
@@ -107,13 +109,13 @@ def how_to_get(image: str) -> str:
         tag = f" --tag {image}" if reference["tag"] not in (None, ":latest") else ""
         sudo = " --sudo" if reference["sudo"] else ""
         return f"`kernelexec image build {reference['name']}{sudo}{tag}` makes it."
-    close = nearest(reference["name"], NAMES) if reference else ""
+    close = did_you_mean(reference["name"], NAMES) if reference else ""
     if reference:
         return f"None of that name can be built{close}: `kernelexec image list` shows which can."
     return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
 
 
-def packed(files: Files) -> IO[bytes]:
+def pack_context(files: Files) -> IO[bytes]:
     """Return the files as the context of a build: the same bytes for the same files. The caller closes it."""
     context = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=context, mode="w") as tar:
@@ -162,7 +164,7 @@ def wheels_in(directory: Path) -> dict[str, Path]:
     return wheels
 
 
-def unpinned(lines: Iterable[str]) -> list[str]:
+def find_lines_without_version(lines: Iterable[str]) -> list[str]:
     """Return the lines of a list of packages that name no exact version; comments and empty lines aside."""
     requirements = [line.split("#")[0].strip() for line in lines]
     return [line for line in requirements if line and not re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][\w.+!-]*", line)]

@@ -52,7 +52,9 @@ def download_command(lists: Path, directory: Path, *, python: str, platform: str
         InvalidRequest: the Python version is malformed, or the platform has no wheels.
     """
     if not _VERSION.fullmatch(python):
-        message = f"{python!r} is no version of Python as 3.11 or 3.11.2: `python3 --version` in the base image says it."
+        message = (
+            f"{python!r} must be a version of Python, such as 3.11 or 3.11.2: `python3 --version` in the base image prints it."
+        )
         raise InvalidRequest(message)
     target = (platform or f"linux/{machine.machine()}").lower()
     architecture = _ARCHITECTURES.get(target.removeprefix("linux/"))

@@ -17,14 +17,14 @@ from typing import Any
 
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
-from kernelexec.text import json_encoder
+from kernelexec.text import make_json_encoder
 
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4
 _ENVELOPE_BYTES = 64 * 1024
 #: The message type whose content is never read: it repeats the request.
 _ECHO = "execute_input"
-_encode = json_encoder(separators=(",", ":"))
+_encode = make_json_encoder(separators=(",", ":"))
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # without looks for white space around it
 
 

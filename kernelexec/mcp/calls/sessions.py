@@ -13,7 +13,7 @@ import anyio
 from fastmcp import Context
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
-from kernelexec.errors import UnknownExecution, UnknownSession, nearest
+from kernelexec.errors import UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller
 from kernelexec.mcp.calls.elicitation import Elicitation
@@ -131,7 +131,7 @@ class SessionService:
         names = [caller.format_session(session.name) for session in self.list_sessions()]
         hint = f"Open sessions: {', '.join(names)}." if names else "No session is open."
         how_to = "create_session creates one" if caller.is_handle(name) else "execute_code and execute_command create one"
-        raise UnknownSession(f"No session {name!r} is open{nearest(name, names)}. {hint} {how_to}.")
+        raise UnknownSession(f"No session {name!r} is open{did_you_mean(name, names)}. {hint} {how_to}.")
 
     def find_session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
         """Return the caller's open session that has an execution; search only ``name``, a name or handle, if it is set.
@@ -246,7 +246,12 @@ class SessionService:
         if progress.result is None and self._inputs is not None and self._inputs.find(execution_id) is not None:
             result = replace(result, notes=(_INPUT_NOTE,))
         return PartialResult(
-            self.rename_session(result), progress.outputs, cursor, progress.cursor, progress.missed_bytes, progress.place
+            self.rename_session(result),
+            progress.outputs,
+            cursor,
+            progress.cursor,
+            progress.missed_bytes,
+            progress.queue_position,
         )
 
     async def _wait_for_progress(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:

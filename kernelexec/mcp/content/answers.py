@@ -15,8 +15,8 @@ from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.content.pictures import PICTURE_BYTES, PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.content.tables import compact_tables
 from kernelexec.mcp.tools.descriptions import PREVIEW_CHARS
-from kernelexec.results import ExecutionResult, Stream, image_of, output_text, remarks
-from kernelexec.results.notes import LISTED, listed
+from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text
+from kernelexec.results.notes import JOINED_MAX, join_names
 from kernelexec.text import apply_returns, clean, utf8_size
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ async def render_answer(partial_result: PartialResult) -> ToolResult:
     record = _make_record(partial_result)
     text = _render_text(replace(partial_result, outputs=compact_tables(partial_result.outputs)))
     room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps(text)) - len(json.dumps(record))
-    images = [image for output in partial_result.outputs if (image := image_of(output)) is not None]
+    images = [image for output in partial_result.outputs if (image := best_image(output)) is not None]
     pictures = await select_pictures(images, room)
     text += "".join(f"\n{line}" for line in _describe_hidden_pictures(pictures, len(images), partial_result))
     content = [TextContent(type="text", text=text), *pictures.shown]
@@ -94,7 +94,7 @@ def _render_text(partial_result: PartialResult) -> str:
     )
     if result.late:
         parts.append("[output after the end of the cell:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
-    parts.extend(f"[{line}]" for line in remarks(result, over_time=TIMEOUT_HINT))
+    parts.extend(f"[{line}]" for line in model_notes(result, over_time=TIMEOUT_HINT))
     return "\n".join(parts)
 
 
@@ -147,7 +147,7 @@ def _make_record(partial_result: PartialResult) -> dict[str, Any]:
     """Return the result as a record, without outputs and with bounded lists."""
     plain = {key: value for key, value in partial_result.result.to_dict().items() if key not in _BULKY}
     for key in ("lost_names", "files", "notes"):
-        plain[key] = plain[key][:LISTED]
+        plain[key] = plain[key][:JOINED_MAX]
     if partial_result.result.status == "running":
         plain |= {"cursor": partial_result.cursor, "place": partial_result.queue_position}
     record: dict[str, Any] = clean(plain)
@@ -175,7 +175,7 @@ def _describe_saved_files(numbers: Sequence[int], count: int, partial_result: Pa
     names = [name for _, name in saved]
     if len(names) == count:  # else some were not saved or belong to an earlier answer: list all
         names = [names[number] for number in numbers]
-    return f"see {listed(names)} in the workspace" if names else "they were not saved"
+    return f"see {join_names(names)} in the workspace" if names else "they were not saved"
 
 
 def render_stream(partial_result: PartialResult, name: str) -> str:

@@ -230,7 +230,7 @@ class CodeTools:
         """List a session's variables."""
         with report_errors():
             listing = await self._sessions.find_session(session).variables(limit=_VARIABLES_MAX)
-        return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.found], listing.total)
+        return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
 
 
 def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None) -> str:

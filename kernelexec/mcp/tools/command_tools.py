@@ -13,7 +13,7 @@ from kernelexec.mcp.calls.progress import PartialResult, check_wait
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.content.answers import TIMEOUT_HINT, preview, render_stream
 from kernelexec.mcp.tools.code_tools import WAIT, RequestId, SessionName, Timeout, Wait, make_reporter
-from kernelexec.results import ExecutionResult, remarks
+from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import clean_text
 
 _FILES_MAX = 100
@@ -109,7 +109,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         or any("characters left out" in s for s in (stdout, stderr)),
         state=result.state,
         files=[clean_text(name) for name in result.files[:_FILES_MAX]],
-        notes=[collect] if running else remarks(result, over_time=TIMEOUT_HINT),
+        notes=[collect] if running else model_notes(result, over_time=TIMEOUT_HINT),
     )
 
 

@@ -146,5 +146,5 @@ class FileTools:
 
 def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> DeletedFiles:
     deleted = [mask(path) for path in done.deleted[:shown]]
-    refused = [KeptFile(mask(file.path), mask(file.why)) for file in done.refused[:shown]]
+    refused = [KeptFile(mask(file.path), mask(file.reason)) for file in done.refused[:shown]]
     return DeletedFiles(deleted, len(done.deleted), refused, len(done.refused), done.complete)

@@ -40,7 +40,7 @@ def make(engine: Engine, order: Order, name: str) -> str:
     Raises:
         ImageMissing: there is none; each is named.
         KernelStartFailed: another container has the name, or the engine cannot mount a directory (``NotShared``).
-        EngineRefused, EngineAway: the engine fails.
+        EngineRefused, EngineUnavailable: the engine fails.
     """
     refused = []
     for image in order.options.image:
@@ -67,7 +67,7 @@ def remove(engine: Engine, container: str) -> None:
 
 def remove_now(container: str) -> None:
     """Remove a container whose provisioner has closed its connection to the engine."""
-    with Engine.shared() as engine:
+    with Engine.acquire() as engine:
         remove(engine, container)
 
 
@@ -121,7 +121,7 @@ def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping
     except EngineRefused as exc:
         if "is already in use" not in str(exc):
             raise
-        existing = engine.see(name)
+        existing = engine.inspect_container(name)
         if OWNER not in existing.labels:
             message = f"The container {name!r} is there and none of ours: remove it, or choose another name."
             raise KernelStartFailed(message) from exc

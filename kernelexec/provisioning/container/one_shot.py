@@ -10,10 +10,10 @@ import anyio
 import anyio.to_thread
 
 from kernelexec.config import Config
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.create_options import Order
 from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
-from kernelexec.errors import EngineAway, EngineFailed
+from kernelexec.errors import EngineFailed, EngineUnavailable
 from kernelexec.launcher.protocol import ONE_SHOT_FLAG
 from kernelexec.provisioning.container.create import make, remove_now
 from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
@@ -54,7 +54,7 @@ async def run_in_container(
         options=options.model_copy(update={"network": network, "name": None}),
         limits=config.limits,
     )
-    with Engine.shared() as engine:
+    with Engine.acquire() as engine:
         container = await anyio.to_thread.run_sync(make, engine, order, f"kernelexec-errand-{secrets.token_hex(4)}")
         try:
             await anyio.to_thread.run_sync(engine.start, container)
@@ -71,18 +71,18 @@ async def run_in_container(
 def _wait(engine: Engine, container: str, seconds: float) -> int:
     """Return its exit code once it has ended."""
     try:
-        with mapped("wait for an errand"):
+        with map_docker_errors("wait for an errand"):
             return int(engine.api.wait(container, timeout=seconds + _MORE_SECONDS)["StatusCode"])
-    except EngineAway:
+    except EngineUnavailable:
         with suppress(EngineFailed):
-            if engine.see(container).running:
+            if engine.inspect_container(container).running:
                 return TIMED_OUT
         raise
 
 
 def _output(engine: Engine, container: str) -> bytes:
     written = bytearray()
-    with mapped("give the output of an errand"):
+    with map_docker_errors("give the output of an errand"):
         for chunk in engine.api.logs(container, stream=True, follow=False, tail=2000):
             written += chunk
             del written[:-_OUTPUT_BYTES]

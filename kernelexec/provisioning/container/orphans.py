@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.docker import networks
-from kernelexec.docker.client import Engine, Labelled
+from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning.owner_labels import owner_of
@@ -44,8 +44,8 @@ def inherit(config: Config) -> list[Estate]:
         EngineFailed: the engine does not answer.
     """
     workspace = str(config.workspaces)
-    with Engine.shared() as engine:
-        there = engine.labelled(f"{WORKSPACE}={workspace}")
+    with Engine.acquire() as engine:
+        there = engine.list_containers(f"{WORKSPACE}={workspace}")
         estates = []
         for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if _waits(found)):
             root = Root.take_over(Path(path)) if path else None
@@ -55,7 +55,7 @@ def inherit(config: Config) -> list[Estate]:
     return estates
 
 
-def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSession, ...]:
+def _going_on(engine: Engine, root: Root, there: list[ListedContainer]) -> tuple[LeftSession, ...]:
     """Return the sessions whose containers wait for a new owner; others wait in vain, as they were never ready."""
     lives = {found.id for found in there if found.running}
     sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
@@ -69,8 +69,8 @@ def _going_on(engine: Engine, root: Root, there: list[Labelled]) -> tuple[LeftSe
 def give_up(left: LeftSession) -> None:
     """Remove the container of a session that cannot continue, as far as the engine allows. Called in a thread."""
     container = left.handover.provisioner.get("container")
-    with suppress(EngineFailed), Engine.shared() as engine:
-        for found in engine.labelled(OWNER):
+    with suppress(EngineFailed), Engine.acquire() as engine:
+        for found in engine.list_containers(OWNER):
             if found.id == container:
                 _remove(engine, found)
 
@@ -87,8 +87,8 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
     """
     waiting = set()
     own = str(config.workspaces)
-    with Engine.shared() as engine:
-        for found in engine.labelled(OWNER):
+    with Engine.acquire() as engine:
+        for found in engine.list_containers(OWNER):
             if stop.is_set():
                 break
             if not _is_nobodys(engine, found):
@@ -99,19 +99,19 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
                 _remove(engine, found)
             elif os.path.exists(Path(root, RECORD)):  # noqa: PTH110 - false too where nobody may look
                 waiting.add(root)
-        networks.remove_unused(engine)
+        networks.delete_network(engine)
     return frozenset(waiting)
 
 
 def remove_leftovers(engine: Engine) -> None:
     """Remove containers of dead owners that are kernels of other programs, as far as the engine allows. Called in a thread."""
     with suppress(EngineFailed):
-        for found in engine.labelled(CLIENT):
+        for found in engine.list_containers(CLIENT):
             if _is_nobodys(engine, found):
                 _remove(engine, found)
 
 
-def _remove(engine: Engine, found: Labelled) -> None:
+def _remove(engine: Engine, found: ListedContainer) -> None:
     try:
         engine.remove(found.id)
     except EngineFailed:
@@ -120,24 +120,24 @@ def _remove(engine: Engine, found: Labelled) -> None:
     logger.info("kernelexec.container_swept", extra={"container": found.id, "session": found.labels.get(SESSION)})
 
 
-def _waits(found: Labelled) -> bool:
+def _waits(found: ListedContainer) -> bool:
     """Return whether its kernel waits for a new owner when its own has died; a kernel with a lease ends instead."""
     return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
 
 
-def _is_nobodys(engine: Engine, found: Labelled) -> bool:
+def _is_nobodys(engine: Engine, found: ListedContainer) -> bool:
     """Return whether no living owner uses a container any more, as far as that can be known."""
     return abandoned(found.labels) or _ended_long_ago(engine, found)
 
 
-def _ended_long_ago(engine: Engine, found: Labelled) -> bool:
+def _ended_long_ago(engine: Engine, found: ListedContainer) -> bool:
     """Return whether a container ended, or was created without a start, long ago, and its owner cannot be checked from here."""
     here, owner = Owner.this(locked=False), owner_of(found.labels)
     judged = owner is None or (owner.started and (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace))
     if found.running or judged:
         return False
     with suppress(EngineFailed, ValueError, TypeError):  # it is gone, or what the engine says of it is no time
-        return datetime.now(UTC) - datetime.fromisoformat(engine.see(found.id).changed) > _NOTED
+        return datetime.now(UTC) - datetime.fromisoformat(engine.inspect_container(found.id).changed) > _NOTED
     return False
 
 

@@ -79,7 +79,7 @@ def doubt() -> None:
 
 
 def _found(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, believed: bool) -> bool:
-    with Engine.shared() as engine:
+    with Engine.acquire() as engine:
         where = Whereabouts.of(engine)
         crossing = (by_signs(where, root) if believed else None) or tried(engine, config, root, python, mounts)
     if where.remote and crossing == "nothing":
@@ -126,7 +126,7 @@ def tried(engine: Engine, config: Config, root: Path, python: str, mounts: Seque
         with _running(engine, _order(config, root, place, python, mounts)) as container:
             deadline = time.monotonic() + _TRIAL_SECONDS
             while time.monotonic() < deadline:
-                seen = engine.see(container)
+                seen = engine.inspect_container(container)
                 if _answers(place / "s"):
                     return "sockets"
                 if seen.exit_code in _NOT_RUN and not seen.running:

@@ -7,7 +7,7 @@ from kernelexec.docker.container_usage import change, usage
 from kernelexec.errors import EngineRefused, LimitRefused
 from kernelexec.provisioning.container_state import ContainerState, in_thread
 from kernelexec.results import Stats
-from kernelexec.results.usage import size_text
+from kernelexec.results.resource_usage import format_size
 
 
 class ContainerResources:
@@ -42,16 +42,16 @@ class ContainerResources:
 
         Raises:
             LimitRefused: more is in use, or the engine refuses; nothing changed.
-            EngineAway, ContainerGone: it is unknown whether the limits have changed.
+            EngineUnavailable, ContainerGone: it is unknown whether the limits have changed.
         """
         events = self._state.events
         assert events is not None
         stats = await self.stats()
         used = stats.memory_bytes or 0
-        now = size_text(stats.memory_limit_bytes) if stats.memory_limit_bytes else "none"
+        now = format_size(stats.memory_limit_bytes) if stats.memory_limit_bytes else "none"
         if memory_bytes is not None and used >= memory_bytes:
             message = (
-                f"memory_bytes={memory_bytes}: the kernel uses {size_text(used)}, more than {size_text(memory_bytes)}. "
+                f"memory_bytes={memory_bytes}: the kernel uses {format_size(used)}, more than {format_size(memory_bytes)}. "
                 f"Its limit is still {now}: delete variables first, or restart the session."
             )
             raise LimitRefused(message)
@@ -61,6 +61,6 @@ class ContainerResources:
                 lambda: change(events.engine, self._state.id, memory_bytes=memory_bytes, swap_bytes=both, cpus=cpus)
             )
         except EngineRefused as exc:
-            message = f"The limits stay as they are (memory {now}, of which {size_text(used)} are in use): {exc}"
+            message = f"The limits stay as they are (memory {now}, of which {format_size(used)} are in use): {exc}"
             raise LimitRefused(message) from exc
         self.memory_bytes, self.are_limits_changed = memory_bytes or self.memory_bytes, True

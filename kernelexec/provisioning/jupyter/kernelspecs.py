@@ -15,7 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 
 from kernelexec.config import load
 from kernelexec.docker.labels import LAUNCHER_INSIDE
-from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 
 _NAME = re.compile(r"[a-z0-9._-]+")
@@ -84,7 +84,7 @@ def remove_spec(name: str, *, prefix: Path | None = None) -> Path:
     ours = [spec.name for spec in our_specs(prefix=prefix)]
     if name not in ours:
         there = f"there are {', '.join(ours)}" if ours else "none is installed"
-        message = f"No kernelspec {name!r} of kernelexec{nearest(name, ours)}: {there}."
+        message = f"No kernelspec {name!r} of kernelexec{did_you_mean(name, ours)}: {there}."
         raise InvalidRequest(message)
     return Path(_manager(prefix).remove_kernel_spec(name))
 

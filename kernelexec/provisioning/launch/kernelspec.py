@@ -18,7 +18,7 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.jupyter.installed import InstalledSpec
 from kernelexec.provisioning.provisioners.base import ForeignProvisioner, KernelexecProvisioner
-from kernelexec.workspace.directory import gone
+from kernelexec.workspace.directory import missing_workspace_message
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 #: The length of a script's first line that the system reads.
@@ -130,7 +130,11 @@ def start_failure(exc: OSError, python: str, cwd: str) -> str:
     """Return why no process was started: the file name in the error is the directory's or the interpreter's."""
     reason = exc.strerror or str(exc)
     if exc.filename == cwd:
-        return gone(cwd) if exc.errno == errno.ENOENT else f"No kernel can start in the workspace {cwd}: {reason}."
+        return (
+            missing_workspace_message(cwd)
+            if exc.errno == errno.ENOENT
+            else f"No kernel can start in the workspace {cwd}: {reason}."
+        )
     if exc.filename not in (python, os.path.expanduser(python)):  # noqa: PTH111 - as jupyter_client does it
         return f"The kernel cannot be started: {exc}."
     if exc.errno == errno.ENOENT and Path(python).exists():

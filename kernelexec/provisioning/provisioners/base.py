@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
-from kernelexec.events import InContainer
+from kernelexec.events import KernelContainer
 from kernelexec.provisioning.runtime.processes import descends
 from kernelexec.results import Stats
 
@@ -24,7 +24,7 @@ class KernelexecProvisioner(KernelProvisionerBase):
     """Process id of the kernel or of its guard on this machine; ``Connector`` rejects ports that another process serves."""
 
     @property
-    def container_info(self) -> InContainer | None:
+    def container_info(self) -> KernelContainer | None:
         """Description of the kernel's container for hooks and results; ``KernelStarter`` reads it after a launch."""
         return None
 
@@ -107,7 +107,7 @@ class KernelexecProvisioner(KernelProvisionerBase):
 
         Raises:
             LimitRefused: the limits cannot be changed, and are as before.
-            EngineAway: it is unknown whether they have changed.
+            EngineUnavailable: it is unknown whether they have changed.
         """
 
     async def rename(self, session: str, workspace: str) -> None:

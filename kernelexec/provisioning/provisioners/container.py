@@ -16,12 +16,12 @@ from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
-from kernelexec.docker.client import Seen
+from kernelexec.docker.client import ContainerStatus
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
 from kernelexec.docker.events import News
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
-from kernelexec.errors import ContainerGone, EngineAway, EngineFailed, KernelStartFailed
-from kernelexec.events import InContainer
+from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
+from kernelexec.events import KernelContainer
 from kernelexec.provisioning.container.create import make, remove, remove_left, remove_now
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
@@ -77,13 +77,13 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return bool(self._state.id) and self._state.status is None
 
     @property
-    def container_info(self) -> InContainer:
+    def container_info(self) -> KernelContainer:
         """Description of the container, with those of its mounts that the caller chose."""
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network = network_of(str(self.container.get("network", "none")), self.ports)
         published, sudo = tuple(sorted(self._published.values())), bool(self.container.get("sudo"))
-        return InContainer(self.name, self._state.id[:12], self._image, network, shared, published, sudo)
+        return KernelContainer(self.name, self._state.id[:12], self._image, network, shared, published, sudo)
 
     @property
     def guard_pid(self) -> int | None:
@@ -204,7 +204,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         state.changed = self._stack.enter_context(events.of(state.id))
         self._reuse.listen(self.warden, order.options, self.mounts)
         await in_thread(networks.start, events.engine, state.id, order)
-        self._read_all(await in_thread(events.engine.see, state.id))
+        self._read_all(await in_thread(events.engine.inspect_container, state.id))
         self._reuse.accept(lambda peer: self.accepts_peer(peer, guarded=True))
 
     def _make(self, order: Order, events: News) -> None:
@@ -256,7 +256,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def _inspect(self) -> None:
         assert self._state.events is not None
         try:
-            seen = await in_thread(self._state.events.engine.see, self._state.id)
+            seen = await in_thread(self._state.events.engine.inspect_container, self._state.id)
         except ContainerGone:
             self._state.end(KILLED)
         except EngineFailed:
@@ -265,12 +265,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             self._is_unreachable = False
             self._read(seen)
 
-    def _read(self, seen: Seen) -> None:
+    def _read(self, seen: ContainerStatus) -> None:
         if not seen.running and self._state.status is None:
             self._oom.on_flag(flagged=seen.out_of_memory)
             self._state.end(_SIGNALLED.get(seen.exit_code, seen.exit_code))
 
-    def _read_all(self, seen: Seen) -> None:
+    def _read_all(self, seen: ContainerStatus) -> None:
         self._state.pid, self._image, self._published = seen.pid, seen.image, seen.ports
         self._read(seen)
 
@@ -303,7 +303,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             return
         try:
             await self.send_signal(signal.SIGKILL)
-        except EngineAway:
+        except EngineUnavailable:
             logger.warning("kernelexec.container_left", extra={"container": self._state.id})
             self._state.end(KILLED)
 
@@ -330,7 +330,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             if state.id:
                 await in_thread(remove, events.engine, state.id)
                 if self.ports:
-                    await in_thread(networks.remove_unused, events.engine)
+                    await in_thread(networks.delete_network, events.engine)
                 state.end(KILLED if state.status is None else state.status)
         finally:
             await in_thread(self._stack.close)
@@ -356,7 +356,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             events = await self._state.connect()
             self._state.id = container = str(provisioner_info["container"])
             self._state.changed = self._stack.enter_context(events.of(container))
-            self._read_all(await in_thread(events.engine.see, container))
+            self._read_all(await in_thread(events.engine.inspect_container, container))
         except EngineFailed as exc:
             raise OSError(str(exc)) from exc
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from kernelexec.records.journal.history import past
+from kernelexec.records.journal.history import read_history
 from kernelexec.records.journal.journal import Journal
-from kernelexec.records.journal.reader import SUFFIX, Row, journal_path, journals, path_of, read, rows
-from kernelexec.records.journal.running_cell import Flight, in_flight
+from kernelexec.records.journal.reader import SUFFIX, JournalRow, journal_path, journals, path_of, read, rows
+from kernelexec.records.journal.running_cell import RunningCell, running_cell
 from kernelexec.records.journal.statistics import statistics
 
 __all__ = [
     "SUFFIX",
-    "Flight",
     "Journal",
-    "Row",
-    "in_flight",
+    "JournalRow",
+    "RunningCell",
     "journal_path",
     "journals",
-    "past",
     "path_of",
     "read",
+    "read_history",
     "rows",
+    "running_cell",
     "statistics",
 ]

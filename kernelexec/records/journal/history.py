@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernelexec.recorded_history import Past, PastCell, called
+from kernelexec.recorded_history import History, RecordedCell, restore_call
 from kernelexec.records.journal.reader import read
 from kernelexec.results import Snapshot
 
@@ -16,12 +16,12 @@ _LONGEST = 1e9
 
 
 @dataclass(slots=True)
-class _Life:
+class _SessionRun:
     """A life of a session: from its opening to its end, or to the end of its owner."""
 
     whole: bool = True
     """Whether its own replay was completed."""
-    cells: dict[str, PastCell] = field(default_factory=dict)
+    cells: dict[str, RecordedCell] = field(default_factory=dict)
     running: str | None = None
     kernel: object = None
     snapshot: Snapshot | None = None
@@ -33,9 +33,9 @@ class _Life:
         match record.get("event"):
             case "started":
                 self.running, self.kernel = str(record.get("execution_id")), record.get("kernel")
-                self.cells[self.running] = _started(record)
+                self.cells[self.running] = _start_cell(record)
             case "finished" if (execution_id := str(record.get("execution_id"))) in self.cells:
-                self.cells[execution_id] = _finished(self.cells[execution_id], record)
+                self.cells[execution_id] = _finish_cell(self.cells[execution_id], record)
                 self.running = None
             case "aborted" if self.running is not None and self.running == record.get("execution_id"):
                 del self.cells[self.running]
@@ -58,7 +58,7 @@ class _Life:
 
     def _take_over(self, record: dict[str, Any]) -> None:
         """Replace the cells that a replay ran by those that its snapshot stood for."""
-        carried, played = Past.of_carried(record), record.get("cells")
+        carried, played = History.from_metadata(record), record.get("cells")
         if carried is None or not isinstance(played, list):
             return
         rest = {str(cell.get("execution_id")) for cell in played[carried.covered :] if isinstance(cell, dict)}
@@ -68,29 +68,29 @@ class _Life:
         self.replaced.clear()
 
 
-def past(path: Path) -> Past:
+def read_history(path: Path) -> History:
     """Return the cells of the newest life that has any; a life that ended during its own replay does not count.
 
     Cells that never ran are left out: nothing of them was lost.
     """
-    life = newest = _Life()
+    life = newest = _SessionRun()
     for record in read(path):
         if record.get("event") == "opened":
             if life.cells and life.whole:
                 newest = life
-            life = _Life(whole="replays" not in record)
+            life = _SessionRun(whole="replays" not in record)
         else:
             life.take(record)
     last = life if life.cells and life.whole else newest
-    return Past(tuple(last.cells.values()), last.snapshot, last.covered, tuple(last.replaced))
+    return History(tuple(last.cells.values()), last.snapshot, last.covered, tuple(last.replaced))
 
 
-def _started(record: dict[str, Any]) -> PastCell:
-    cell = PastCell(str(record.get("code", "")), language=str(record.get("language", "python")), status="unfinished")
-    return called(cell, record) if record.get("lasts") is True else cell
+def _start_cell(record: dict[str, Any]) -> RecordedCell:
+    cell = RecordedCell(str(record.get("code", "")), language=str(record.get("language", "python")), status="unfinished")
+    return restore_call(cell, record) if record.get("lasts") is True else cell
 
 
-def _finished(cell: PastCell, record: dict[str, Any]) -> PastCell:
+def _finish_cell(cell: RecordedCell, record: dict[str, Any]) -> RecordedCell:
     status, error, took, interrupted = (record.get(name) for name in ("status", "error", "seconds", "interrupted"))
     return replace(
         cell,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import Refused
-from kernelexec.events import Earlier, Event
+from kernelexec.events import Event, JournaledRequest
 from kernelexec.provisioning.platform import lock
 from kernelexec.provisioning.runtime.owned_directory import hold, let_go
 from kernelexec.records.journal.reader import next_part, parts, requests, requests_of_life, sibling_path
@@ -53,11 +53,11 @@ class Journal:
         self._missed = 0
         self._reading = threading.Lock()
         self._read = False
-        self._sent: dict[str, Earlier] = {}
+        self._sent: dict[str, JournaledRequest] = {}
         self._here: set[str] = set()
         self._adopted = False
         self._closed = False
-        self.was_left = False
+        self.owner_was_killed = False
         self._claim()
 
     def __call__(self, event: Event, /) -> None:
@@ -77,7 +77,7 @@ class Journal:
             self._fail(exc)
         self._remember(fields)
 
-    def secure(self) -> None:
+    def flush_to_disk(self) -> None:
         """Write the journal through to the disk, so that it outlasts a failure of the machine.
 
         Raises:
@@ -86,7 +86,7 @@ class Journal:
         if self._fd is not None:
             os.fdatasync(self._fd)
 
-    def look_up(self, request_id: str) -> Earlier | None:
+    def find_request(self, request_id: str) -> JournaledRequest | None:
         """Return what this journal knows of a request, from any of its owners.
 
         Raises:
@@ -109,7 +109,7 @@ class Journal:
         if sent_before is None:
             return None
         recorded = requests(self.path, request_id).get(request_id)
-        return replace(recorded or sent_before, here=request_id in self._here)
+        return replace(recorded or sent_before, in_this_run=request_id in self._here)
 
     def close(self) -> None:
         """Close the file."""
@@ -122,12 +122,12 @@ class Journal:
         """Lock the first free file, and repair a line that an earlier owner could not finish."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in _numbered(self._name):
+            for path in _numbered_paths(self._name):
                 fd = os.open(path, _FLAGS, 0o600)
-                if _locked(fd, path):
+                if _lock(fd, path):
                     self._fd, self.path = hold(fd), path
                     self._mend(fd)
-                    self.was_left = _was_left(fd)
+                    self.owner_was_killed = _was_left(fd)
                     return
                 os.close(fd)
         except OSError as exc:
@@ -198,7 +198,7 @@ class Journal:
         if name is not None and fields["event"] == "started":
             self._here.add(name)
         if name is not None and fields["event"] in ("started", "finished"):
-            self._sent[name] = Earlier(fields["execution_id"], fields["fingerprint"], None)
+            self._sent[name] = JournaledRequest(fields["execution_id"], fields["fingerprint"], None)
         elif name in self._sent and fields["event"] == "aborted" and self._sent[name].execution_id == fields["execution_id"]:
             del self._sent[name]  # it was not sent
 
@@ -208,12 +208,12 @@ class Journal:
         self.failure = exc.strerror or str(exc)
 
 
-def _numbered(path: Path) -> Iterator[Path]:
+def _numbered_paths(path: Path) -> Iterator[Path]:
     yield path
     yield from (sibling_path(path, number) for number in range(2, _KEEPERS))
 
 
-def _locked(fd: int, path: Path) -> bool:
+def _lock(fd: int, path: Path) -> bool:
     """Lock a file; return whether that worked. An owner that is ending is waited for."""
     deadline = time.monotonic() + PATIENCE
     if not stat.S_ISREG(os.fstat(fd).st_mode):

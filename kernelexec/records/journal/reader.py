@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelexec.errors import InvalidRequest, nearest
-from kernelexec.events import Earlier
+from kernelexec.errors import InvalidRequest, did_you_mean
+from kernelexec.events import JournaledRequest
 from kernelexec.records.journal.records import request_mark
 from kernelexec.results import ExecutionResult
 
@@ -19,12 +19,14 @@ DIRECTORY, SUFFIX = ".journals", ".jsonl"
 _PART, _KEEPER = "~", "@"
 #: The second form is what other programs write that rewrite a journal.
 _ANY_REQUEST, _ANY_SPACED = b'"request_id":"', b'"request_id": "'
+#: The keys of a record for the fields of a row that have another name.
+_KEYS = {"reason": "why"}
 #: An upper bound of seconds that a cell ran.
 _LONGEST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JournalRow:
     """A row for people: a cell with its outcome, a refusal, or a change in the session's life."""
 
     time: str
@@ -38,7 +40,7 @@ class Row:
     seconds: float | None = None
     state: str | None = None
     cause: str | None = None
-    why: str | None = None
+    reason: str | None = None
     request_id: str | None = None
 
 
@@ -84,19 +86,19 @@ def path_of(workspace: Path, name: str) -> Path:
     """
     known = journals(workspace)
     if name not in known:
-        message = f"No journal of a session {name!r} in {workspace / DIRECTORY}{nearest(name, known)}."
+        message = f"No journal of a session {name!r} in {workspace / DIRECTORY}{did_you_mean(name, known)}."
         raise InvalidRequest(message)
     return known[name]
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield all records of a journal, the oldest first. Lines that are not records are skipped."""
-    yield from _parsed(raw for part in parts(path) for raw in _lines(part))
+    yield from _parse(raw for part in parts(path) for raw in _lines(part))
 
 
-def requests(path: Path, request_id: str | None = None) -> dict[str, Earlier]:
+def requests(path: Path, request_id: str | None = None) -> dict[str, JournaledRequest]:
     """Return the newest executions of all requests of a journal, without their results; or of one request, with its result."""
-    newest: dict[str, Earlier] = {}
+    newest: dict[str, JournaledRequest] = {}
     for fields in _records_about(path, request_id):
         name, known = fields["request_id"], _earlier(fields)
         if fields["event"] != "aborted":
@@ -123,30 +125,33 @@ def requests_of_life(path: Path) -> set[str]:
 def _records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any]]:
     """Yield the records of cells that were sent with this request id, or with any."""
     mark = _ANY_REQUEST if request_id is None else request_mark(request_id)
-    for fields in _parsed(raw for part in parts(path) for raw in _lines(part) if mark in raw or _ANY_SPACED in raw):
+    for fields in _parse(raw for part in parts(path) for raw in _lines(part) if mark in raw or _ANY_SPACED in raw):
         named = fields.get("request_id")
         if fields.get("event") in ("started", "finished", "aborted") and isinstance(named, str) and request_id in (None, named):
             yield fields
 
 
-def _earlier(fields: dict[str, Any]) -> Earlier:
-    return Earlier(str(fields.get("execution_id")), str(fields.get("fingerprint")), None)
+def _earlier(fields: dict[str, Any]) -> JournaledRequest:
+    return JournaledRequest(str(fields.get("execution_id")), str(fields.get("fingerprint")), None)
 
 
-def rows(path: Path) -> list[Row]:
+def rows(path: Path) -> list[JournalRow]:
     """Return the rows of a journal: one for each cell, refusal and change of life, in the order in which they began."""
-    by_id: dict[object, Row] = {}
+    by_id: dict[object, JournalRow] = {}
     for number, fields in enumerate(read(path)):
-        values = {name: fields[name] for name in Row.__dataclass_fields__ if _fits(name, fields.get(name))}
-        key = values.get("execution_id", number)
-        if fields.get("event") == "finished" and key in by_id:
+        keys = {name: _KEYS.get(name, name) for name in JournalRow.__dataclass_fields__}
+        values = {name: fields[key] for name, key in keys.items() if _fits(name, fields.get(key))}
+        row = values.get("execution_id", number)
+        if fields.get("event") == "finished" and row in by_id:
             values = {name: value for name, value in values.items() if name not in ("time", "event")}
             if isinstance(error := fields.get("error"), dict):
-                values["why"] = f"{error.get('ename')}: {error.get('evalue')}"
-            by_id[key] = replace(by_id[key], event="cell", **values)
+                values["reason"] = f"{error.get('ename')}: {error.get('evalue')}"
+            by_id[row] = replace(by_id[row], event="cell", **values)
         else:
             about = fields.get("change") or fields.get("missed")
-            by_id[key] = Row(**{"why": None if about is None else str(about), "time": "", "session": "", "event": "", **values})
+            by_id[row] = JournalRow(
+                **{"reason": None if about is None else str(about), "time": "", "session": "", "event": "", **values}
+            )
     return list(by_id.values())
 
 
@@ -166,7 +171,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _parse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for raw in lines:
         try:
             fields = json.loads(raw)

@@ -22,7 +22,7 @@ from kernelexec.events import (
     FilesTouched,
     KernelChanged,
     MemoryHigh,
-    OutputHeard,
+    OutputReceived,
     SessionAdopted,
     SessionClosed,
     SessionClosing,
@@ -33,7 +33,7 @@ from kernelexec.events import (
     TestsRun,
 )
 from kernelexec.results import Error, ExecutionResult, Output, Stream
-from kernelexec.text import clean, clean_text, cut_middle, head_of, json_encoder
+from kernelexec.text import clean, clean_text, cut_middle, head_within, make_json_encoder
 
 #: Bounds in bytes: of a result whose request may be sent again, of the text of any other, of refused code.
 RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
@@ -42,7 +42,7 @@ _ERROR_BYTES = RESULT_BYTES // 16
 _FILES = 1000
 #: Frequent records without nested values, which are encoded without cleaning.
 _FLAT = frozenset({"started", "finished"})
-_encode = json_encoder(separators=(",", ":"), allow_nan=False)
+_encode = make_json_encoder(separators=(",", ":"), allow_nan=False)
 _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 
 
@@ -54,7 +54,7 @@ def record(event: Event) -> dict[str, Any] | None:
         case KernelChanged():
             fields = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
             fields |= {"language": event.language}
-        case DisplayUpdated() | OutputHeard():
+        case DisplayUpdated() | OutputReceived():
             return None
         case FilesTouched():
             fields = _files(event)
@@ -69,13 +69,13 @@ def record(event: Event) -> dict[str, Any] | None:
 def _of_cell(event: CellEvent) -> dict[str, Any]:
     match event:
         case CellRefused():
-            return {"event": "refused", "decision": "refused", **_refused(event)}
+            return {"event": "refused", "decision": "refused", **_refusal_fields(event)}
         case CellStarted():
             fields = {"event": "started", "execution_id": event.execution_id, "decision": "allowed", **_cell(event.cell)}
             fields |= {"kernel_epoch": event.kernel_epoch} | ({} if event.timeout is None else {"timeout": event.timeout})
             return {**fields, **_request(event.request_id, event.cell)}
         case CellExecuted():
-            kept_whole = {} if event.request_id is None else {"result": kept(event.result).to_dict()}
+            kept_whole = {} if event.request_id is None else {"result": shorten_result(event.result).to_dict()}
             return {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell), **kept_whole}
         case CellAborted():
             fields = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
@@ -93,7 +93,7 @@ def _of_session(event: SessionEvent) -> dict[str, Any]:
             fields = {"event": "adopted", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
             return {**fields, "kernel_epoch": event.kernel_epoch}
         case SessionReplayed():
-            return {"event": "replayed", **event.replay.to_dict(), **event.past.carried()}
+            return {"event": "replayed", **event.replay.to_dict(), **event.past.to_metadata()}
         case SnapshotTaken():
             return {"event": "snapshot", "snapshot": event.snapshot.to_dict()}
         case TestsRun():
@@ -120,7 +120,7 @@ def request_mark(request_id: str) -> bytes:
     return line({"request_id": request_id})[1:-2]
 
 
-def kept(result: ExecutionResult) -> ExecutionResult:
+def shorten_result(result: ExecutionResult) -> ExecutionResult:
     """Return a result for the journal: whole if it fits, else its shortened text and error, without displays."""
     if len(result.to_json().encode()) <= RESULT_BYTES:
         return result
@@ -131,35 +131,40 @@ def kept(result: ExecutionResult) -> ExecutionResult:
     error = result.error
     if error is not None:
         evalue, traceback = cut_middle(error.evalue, _ERROR_BYTES), cut_middle("\n".join(error.traceback), _ERROR_BYTES)
-        text = (*text, Error(head_of(error.ename, 1024), evalue, tuple(traceback.split("\n"))))
+        text = (*text, Error(head_within(error.ename, 1024), evalue, tuple(traceback.split("\n"))))
     notes = (*result.notes, "From the journal, which keeps no displays of a result this large, and of its text head and tail.")
     return replace(result, outputs=text, late=(), truncated=True, files=result.files[:_FILES], notes=notes)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    data: dict[str, Any] = {"code": cell.source, "sha256": cells.digest(cell), "language": cell.language, "kernel": cell.kernel}
+    data: dict[str, Any] = {
+        "code": cell.source,
+        "sha256": cells.source_digest(cell),
+        "language": cell.language,
+        "kernel": cell.kernel,
+    }
     if not isinstance(cell, ShellCell):
         return {"kind": "code", **data}
     options = {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
-    return {"kind": "command", **data, "lasts": cell.lasts, **options}
+    return {"kind": "command", **data, "lasts": cell.persistent, **options}
 
 
 def _request(request_id: str | None, cell: Cell) -> dict[str, Any]:
     return {} if request_id is None else {"request_id": request_id, "fingerprint": cells.fingerprint(cell)}
 
 
-def _refused(event: CellRefused) -> dict[str, Any]:
+def _refusal_fields(event: CellRefused) -> dict[str, Any]:
     code = event.source if isinstance(event.source, str) else f"<{type(event.source).__name__}>"
-    fields = {"kind": event.kind, "code": head_of(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
-    fields |= {"error": type(event.error).__name__, "why": head_of(clean_text(str(event.error)), REFUSED_BYTES)}
+    fields = {"kind": event.kind, "code": head_within(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
+    fields |= {"error": type(event.error).__name__, "why": head_within(clean_text(str(event.error)), REFUSED_BYTES)}
     return fields | ({"request_id": event.request_id[:200]} if isinstance(event.request_id, str) else {})
 
 
 def _files(event: FilesTouched) -> dict[str, Any]:
     done = "refused" if event.refused and not event.paths else "done"
     fields: dict[str, Any] = {"event": done, "kind": event.operation, "files": list(event.paths[:_FILES])}
-    fields["code"] = head_of(clean_text(" ".join(event.paths[:_FILES])), TEXT_BYTES)  # for rows
-    reason = head_of(clean_text(" ".join(event.refused[:_FILES])), REFUSED_BYTES)
+    fields["code"] = head_within(clean_text(" ".join(event.paths[:_FILES])), TEXT_BYTES)  # for rows
+    reason = head_within(clean_text(" ".join(event.refused[:_FILES])), REFUSED_BYTES)
     return fields | ({"why": reason} if reason else {})
 
 
@@ -168,7 +173,7 @@ def _outcome(result: ExecutionResult) -> dict[str, Any]:
     cpu = timing.cpu_seconds
     data: dict[str, Any] = {
         name: getattr(result, name)
-        for name in ("execution_id", "status", "exit_code", "interrupted", "rung", "state", "cause", "kernel_epoch")
+        for name in ("execution_id", "status", "exit_code", "interrupted", "ended_by", "state", "cause", "kernel_epoch")
     }
     data |= {
         "seconds": round(timing.run, 6),
@@ -177,6 +182,6 @@ def _outcome(result: ExecutionResult) -> dict[str, Any]:
     }
     data |= {"peak_memory_bytes": timing.peak_memory_bytes, "total_bytes": result.total_bytes}
     if result.error is not None:
-        data["error"] = {"ename": head_of(result.error.ename, 200), "evalue": head_of(result.error.evalue, TEXT_BYTES)}
+        data["error"] = {"ename": head_within(result.error.ename, 200), "evalue": head_within(result.error.evalue, TEXT_BYTES)}
     files = list(result.files[:_FILES])
     return data | {"text": cut_middle(result.text[: 4 * RESULT_BYTES], TEXT_BYTES), "files": files, "notes": list(result.notes)}

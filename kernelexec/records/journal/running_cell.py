@@ -19,7 +19,7 @@ _TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class RunningCell:
     """A cell that was sent to a kernel, and whose end is not recorded."""
 
     execution_id: str
@@ -32,7 +32,7 @@ class Flight:
     """The time when it was sent, in seconds of ``time.monotonic``."""
 
 
-def in_flight(path: Path) -> Flight | None:
+def running_cell(path: Path) -> RunningCell | None:
     """Return the cell that is running in the newest life of a session, if any. For a thread: a journal may be long."""
     running: dict[str, Any] | None = None
     for fields in read(path):
@@ -48,16 +48,16 @@ def in_flight(path: Path) -> Flight | None:
     return None
 
 
-def _flight(fields: dict[str, Any]) -> Flight | None:
+def _flight(fields: dict[str, Any]) -> RunningCell | None:
     """Return the cell of a record; None if it cannot be restored."""
     timeout, epoch, request_id, execution_id = (
         fields.get(name) for name in ("timeout", "kernel_epoch", "request_id", "execution_id")
     )
-    cell = cells.recorded(fields)
-    if not isinstance(execution_id, str) or not isinstance(epoch, int) or cells.digest(cell) != fields["sha256"]:
+    cell = cells.from_record(fields)
+    if not isinstance(execution_id, str) or not isinstance(epoch, int) or cells.source_digest(cell) != fields["sha256"]:
         return None
     if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != fields["fingerprint"]):
         return None
     elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(fields["time"])).total_seconds())
     budget = float(timeout) if isinstance(timeout, int | float) and timeout > 0 else _TIMEOUT
-    return Flight(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)
+    return RunningCell(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)

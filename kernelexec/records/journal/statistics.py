@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.records.journal.reader import read
-from kernelexec.results import CallStatistics, Statistics, Tally
+from kernelexec.results import CallStatistics, Statistics, StatisticsAccumulator
 
 _LARGEST = 2.0**53
 
 
 def statistics(path: Path, *, keep: int) -> Statistics:
     """Return the statistics of all ended cells of a journal, and the newest of them one by one; without their limits."""
-    tally, begun = Tally(keep), dict[str, dict[str, Any]]()
+    tally, begun = StatisticsAccumulator(keep), dict[str, dict[str, Any]]()
     for fields in read(path):
         name = fields.get("execution_id")
         if isinstance(name, str) and fields.get("event") == "started":

@@ -46,7 +46,7 @@ class LogFile:
             raise
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise InvalidConfig(_unfit(self.path, "It is no regular file"))
+            raise InvalidConfig(_unfit(self.path, "It is not a regular file"))
         self._fd = hold(fd)
 
     def append(self, content: bytes) -> None:
@@ -98,4 +98,4 @@ class LogFile:
 
 
 def _unfit(path: Path, reason: str) -> str:
-    return f"log_dir: {path} cannot be a log. {reason.rstrip('.')}: move what is there away, or choose another log_dir."
+    return f"log_dir: {path} cannot be a log. {reason.rstrip('.')}: move it away, or choose another log_dir."

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from kernelexec.results.outputs import strip_ansi
-from kernelexec.text import head_of, tail_of, utf8_size
+from kernelexec.text import head_within, tail_within, utf8_size
 
 Mark = Literal["in", "out", "err", "late", "note"]
 #: The part of a cell's output that is written as it comes, and the newest output that is held after that, in bytes of the log.
@@ -33,21 +33,21 @@ def printable(text: str) -> str:
     )
 
 
-def quoted(head: str, mark: Mark, text: str, *, continues: bool = False) -> Iterator[str]:
+def quote_lines(head: str, mark: Mark, text: str, *, continues: bool = False) -> Iterator[str]:
     """Yield the lines of a text, each behind its mark; with ``continues`` the first one continues the line before."""
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
         yield f"{head} {mark} {'+' if continues and not number else '|'} {printable(line.removesuffix(chr(13)))}"
 
 
-def bounded(head: str, mark: Mark, text: str, limit: int) -> Iterator[str]:
+def quote_within(head: str, mark: Mark, text: str, limit: int) -> Iterator[str]:
     """Yield the lines of a text, or of its head and its tail and the number of bytes between them."""
     size = utf8_size(text)
     if size <= limit:
-        yield from quoted(head, mark, text)
+        yield from quote_lines(head, mark, text)
         return
-    yield from quoted(head, mark, head_of(text, limit // 2))
+    yield from quote_lines(head, mark, head_within(text, limit // 2))
     yield f"{head} left out: {size - limit} bytes"
-    yield from quoted(head, mark, tail_of(text, limit // 2))
+    yield from quote_lines(head, mark, tail_within(text, limit // 2))
 
 
 def log_size(text: str) -> int:
@@ -75,9 +75,9 @@ class OutputThrottle:
         """Yield the lines to write now for a piece of output."""
         if self._left > 0:
             size = log_size(text)
-            head = text if size <= self._left else head_of(text, utf8_size(text) * self._left // size)
+            head = text if size <= self._left else head_within(text, utf8_size(text) * self._left // size)
             self._left = max(0, self._left - size)
-            yield from self._quoted(about, mark, head)
+            yield from self._quote(about, mark, head)
             text = text[len(head) :]
             if text:
                 self._left = 0
@@ -94,7 +94,7 @@ class OutputThrottle:
         if self._cut_bytes:
             yield f"{about} left out: {self._cut_bytes} bytes of output"
         while self._held:
-            yield from self._quoted(about, *self._held.popleft())
+            yield from self._quote(about, *self._held.popleft())
         self._held_bytes = self._cut_bytes = 0
 
     def _be_silent(self) -> None:
@@ -102,7 +102,7 @@ class OutputThrottle:
 
     def _hold(self, mark: Mark, text: str) -> None:
         if (size := log_size(text)) > TAIL_BYTES:
-            tail = tail_of(text, utf8_size(text) * TAIL_BYTES // size)
+            tail = tail_within(text, utf8_size(text) * TAIL_BYTES // size)
             self._cut_bytes += utf8_size(text) - utf8_size(tail)
             text, size = tail, TAIL_BYTES
             self._unended.clear()
@@ -114,8 +114,8 @@ class OutputThrottle:
             self._cut_bytes += utf8_size(oldest)
             self._unended.clear()
 
-    def _quoted(self, about: str, mark: Mark, text: str) -> Iterator[str]:
+    def _quote(self, about: str, mark: Mark, text: str) -> Iterator[str]:
         continues = mark in self._unended
         (self._unended.discard if text.endswith("\n") else self._unended.add)(mark)
         if text and not (continues and text == "\n"):
-            yield from quoted(about, mark, text, continues=continues)
+            yield from quote_lines(about, mark, text, continues=continues)

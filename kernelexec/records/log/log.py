@@ -18,10 +18,10 @@ from kernelexec.events import (
     DisplayUpdated,
     Event,
     FilesTouched,
-    InContainer,
     KernelChanged,
+    KernelContainer,
     MemoryHigh,
-    OutputHeard,
+    OutputReceived,
     SessionAdopted,
     SessionClosed,
     SessionClosing,
@@ -32,9 +32,9 @@ from kernelexec.events import (
     TestsRun,
 )
 from kernelexec.records.log.file import LogFile
-from kernelexec.records.log.lines import Mark, OutputThrottle, bounded, log_size, printable, quoted
+from kernelexec.records.log.lines import Mark, OutputThrottle, log_size, printable, quote_lines, quote_within
 from kernelexec.results import Error, MemoryUse, Stream, output_text
-from kernelexec.text import head_of
+from kernelexec.text import head_within
 
 #: The name of the file, also where kernels are not in containers.
 NAME = "docker_container.log"
@@ -86,15 +86,15 @@ class ContainerLog:
 
     def _lines(self, time: str, event: Event) -> Iterator[str]:
         match event:
-            case OutputHeard():
+            case OutputReceived():
                 yield from self._output(_about(time, event.execution_id), event)
             case CellStarted():
                 self._begin(event.execution_id)
-                yield from _started(_about(time, event.execution_id), event)
+                yield from _start_lines(_about(time, event.execution_id), event)
             case CellExecuted() | CellAborted():
-                yield from self._ended(_about(time, event.result.execution_id), event)
+                yield from self._end_lines(_about(time, event.result.execution_id), event)
             case CellRefused():
-                yield from _refused(f"{time} refused", event)
+                yield from _refusal_lines(f"{time} refused", event)
             case KernelChanged():
                 yield from _kernel(time, event)
             case DisplayUpdated():
@@ -115,7 +115,7 @@ class ContainerLog:
         self._running[execution_id] = OutputThrottle()
         self._late_left = LATE_BYTES
 
-    def _output(self, about: str, event: OutputHeard) -> Iterable[str]:
+    def _output(self, about: str, event: OutputReceived) -> Iterable[str]:
         output = event.output
         text = output.text if isinstance(output, Stream) else output_text((output,))
         is_error = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
@@ -126,26 +126,29 @@ class ContainerLog:
         if room <= 0:
             return ()
         if self._late_left > 0:
-            return quoted(about, "late", text)
-        return [*quoted(about, "late", head_of(text, room)), f"{about} left out: further late output, up to the next cell"]
+            return quote_lines(about, "late", text)
+        return [
+            *quote_lines(about, "late", head_within(text, room)),
+            f"{about} left out: further late output, up to the next cell",
+        ]
 
-    def _ended(self, about: str, event: CellExecuted | CellAborted) -> Iterator[str]:
+    def _end_lines(self, about: str, event: CellExecuted | CellAborted) -> Iterator[str]:
         result = event.result
         throttle = self._running.pop(result.execution_id, None)
         if isinstance(event, CellAborted):
             yield f"{about} never ran: {printable(' '.join(result.notes)[:REASON_BYTES])}"
-            yield from bounded(about, "in", event.cell.source, REASON_BYTES)
+            yield from quote_within(about, "in", event.cell.source, REASON_BYTES)
             return
         if throttle is not None:
             yield from throttle.rest(about)
-        interrupted = f", interrupted by {result.interrupted}, rung {result.rung}" if result.interrupted else ""
+        interrupted = f", interrupted by {result.interrupted}, ended by {result.ended_by}" if result.interrupted else ""
         cause = f", cause {result.cause}" if result.cause else ""
         yield (
             f"{about} ended: {result.status}, exit code {result.exit_code}, {result.timing.run:.3f} s, state {result.state}"
             f"{interrupted}{cause}"
         )
         if result.notes:
-            yield from bounded(about, "note", "\n".join(result.notes), REASON_BYTES)
+            yield from quote_within(about, "note", "\n".join(result.notes), REASON_BYTES)
 
     def _write(self, time: str, event: Event) -> None:
         content = "".join(f"{line}\n" for line in self._lines(time, event)).encode("utf-8", "backslashreplace")
@@ -190,19 +193,19 @@ def _about(time: str, execution_id: str) -> str:
     return f"{time} cell {execution_id[:8]}"
 
 
-def _started(about: str, event: CellStarted) -> Iterator[str]:
+def _start_lines(about: str, event: CellStarted) -> Iterator[str]:
     cell = event.cell
     kind = cell.language
     if isinstance(cell, ShellCell):
         kind = "command" if cell.work_dir is None else f"command in {printable(cell.work_dir)}"
     yield f"{about} started: {kind}, kernel {event.kernel_epoch}, execution {event.execution_id}"
-    yield from bounded(about, "in", cell.source, SOURCE_BYTES)
+    yield from quote_within(about, "in", cell.source, SOURCE_BYTES)
 
 
-def _refused(about: str, event: CellRefused) -> Iterator[str]:
+def _refusal_lines(about: str, event: CellRefused) -> Iterator[str]:
     yield f"{about} {event.kind}: {printable(str(event.error)[:REASON_BYTES])}"
     source = event.source if isinstance(event.source, str) else f"({type(event.source).__name__})"
-    yield from bounded(about, "in", source, REASON_BYTES)
+    yield from quote_within(about, "in", source, REASON_BYTES)
 
 
 def _kernel(time: str, event: KernelChanged) -> Iterator[str]:
@@ -214,16 +217,16 @@ def _kernel(time: str, event: KernelChanged) -> Iterator[str]:
             yield f"{about} started{again}: {_location(event.container)}"
         case "failed":
             yield f"{about} did not start"
-            yield from bounded(about, "note", event.cause or "", REASON_BYTES)
+            yield from quote_within(about, "note", event.cause or "", REASON_BYTES)
         case "died":
             yield f"{about} died: {event.cause}"
 
 
-def _location(container: InContainer | None) -> str:
+def _location(container: KernelContainer | None) -> str:
     if container is None:
         return "on this machine"
     mounts = ", ".join(f"{source} -> {target} ({'ro' if only else 'rw'})" for source, target, only in container.mounts)
-    text = f"container {container.name} ({container.id}), image {container.image}, network {container.connected}"
+    text = f"container {container.name} ({container.id}), image {container.image}, network {container.network_text}"
     return printable(f"{text}{', with sudo' if container.sudo else ''}, mounts {mounts or 'none'}")
 
 

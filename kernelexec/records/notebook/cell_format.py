@@ -16,7 +16,7 @@ _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
     """Return a cell with its outputs in the notebook format 4.5, and metadata for a replay."""
     noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
-    if isinstance(cell, ShellCell) and cell.lasts:
+    if isinstance(cell, ShellCell) and cell.persistent:
         noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin}
     if cell.language != "python":
         noted["language"] = cell.language

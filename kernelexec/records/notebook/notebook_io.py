@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import DisplayUpdated, Event
-from kernelexec.recorded_history import PastCell, PastStatus, called
+from kernelexec.recorded_history import RecordedCell, RecordedStatus, restore_call
 from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.workspace.safe_files import replace_file
@@ -32,7 +32,7 @@ _LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+
 _BROKEN = (AttributeError, AssertionError, RecursionError)
 
 
-class Document:
+class CellFile:
     """A notebook in memory whose code cells are run one after the other; the rest of it stays unchanged."""
 
     def __init__(self, notebook: dict[str, Any], *, ours: bool = False) -> None:
@@ -147,16 +147,16 @@ def _in_lines(node: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
-def _past(cell: dict[str, Any]) -> PastCell:
+def _past(cell: dict[str, Any]) -> RecordedCell:
     """Return a code cell with its end, from its outputs and from the metadata of our own notebooks."""
     noted = cell["metadata"].get("kernelexec")
     metadata = noted if isinstance(noted, dict) else {}
     language, seconds, command = metadata.get("language"), metadata.get("seconds"), metadata.get("command")
     enames = [output["ename"] for output in cell["outputs"] if output["output_type"] == "error"]
-    status: PastStatus = "error" if enames else None
+    status: RecordedStatus = "error" if enames else None
     if metadata.get("status") in ("ok", "error", "aborted"):
         status = metadata["status"]
-    outputs = PastCell(
+    outputs = RecordedCell(
         cell["source"],
         language=language if isinstance(language, str) else "python",
         status=status,
@@ -166,7 +166,7 @@ def _past(cell: dict[str, Any]) -> PastCell:
         ename=enames[-1] if enames else None,
         may_fail="raises-exception" in cell["metadata"].get("tags", []),
     )
-    return called(outputs, command) if isinstance(command, dict) else outputs
+    return restore_call(outputs, command) if isinstance(command, dict) else outputs
 
 
 def _prose(text: str) -> str:

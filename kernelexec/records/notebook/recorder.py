@@ -16,7 +16,7 @@ from kernelexec.cells import Cell
 from kernelexec.events import CellExecuted, DisplayUpdated, Event
 from kernelexec.records.notebook.cell_format import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
-from kernelexec.text import json_encoder
+from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
 from kernelexec.workspace.spool import Spool, SpooledBytes
 
@@ -34,7 +34,7 @@ _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left o
 _PIECE_CHARS = 128 * 1024
 #: The separators before the first of several values and before the others, and the end of a cell's outputs.
 _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
-_encode = json_encoder()
+_encode = make_json_encoder()
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Recorder:
             raise TimeoutError(message)
         try:
             while self._noted:
-                self._take(self._next_noted())
+                self._take(self._next_event())
             if self._changed:
                 self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
                 replace_file(self.path, _file(map(self._spool.read, self._pieces())))
@@ -131,7 +131,7 @@ class Recorder:
             self._noted[key] = event, weight
             self._noted_bytes += weight - before
 
-    def _next_noted(self) -> CellExecuted | DisplayUpdated:
+    def _next_event(self) -> CellExecuted | DisplayUpdated:
         with self._noting:
             event, weight = self._noted.pop(next(iter(self._noted)))
             self._noted_bytes -= weight

@@ -80,7 +80,7 @@ class CellApproval:
                         self._rewrite(case_run, source, reason)
                     case Deny(reason):
                         return self._deny(run, "validator", f"A validator denies it: {reason}")
-            if (violation := self._judge.judge(case_run.cell)) is None:
+            if (violation := self._judge.check(case_run.cell)) is None:
                 continue
             refusal = violation
             if self._ask_mode == "never":
@@ -95,8 +95,8 @@ class CellApproval:
         return denial
 
     def _make_proposal(self, cell: Cell) -> Proposal:
-        is_command = isinstance(cell, ShellCell) and cell.lasts
-        return Proposal(self._session, "command" if is_command else "code", cell.language, cells.said(cell))
+        is_command = isinstance(cell, ShellCell) and cell.persistent
+        return Proposal(self._session, "command" if is_command else "code", cell.language, cells.original_source(cell))
 
     def _rewrite(self, run: CellRun, source: str, reason: str) -> None:
         """Replace the source of a cell.
@@ -105,7 +105,7 @@ class CellApproval:
             InvalidCode: no kernel can run the source.
         """
         try:
-            run.cell = cells.rewritten(run.cell, source, limit_bytes=self._limit)
+            run.cell = cells.with_source(run.cell, source, limit_bytes=self._limit)
         except InvalidCode as exc:
             message = f"A validator rewrote the cell into code that cannot run: {exc}"
             raise InvalidCode(message) from exc
@@ -138,7 +138,7 @@ class CellApproval:
         return response if isinstance(response, Approval) else Approval(approved=response is True)
 
     def _deny(self, run: CellRun, rule: str, reason: str) -> str:
-        run.refusal = Refusal(rule, shorten_command(cells.said(run.masked_cell)), reason.rstrip("."), _NOTHING_RAN)
+        run.refusal = Refusal(rule, shorten_command(cells.original_source(run.masked_cell)), reason.rstrip("."), _NOTHING_RAN)
         return str(run.refusal)
 
 

@@ -162,8 +162,8 @@ class CellRun:
         """Set the result, and release the resources of a running cell."""
         self.result = result
         if self.collector is not None:
-            self.collector.end()
-            self.memory_bytes = self.collector.held_bytes
+            self.collector.close()
+            self.memory_bytes = self.collector.memory_bytes
         if self.spill is not None:
             self.spill.close()
             self.spilled_bytes = self.spill.stored_bytes

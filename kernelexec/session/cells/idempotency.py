@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from kernelexec import cells
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.events import Earlier, Ledger
+from kernelexec.events import JournaledRequest, JournalHook
 from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_builder import build_unknown_result
@@ -28,7 +28,7 @@ _DISK_SECONDS = 10.0
 class RequestIds:
     """The executions of one session by request id, in memory and in the journal."""
 
-    def __init__(self, session: str, ledger: Ledger | None) -> None:
+    def __init__(self, session: str, ledger: JournalHook | None) -> None:
         self._session = session
         self._ledger = ledger
         self._runs: WeakValueDictionary[str, CellRun] = WeakValueDictionary()
@@ -72,7 +72,7 @@ class RequestIds:
             if earlier is not None:
                 self._check_same_cell(request_id, earlier.fingerprint, run)
                 result = earlier.result or build_unknown_result(run, self._session, supervisor.epoch, earlier.execution_id)
-                run.finish(refresh_state(result, supervisor) if earlier.here else mark_state_lost(result))
+                run.finish(refresh_state(result, supervisor) if earlier.in_this_run else mark_state_lost(result))
                 run.wake_callers()
                 return run
             enqueue(run)
@@ -94,7 +94,7 @@ class RequestIds:
         if (failure := self._ledger.failure) is None:
             try:
                 with anyio.fail_after(_DISK_SECONDS):
-                    await run_in_thread(self._ledger.secure, abandon=True)
+                    await run_in_thread(self._ledger.flush_to_disk, abandon=True)
             except TimeoutError:
                 failure = f"the disk did not answer within {_DISK_SECONDS:.0f} s"
             except OSError as exc:
@@ -113,9 +113,9 @@ class RequestIds:
             return result
         return dataclasses.replace(result, notes=(*result.notes, f"Not recorded in the journal: {failure}."))
 
-    async def _find_in_journal(self, request_id: str) -> Earlier | None:
+    async def _find_in_journal(self, request_id: str) -> JournaledRequest | None:
         assert self._ledger is not None
-        return await anyio.to_thread.run_sync(partial(self._ledger.look_up, request_id))
+        return await anyio.to_thread.run_sync(partial(self._ledger.find_request, request_id))
 
     def _check_same_cell(self, request_id: str, fingerprint: str, run: CellRun) -> None:
         if fingerprint != cells.fingerprint(run.masked_cell):

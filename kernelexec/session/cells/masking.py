@@ -8,7 +8,7 @@ from typing import Literal
 from kernelexec.cells import Cell
 from kernelexec.errors import KernelexecError
 from kernelexec.events import CellRefused
-from kernelexec.recorded_history import Past, PastCell
+from kernelexec.recorded_history import History, RecordedCell
 from kernelexec.results import Diagnosis, ExecutionResult, SecurityError
 from kernelexec.secrets import SecretStore
 from kernelexec.secrets.masker import Masker
@@ -31,7 +31,7 @@ class ResultMasking:
         """Return a cell with masked secrets."""
         return cell if self.secrets is None else self.secrets.masker.mask_cell(cell)
 
-    def mask_history(self, history: Past) -> Past:
+    def mask_history(self, history: History) -> History:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
         if self.secrets is None:
             return history
@@ -77,6 +77,6 @@ def _mask_diagnosis(masker: Masker, diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, kind=kind, message=message, line_text=line_text, cause=cause, hints=hints, calls=calls)
 
 
-def _mask_recorded_cell(masker: Masker, cell: PastCell) -> PastCell:
+def _mask_recorded_cell(masker: Masker, cell: RecordedCell) -> RecordedCell:
     work_dir, stdin = (text and masker.mask_text(text) for text in (cell.work_dir, cell.stdin))
     return replace(cell, source=masker.mask_text(cell.source), work_dir=work_dir, stdin=stdin)

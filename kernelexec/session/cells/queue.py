@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from kernelexec.config import Capacity
-from kernelexec.errors import QueueFull, UnknownExecution, nearest
+from kernelexec.errors import QueueFull, UnknownExecution, did_you_mean
 from kernelexec.events import CellAborted, CellExecuted, Event
 from kernelexec.results import ExecutionResult
 from kernelexec.secrets import SecretStore
@@ -210,7 +210,7 @@ class FinishedExecutions:
                 return run
         if isinstance(execution_id, str) and execution_id in self._runs:
             return self._runs[execution_id]
-        message = f"No execution {execution_id!r} is remembered here{nearest(str(execution_id), self._runs)}."
+        message = f"No execution {execution_id!r} is remembered here{did_you_mean(str(execution_id), self._runs)}."
         raise UnknownExecution(message)
 
     def clear(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.diagnosis import diagnose
 from kernelexec.kernel import Execution, is_unread
-from kernelexec.outputs import execution_count
+from kernelexec.outputs import read_execution_count
 from kernelexec.results import Cause, Error, ExecutionResult, Output, Status, Timing
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
@@ -37,7 +37,7 @@ def build_running_result(run: CellRun, session: str, epoch: int) -> ExecutionRes
     result, collector = _make_result(run, session, epoch, "running"), run.collector
     if collector is None:
         return result
-    return replace(result, outputs=collector.outputs(), truncated=collector.truncated, total_bytes=collector.total_bytes)
+    return replace(result, outputs=collector.outputs(), truncated=collector.has_cuts, total_bytes=collector.total_bytes)
 
 
 def build_aborted_result(run: CellRun, session: str, epoch: int, reason: str) -> ExecutionResult:
@@ -76,7 +76,7 @@ def build_result(
         outputs = (*outputs, *_read_error(run.cell, reply))
     if collector.lost_outputs:
         verdict.notes.append(_TOO_LARGE.format(collector.lost_outputs))
-    work_dir, count = report.get("work_dir"), execution_count(reply)
+    work_dir, count = report.get("work_dir"), read_execution_count(reply)
     changed = files(count or 0, outputs)
     diagnosis = diagnose(
         status,
@@ -95,12 +95,12 @@ def build_result(
         outputs=outputs,
         exit_code=exit_code,
         interrupted=verdict.interrupted,
-        rung=verdict.rung,
+        ended_by=verdict.rung,
         state=verdict.state,
         cause=verdict.cause,
         lost_names=verdict.lost_names,
         files=changed,
-        truncated=collector.truncated,
+        truncated=collector.has_cuts,
         total_bytes=collector.total_bytes,
         output_ref=run.execution_id if collector.spilled else None,
         diagnosis=diagnosis,

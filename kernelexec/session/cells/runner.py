@@ -12,9 +12,9 @@ from typing import Any
 
 from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
-from kernelexec.events import CellStarted, DisplayUpdated, Event, Hook, OutputHeard
+from kernelexec.events import CellStarted, DisplayUpdated, Event, Hook, OutputReceived
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.outputs import Collector, MaskedCollector, Veil, feed
+from kernelexec.outputs import Collector, MaskedCollector, StreamMasking, feed_result
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
@@ -27,7 +27,7 @@ from kernelexec.session.cells.stdin import answer_input_requests
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import LostState, Verdict, report_lost_state
-from kernelexec.workspace import DisplayFiles, SpillFile, Watch
+from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
 logger = logging.getLogger("kernelexec")
 _RESTARTED = "The kernel was restarted before the cell was sent."
@@ -63,7 +63,7 @@ class CellRunner:
         self._secrets = secrets
         self._dispatch = dispatch
         self._dispatch_output = dispatch_output
-        self._changes = Watch(workspace, ignore=frozenset({notebook.name} if notebook else ()))
+        self._changes = FileChanges(workspace, ignore=frozenset({notebook.name} if notebook else ()))
 
     async def run(self, run: CellRun) -> ExecutionResult | str:
         """Run a cell: approve it, acquire a kernel, send it, watch it and build its result.
@@ -158,7 +158,7 @@ class CellRunner:
             return _RESTARTED
         run.timestamps.sent = run.timestamps.ended = time.monotonic()
         run.collector = self._make_collector(run, self._make_collector_factory())
-        feed(run.collector, cached_result)
+        feed_result(run.collector, cached_result)
         result_cache.record_hit(run)
         return replace(
             cached_result,
@@ -172,7 +172,7 @@ class CellRunner:
 
     def _make_collector_factory(self) -> Callable[..., Collector]:
         """Return the constructor of the two collectors of a cell, which share the masking of secrets."""
-        return Collector if self._secrets is None else partial(MaskedCollector, Veil(self._secrets.masker))
+        return Collector if self._secrets is None else partial(MaskedCollector, StreamMasking(self._secrets.masker))
 
     def _make_collector(self, run: CellRun, factory: Callable[..., Collector]) -> Collector:
         output = self._config.output
@@ -218,7 +218,7 @@ class CellRunner:
             return callback
 
         def pass_on(output: Output) -> None:
-            dispatch(OutputHeard(self._session, run.execution_id, output))
+            dispatch(OutputReceived(self._session, run.execution_id, output))
             if callback is not None:
                 callback(output)
 

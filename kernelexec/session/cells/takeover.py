@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelexec.provisioning import Handover
-from kernelexec.records.journal import Flight
+from kernelexec.records.journal import RunningCell
 from kernelexec.session.cells.cell_run import CellRun
 
 
@@ -15,7 +15,7 @@ class OrphanedSession:
     """A kernel without an owner, and its running cell according to the journal."""
 
     handover: Handover
-    running_cell: Flight | None
+    running_cell: RunningCell | None
     ended_epochs: Mapping[str, int] = field(default_factory=dict)
     """The last epoch of each other language's kernel that ended with the owner."""
 

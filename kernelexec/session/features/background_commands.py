@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from kernelexec import cells
-from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswering, UnknownExecution, nearest
+from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswering, UnknownExecution, did_you_mean
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
@@ -57,15 +57,15 @@ class BackgroundCommands:
             raise CapacityReached(message)
         async with context.scope.hold_open():
             await supervisor.acquire()
-        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.said(run.masked_cell), "running")
+        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.original_source(run.masked_cell), "running")
         started = replace(started, kernel_epoch=supervisor.epoch)
-        arguments = {"command": cells.said(run.cell), "work_dir": directory}
+        arguments = {"command": cells.original_source(run.cell), "work_dir": directory}
         answer = await self._request("start", started.command_id, **arguments)
         if answer.get("status") != "ok":
             message = f"The command did not start: {clean_text(str(answer.get('evalue')))[:300]}"
             raise InvalidRequest(message)
         self._forget_old()
-        self._commands[started.command_id] = started.now(answer.get("job"))
+        self._commands[started.command_id] = started.update(answer.get("job"))
         return self._commands[started.command_id]
 
     async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
@@ -90,7 +90,7 @@ class BackgroundCommands:
             by_name = {job.get("name"): job for job in (jobs if isinstance(jobs, list) else []) if isinstance(job, dict)}
             for command_id, command in self._commands.items():
                 if self._can_run(command):
-                    self._commands[command_id] = command.now(by_name.get(command_id))
+                    self._commands[command_id] = command.update(by_name.get(command_id))
         return tuple(map(self._refresh_status, self._commands.values()))
 
     async def background(self, command_id: str) -> BackgroundCommand:
@@ -119,7 +119,7 @@ class BackgroundCommands:
         while "job" not in (answer := await self._request("output", command_id, lines=lines)) and lines:
             lines //= 2  # the reply was too large to be read
         job = answer.get("job")
-        command = self._commands[command_id] = command.now(job)
+        command = self._commands[command_id] = command.update(job)
         fields = job if isinstance(job, dict) else {}
         mask = self._context.masking.mask_text
         stdout, stderr = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
@@ -153,7 +153,7 @@ class BackgroundCommands:
     async def _approve(self, command: str, directory: str | None, approver: Approver | None) -> CellRun:
         context = self._context
         config, approval = context.config, context.approval
-        cell = cells.command(command, work_dir=directory, stdin=None, limit_bytes=config.capacity.code_bytes)
+        cell = cells.make_command_cell(command, work_dir=directory, stdin=None, limit_bytes=config.capacity.code_bytes)
         run = CellRun(cell, timeout=config.budgets.timeout, isolation=context.isolation, approver=approver)
         run.masked_cell = context.masking.mask_cell(cell)
         if (reason := await approval.check(run)) is not None:
@@ -164,7 +164,7 @@ class BackgroundCommands:
         self._context.scope.check_open()
         if command_id not in self._commands:
             known_ids = ", ".join(self._commands) or "none"
-            near = nearest(str(command_id), self._commands)
+            near = did_you_mean(str(command_id), self._commands)
             message = (
                 f"Session {self._context.name!r} has no background command {command_id!r:.100}{near}: there are {known_ids}."
             )

@@ -7,7 +7,7 @@ import time
 
 import anyio
 
-from kernelexec.events import Event, KernelChanged, MemoryHigh, OutputHeard
+from kernelexec.events import Event, KernelChanged, MemoryHigh, OutputReceived
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.background_commands import BackgroundCommands
 
@@ -22,7 +22,7 @@ class IdleTimer:
 
     def __call__(self, event: Event, /) -> None:
         """Restart the timer at each use; events that a kernel causes by itself do not count as uses."""
-        if not isinstance(event, KernelChanged | MemoryHigh | OutputHeard):
+        if not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
             self.restart()
 
     def restart(self) -> None:

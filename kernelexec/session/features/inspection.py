@@ -59,7 +59,7 @@ class Inspection:
         """
         timeout = check_seconds(wait, "wait")
         content: dict[str, Any] = {"names": _check_names(names), "limit": _check_limit(limit)}
-        return Variables.of(await self._request("control", protocol.VARIABLES_REQUEST, content, timeout), limit)
+        return Variables.from_reply(await self._request("control", protocol.VARIABLES_REQUEST, content, timeout), limit)
 
     async def environment(self, *, wait: float = INSPECTION_SECONDS) -> PythonEnvironment:
         """Return the Python, packages and programs of cells, also while a cell runs, without running the user's code.
@@ -69,7 +69,7 @@ class Inspection:
             KernelNotAnswering: see ``variables``.
         """
         reply = await self._request("control", protocol.ENVIRONMENT_REQUEST, {}, check_seconds(wait, "wait"))
-        return PythonEnvironment.of(reply)
+        return PythonEnvironment.from_reply(reply)
 
     async def complete(self, code: str, cursor: int | None = None, *, wait: float = INSPECTION_SECONDS) -> Completion:
         """Return the kernel's completions at ``cursor`` (in characters, the end by default), after a running cell.
@@ -80,7 +80,7 @@ class Inspection:
         """
         position = self._check_cursor(code, cursor)
         reply = await self._request_idle("complete_request", {"code": code, "cursor_pos": position}, wait)
-        return Completion.of(reply, code, position)
+        return Completion.from_reply(reply, code, position)
 
     async def inspect(
         self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = INSPECTION_SECONDS
@@ -118,7 +118,7 @@ class Inspection:
     def _check_cursor(self, code: object, cursor: object) -> int:
         if code != "":
             limit_bytes = self._context.config.capacity.code_bytes
-            cells.check(code, limit_bytes=limit_bytes, what="stdin" if _is_blank(code) else "code")
+            cells.check(code, limit_bytes=limit_bytes, label="stdin" if _is_blank(code) else "code")
         length = len(str(code))
         if cursor is None:
             return length

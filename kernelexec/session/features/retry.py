@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import anyio.to_thread
 
-from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import Attempt, Attempts, ExecutionResult
 from kernelexec.session.cells.cell_run import OnOutput
@@ -114,5 +114,5 @@ def _check_arguments(fix: object, max_retries: object, between: object) -> None:
         message = f"max_retries={max_retries!r:.100} must be the number of all tries, 1 to {RETRIES_MAX}."
         raise InvalidRequest(message)
     if between not in _BETWEEN:
-        message = f"between={between!r:.100}{nearest(str(between), _BETWEEN)} must be one of {', '.join(_BETWEEN)}."
+        message = f"between={between!r:.100}{did_you_mean(str(between), _BETWEEN)} must be one of {', '.join(_BETWEEN)}."
         raise InvalidRequest(message)

@@ -114,7 +114,7 @@ def _check_texts(code: object, cases: object, limit_bytes: int) -> list[str]:
     if not isinstance(code, str) or code.strip():
         cells.check(code, limit_bytes=limit_bytes)
     for number, case in enumerate(texts, 1):
-        cells.check(case, limit_bytes=limit_bytes, what=f"case {number}")
+        cells.check(case, limit_bytes=limit_bytes, label=f"case {number}")
     return [code, *texts] if isinstance(code, str) else texts
 
 

@@ -153,4 +153,4 @@ class AsyncFiles:
 
 
 def _list_deleted_paths(result: FilesDeleted) -> tuple[Iterable[str], Iterable[str]]:
-    return result.deleted, (refusal.why for refusal in result.refused)
+    return result.deleted, (refusal.reason for refusal in result.refused)

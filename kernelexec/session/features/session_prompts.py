@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
-from kernelexec.prompts import Surroundings, debugging, guidance
+from kernelexec.model_prompts import PromptContext, write_debug_prompt, write_guidance
 from kernelexec.results import PythonEnvironment
 from kernelexec.session.cells.executions import Executions
 from kernelexec.session.context import SessionContext
@@ -35,7 +35,7 @@ class SessionPrompts:
         with suppress(KernelNotAnswering):
             environment = await self._inspection.environment()
         config, backend = context.config, context.kernels.backend
-        surroundings = Surroundings(
+        surroundings = PromptContext(
             config,
             backend.cwd,
             environment,
@@ -43,7 +43,7 @@ class SessionPrompts:
             backend.memory_bytes,
             backend.cpus,
         )
-        return context.masking.mask_text(guidance(surroundings, requirements=requirements))
+        return context.masking.mask_text(write_guidance(surroundings, requirements=requirements))
 
     async def debugging(self, execution_id: str | None = None) -> str:
         """Return a prompt in five steps for fixing a failed cell: its code, its output, the known facts about the cause.
@@ -61,7 +61,7 @@ class SessionPrompts:
         for run in map(self._executions.find, ids):
             result = queue.get_result(run)
             if result is not None and result.status in ("error", "aborted"):
-                return debugging(run.masked_cell.source, result)
+                return write_debug_prompt(run.masked_cell.source, result)
         message = (
             "No cell of this session has failed." if execution_id is None else f"execution_id={execution_id!r} has not failed."
         )

@@ -13,10 +13,10 @@ from typing import Any
 
 import anyio
 
-from kernelexec.errors import InvalidRequest, nearest
+from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.events import SnapshotTaken
 from kernelexec.launcher import protocol
-from kernelexec.results import LeftOut, Restored, SavedVariable, Snapshot
+from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapshot
 from kernelexec.session.context import SessionContext
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.text import clean_text
@@ -90,7 +90,7 @@ class VariableSnapshots:
         wanted = snapshot.names if names is None else _check_names(names)
         for name in wanted:
             if name not in snapshot.names:
-                message = f"{name!r} is not in snapshot {snapshot.snapshot_id}{nearest(name, snapshot.names)}."
+                message = f"{name!r} is not in snapshot {snapshot.snapshot_id}{did_you_mean(name, snapshot.names)}."
                 raise InvalidRequest(message)
         files = [
             (saved.name, saved.file, saved.sha256)
@@ -106,7 +106,9 @@ class VariableSnapshots:
             left_out.name: left_out for entry in _list_entries(answer, "missing") if (left_out := _parse_left_out(entry))
         }
         missing = (
-            reasons.get(name, LeftOut(name, "the kernel did not report it")) for name in sorted(wanted) if name not in restored
+            reasons.get(name, SkippedVariable(name, "the kernel did not report it"))
+            for name in sorted(wanted)
+            if name not in restored
         )
         return Restored(tuple(sorted(restored & set(wanted))), tuple(missing))
 
@@ -160,8 +162,8 @@ def _parse_saved_variable(entry: dict[str, Any]) -> SavedVariable | None:
     return SavedVariable(clean_text(name)[:_TEXT_CHARS], clean_text(kind)[:_TEXT_CHARS], size, duration, file, digest)
 
 
-def _parse_left_out(entry: dict[str, Any]) -> LeftOut | None:
+def _parse_left_out(entry: dict[str, Any]) -> SkippedVariable | None:
     name, reason = entry.get("name"), entry.get("why")
     if not isinstance(name, str) or not isinstance(reason, str):
         return None
-    return LeftOut(clean_text(name)[:_TEXT_CHARS], clean_text(reason)[:_TEXT_CHARS], entry.get("defined") is True)
+    return SkippedVariable(clean_text(name)[:_TEXT_CHARS], clean_text(reason)[:_TEXT_CHARS], entry.get("defined") is True)

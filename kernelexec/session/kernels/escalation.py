@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import anyio
 
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.results import Rung
+from kernelexec.results import InterruptStep
 
 #: The time limit for the kernel's control thread to confirm a request. A C loop that holds the interpreter's lock blocks it.
 NOTICE_SECONDS = 0.2
@@ -28,7 +28,7 @@ NOTICE_SECONDS = 0.2
 class Escalation:
     """The step that ended the cell, and the stacks of all threads if it was the last step."""
 
-    rung: Rung
+    rung: InterruptStep
     stacks: str = ""
 
 
@@ -51,7 +51,7 @@ async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> Esc
         await kernel.interrupter.signal_children(signal.SIGKILL)
         return True
 
-    steps: list[tuple[Rung, Callable[[], Awaitable[bool]]]] = [
+    steps: list[tuple[InterruptStep, Callable[[], Awaitable[bool]]]] = [
         ("interrupt", interrupt),
         ("signal", signal_from_outside),
         ("cancel", cancel),

@@ -12,7 +12,7 @@ import anyio
 from kernelexec import cells
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
-from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, nearest
+from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, did_you_mean
 from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import InstalledSpec, Place
@@ -68,9 +68,9 @@ class LanguageKernels:
         async with self.languages_lock:  # a later cell must not overtake a cell that waits for the list of kernelspecs
             label = await self._resolve_label(language)
         if label is None and _normalize_language(language) == "bash":
-            return cells.command(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
+            return cells.make_command_cell(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
         if label is None:
-            return cells.node(code, stdin=stdin, limit_bytes=self._limit)
+            return cells.make_node_cell(code, stdin=stdin, limit_bytes=self._limit)
         if stdin is not None:
             message = (
                 f"stdin is for commands and node: a cell of the {label} kernel has none. Use execute_command, or set a value."
@@ -96,7 +96,7 @@ class LanguageKernels:
         label = self._labels.get(_normalize_language(language))
         if label is None:
             languages = ", ".join(self._supervisors)
-            near = nearest(str(language), self._supervisors)
+            near = did_you_mean(str(language), self._supervisors)
             message = f"This session has no kernel of language={language!r}{near}: it has {languages}."
             raise InvalidRequest(message)
         return (self._supervisors[label],)
@@ -163,7 +163,7 @@ class LanguageKernels:
                 *(word.strip("()") for entry in installed.told() for word in entry.split()),
             )
             message = (
-                f"language={language!r} is not known here{nearest(wanted, known_names)}: there are python, bash and "
+                f"language={language!r} is not known here{did_you_mean(wanted, known_names)}: there are python, bash and "
                 f"javascript, and the kernelspecs {self._backend.specs_where}: {', '.join(installed.told()) or 'none'}. "
                 "`jupyter kernelspec list` there shows where they are."
             )

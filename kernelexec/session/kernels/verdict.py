@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernelexec.kernel.usage import Usage
-from kernelexec.results import Cause, Interrupted, Rung, State
-from kernelexec.results.usage import size_text
+from kernelexec.results import Cause, Interrupted, InterruptStep, State
+from kernelexec.results.resource_usage import format_size
 
 _LISTED = 20
 
@@ -19,7 +19,7 @@ class Verdict:
     cause: Cause | None = None
     exit_code: int | None = None
     interrupted: Interrupted | None = None
-    rung: Rung | None = None
+    rung: InterruptStep | None = None
     lost_names: tuple[str, ...] = ()
     confinement: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -63,14 +63,16 @@ def memory_limit_text(usage: Usage, isolation: str) -> str:
     """Return the memory limit of a kernel as text; empty if none is known."""
     limit = usage.limit_bytes
     owner = "the container's" if isolation == "container" else "its control group's"
-    return f"{owner} memory limit of {size_text(limit)}" if limit else ""
+    return f"{owner} memory limit of {format_size(limit)}" if limit else ""
 
 
 def add_memory_notes(verdict: Verdict, usage: Usage, limit: str) -> None:
     """Add notes about the kernel's memory to a verdict."""
     if verdict.cause == "oom":
         verdict.memory_limit = limit
-        before = f" The biggest variables before: {usage.memory.names}." if usage.memory and usage.memory.names else ""
+        before = (
+            f" The biggest variables before: {usage.memory.names_text}." if usage.memory and usage.memory.names_text else ""
+        )
         verdict.notes.append(f"The kernel was killed for want of memory: {limit or 'a limit'} was reached.{before}")
         return
     if usage.killed > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.events import CellExecuted, CellStarted, Event
-from kernelexec.results import CallStatistics, ExecutionResult, Statistics, Tally
+from kernelexec.results import CallStatistics, ExecutionResult, Statistics, StatisticsAccumulator
 from kernelexec.session.context import SessionSettings
 
 #: The number of cells that are remembered one by one.
@@ -16,7 +16,7 @@ class StatisticsHook:
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
         self._timeouts: dict[str, float | None] = {}
-        self._tally = Tally(CALLS_MAX)
+        self._tally = StatisticsAccumulator(CALLS_MAX)
 
     def __call__(self, event: Event, /) -> None:
         """Count a cell that begins or ends."""

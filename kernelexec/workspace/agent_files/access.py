@@ -13,7 +13,7 @@ from pathlib import Path
 from kernelexec.errors import FileRefused, InvalidPath, InvalidWorkDir
 from kernelexec.text import clean_text
 from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath, os_errors_as_ours, path_text, short, system_error
-from kernelexec.workspace.directory import give_to_owner, gone
+from kernelexec.workspace.directory import give_to_owner, missing_workspace_message
 from kernelexec.workspace.openat2 import WAY, open_beneath
 
 LISTED = os.O_RDONLY | os.O_DIRECTORY
@@ -54,7 +54,7 @@ class Access:
             root = max(seen, key=lambda root: len(root.inside))
             absolute = root.path / absolute.relative_to(root.inside)
         if not any(root.has(absolute) for root in self.roots):
-            message = f"{short(text)} is outside of what may be named: {', '.join(self.named())}."
+            message = f"{short(text)} is outside of the allowed paths: {', '.join(self.describe_roots())}."
             raise InvalidPath(message)
         return self.spot_at(absolute)
 
@@ -65,19 +65,19 @@ class Access:
             FileRefused: the path is hidden.
         """
         root = max((root for root in self.roots if root.has(path)), key=lambda root: len(root.path.parts))
-        spot = WorkspacePath(root, path.relative_to(root.path).parts, self._shown(path, root))
+        spot = WorkspacePath(root, path.relative_to(root.path).parts, self._display_path(path, root))
         if any(path.is_relative_to(hidden) for hidden in root.hidden):
             message = f"{spot.shown} is hidden: people and programs keep secrets there, or it is another session's."
             raise FileRefused(message)
         return spot
 
-    def named(self) -> Iterator[str]:
+    def describe_roots(self) -> Iterator[str]:
         """Return the roots as text for a message."""
         for root in self.roots:
             rights = "to read and write" if root.writable else "to read"
             yield f"{clean_text(root.inside)} ({'the workspace' if root is self.roots[0] else rights})"
 
-    def holds_fixed(self, path: Path) -> bool:
+    def contains_root(self, path: Path) -> bool:
         """Return whether a directory is, or contains, a root or a read-only path."""
         return any(fixed.is_relative_to(path) for fixed in self._writable)
 
@@ -128,7 +128,7 @@ class Access:
                 return os.fstat(top)
             fd = open_beneath(top, "/".join(spot.parts[:-1]) or ".", WAY)
             try:
-                return _seen(spot.name, fd)
+                return _lstat(spot.name, fd)
             finally:
                 os.close(fd)
 
@@ -148,11 +148,11 @@ class Access:
             try:
                 rights = self.rights() if len(self._writable) > 1 else {}
                 for part in spot.parts[:-1]:
-                    if make and _seen(part, fd) is None:
+                    if make and _lstat(part, fd) is None:
                         _check_rights(fd, rights, spot)
-                    fd = _entered(fd, part, make=make)
+                    fd = _enter(fd, part, make=make)
                 _check_rights(fd, rights, spot)
-                seen = _seen(spot.name, fd)
+                seen = _lstat(spot.name, fd)
                 if seen is not None and rights.get((seen.st_dev, seen.st_ino)) is False:
                     raise _only_read(spot)
                 yield Target(fd, spot.name, seen)
@@ -167,7 +167,7 @@ class Access:
         try:
             fd = open_beneath(top, str(path).strip("/") or ".", WAY, across=True)
         except OSError as exc:
-            raise InvalidWorkDir(gone(path)) from exc
+            raise InvalidWorkDir(missing_workspace_message(path)) from exc
         finally:
             os.close(top)
         try:
@@ -183,7 +183,7 @@ class Access:
         if not self._writable[max(above, key=lambda path: len(path.parts))]:
             raise _only_read(spot)
 
-    def _shown(self, path: Path, root: FileRoot) -> str:
+    def _display_path(self, path: Path, root: FileRoot) -> str:
         workspace = self.roots[0].path
         if path.is_relative_to(workspace):
             return clean_text(str(path.relative_to(workspace)))
@@ -204,22 +204,22 @@ def check_plain(seen: os.stat_result, spot: WorkspacePath) -> None:
     if not stat.S_ISREG(seen.st_mode):
         raise system_error(errno.ENXIO)
     if seen.st_nlink > 1:
-        message = f"{spot.shown} is left alone: it is a hard link, whose other name may be anywhere. Copy it by a cell first."
+        message = f"{spot.shown} is left alone: it is a hard link, whose other name may be anywhere. Copy it in a cell first."
         raise FileRefused(message)
 
 
 def _only_read(spot: WorkspacePath) -> FileRefused:
-    return FileRefused(f"{spot.shown} can only be read: it is protected, or given to be read.")
+    return FileRefused(f"{spot.shown} can only be read: it is protected, or a read-only context path.")
 
 
-def _seen(name: str, directory: int) -> os.stat_result | None:
+def _lstat(name: str, directory: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
-def _entered(above: int, part: str, *, make: bool) -> int:
+def _enter(above: int, part: str, *, make: bool) -> int:
     """Open a directory in an open one and close that; if it fails, the other stays open."""
     is_new = False
     if make:

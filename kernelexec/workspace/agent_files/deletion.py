@@ -90,7 +90,7 @@ class Deletions:
         if entry.kind != "directory" or is_critical(entry.parts[-1]):
             self._delete(spot, recursive=False)
             return True
-        if self._access.holds_fixed(spot.path):
+        if self._access.contains_root(spot.path):
             return False
         with self._access.changing(spot) as target:
             try:
@@ -108,7 +108,7 @@ class Deletions:
                 raise system_error(errno.ENOENT)
             if kind_of(target.seen) == "directory":
                 self._delete_directory(spot, target, recursive=recursive)
-            elif reason := self.tracker.unread(spot, target.seen):
+            elif reason := self.tracker.reason_unread(spot, target.seen):
                 raise FileRefused(reason)
             else:
                 os.unlink(target.name, dir_fd=target.directory)
@@ -116,10 +116,10 @@ class Deletions:
 
     def _check(self, spot: WorkspacePath) -> None:
         if not spot.parts:
-            message = f"{spot.shown} is not deleted: it is the directory, or the file, that was given to work with."
+            message = f"{spot.shown} is not deleted: it is the workspace or a context path."
             raise FileRefused(message)
-        if self._access.holds_fixed(spot.path):
-            message = f"{spot.shown} is not deleted: it is, or holds, what was given to work with or is protected."
+        if self._access.contains_root(spot.path):
+            message = f"{spot.shown} is not deleted: it is, or contains, the workspace, a context path or a protected path."
             raise FileRefused(message)
         critical = next(filter(is_critical, spot.parts), None)
         if critical is not None:
@@ -143,7 +143,7 @@ class Deletions:
         except OSError as exc:
             if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            message = f"{spot.shown} was emptied but for what came to it meanwhile, or cannot be deleted: look, and try again."
+            message = f"{spot.shown} was emptied except for new files, or cannot be deleted: list it, and try again."
             raise FileRefused(message) from exc
         for entry in seen.entries:
             self.tracker.forget(self._access.spot_at(spot.path.joinpath(*entry.parts)))
@@ -154,7 +154,7 @@ class Deletions:
         for entry in seen.entries:
             if is_critical(entry.parts[-1]) or (entry.seen.st_dev, entry.seen.st_ino) in fixed:
                 held = (spot / "/".join(entry.parts)).shown
-                return f"{spot.shown} is not deleted: it holds {held}, which stays. Delete what is beside that by itself."
+                return f"{spot.shown} is not deleted: it contains {held}, which stays. Delete the other entries one by one."
         if not seen.complete:
             return f"{spot.shown} holds more than {self.bounds.entries} entries: delete parts of it, or do it by a command."
         for parts, exc in seen.unreadable:

@@ -90,7 +90,7 @@ class FileOperations(Deletions):
             InvalidPath, InvalidWorkDir: the path is outside of all roots, or not a name for a file.
             FileRefused: the file can only be read, is not regular, a link, has a second name, or cannot be written.
         """
-        raw = _encoded(content, self.bounds.write_bytes)
+        raw = _encode(content, self.bounds.write_bytes)
         spot = self._access.spot(path)
         with self._access.changing(spot, make=True) as target:
             if target.seen is not None:
@@ -98,7 +98,7 @@ class FileOperations(Deletions):
             if target.seen is not None and (append or spot.root.single):
                 size = _written_on(target, spot, raw, append=append)
             else:
-                size = _replaced(target, raw)
+                size = _replace(target, raw)
         if target.seen is None or not append:
             self.tracker.note([spot], created=target.seen is None)
         return FileWritten(spot.shown, size, created=target.seen is None)
@@ -150,7 +150,7 @@ def _number(value: object, name: str, least: int, most: int) -> int:
     return value
 
 
-def _encoded(content: object, most: int) -> bytes:
+def _encode(content: object, most: int) -> bytes:
     if not isinstance(content, str | bytes):
         message = f"content={content!r:.100}: must be text or bytes."
         raise InvalidRequest(message)
@@ -178,7 +178,7 @@ def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool
         return os.fstat(fd).st_size
 
 
-def _replaced(target: Target, raw: bytes) -> int:
+def _replace(target: Target, raw: bytes) -> int:
     """Replace a file by a new one, which readers see as a whole or not at all."""
     mode = None if target.seen is None else stat.S_IMODE(target.seen.st_mode) & 0o777
     temporary = f".{secrets.token_hex(8)}.tmp"  # short: the file's own name may be as long as the system allows

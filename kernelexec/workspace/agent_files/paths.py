@@ -18,7 +18,7 @@ _SHOWN_CHARS = 200
 _WHY = {
     errno.ELOOP: "a symbolic link is there or on the way, and none is followed: name the file itself",
     errno.EXDEV: "another file system is mounted there, which no file operation goes into",
-    errno.ENXIO: "it is no plain file",
+    errno.ENXIO: "it is not a regular file",
 }
 
 
@@ -114,9 +114,9 @@ def os_errors_as_ours(spot: WorkspacePath) -> Iterator[None]:
     except OSError as exc:
         match exc.errno:
             case errno.ENOENT:
-                raise InvalidPath(f"{spot.shown} does not exist: list the directory to see what does.") from exc
+                raise InvalidPath(f"{spot.shown} does not exist: list the directory.") from exc
             case errno.ENOTDIR:
-                raise InvalidPath(f"{spot.shown}: it, or what it is in, is no directory.") from exc
+                raise InvalidPath(f"{spot.shown}: it, or its parent, is not a directory.") from exc
             case errno.EISDIR:
                 raise InvalidPath(f"{spot.shown} is a directory, and no file.") from exc
             case errno.ENAMETOOLONG:

@@ -11,7 +11,7 @@ from kernelexec.errors import InvalidPath
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.paths import WorkspacePath
 from kernelexec.workspace.agent_files.walk import WalkEntry, kind_of, walk
-from kernelexec.workspace.generated import is_generated
+from kernelexec.workspace.generated import is_generated_file
 
 _SHOWN = 3
 #: The bound of paths of each kind; the oldest are forgotten first.
@@ -59,7 +59,7 @@ class ReadTracker:
         seen = self._access.look(spot) if self.enforced else None
         if seen is not None and kind_of(seen) == "directory":
             return self.can_delete_directory(path)
-        reason = self.unread(spot, seen)
+        reason = self.reason_unread(spot, seen)
         return reason is None, reason
 
     def can_delete_directory(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
@@ -112,18 +112,18 @@ class ReadTracker:
         """Return whether the content of an entry is known."""
         return spot.path in self._read or spot.path in self._created
 
-    def unread(self, spot: WorkspacePath, seen: os.stat_result | None) -> str | None:
+    def reason_unread(self, spot: WorkspacePath, state: os.stat_result | None) -> str | None:
         """Return why an entry cannot be deleted; None if it can, as an entry without content of its own can."""
-        if not self.enforced or seen is None or not _has_content(seen):
+        if not self.enforced or state is None or not _has_content(state):
             return None
-        if self.knows(spot) or is_generated("/".join(spot.parts)):
+        if self.knows(spot) or is_generated_file("/".join(spot.parts)):
             return None
         return f"{spot.shown} has not been read: read it first, so that nothing is deleted unseen."
 
     def unread_among(self, spot: WorkspacePath, entries: Sequence[WalkEntry]) -> str | None:
         """Return why the entries of a directory cannot be deleted; None if they can."""
         inner = ((spot / "/".join(entry.parts), entry.seen) for entry in entries)
-        unread = [file.shown for file, seen in inner if self.unread(file, seen) is not None]
+        unread = [file.shown for file, seen in inner if self.reason_unread(file, seen) is not None]
         if not unread:
             return None
         listed = ", ".join(unread[:_SHOWN]) + (f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else "")

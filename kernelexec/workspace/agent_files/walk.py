@@ -73,7 +73,7 @@ def _entries(top: int, parts: tuple[str, ...], limit: int) -> list[WalkEntry]:
             for entry in listing:
                 if len(entries) == limit:
                     break
-                seen = _seen(entry)
+                seen = _lstat(entry)
                 if seen is not None:
                     entries.append(WalkEntry((*parts, entry.name), seen))
     finally:
@@ -81,7 +81,7 @@ def _entries(top: int, parts: tuple[str, ...], limit: int) -> list[WalkEntry]:
     return entries
 
 
-def _seen(entry: os.DirEntry[str]) -> os.stat_result | None:
+def _lstat(entry: os.DirEntry[str]) -> os.stat_result | None:
     try:
         return entry.stat(follow_symlinks=False)
     except FileNotFoundError:

@@ -134,5 +134,5 @@ def test_what_was_printed_before_a_kill_is_in_the_result(session: Session) -> No
     code = "while True:\n    try:\n        print('stubborn'); time.sleep(60)\n    except BaseException: pass"
     session.execute("import time")
     result = session.execute(code, timeout=0.2)
-    assert (result.rung, result.state) == ("kill", "lost")
+    assert (result.ended_by, result.state) == ("kill", "lost")
     assert result.stdout.startswith("stubborn\n")

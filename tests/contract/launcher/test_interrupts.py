@@ -47,7 +47,7 @@ def test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept(session: S
     session.execute(prepared)
     session.execute("armed = True")
     result = session.execute(code, timeout=0.5)
-    assert (result.interrupted, result.rung, result.state) == ("timeout", "interrupt", "kept")
+    assert (result.interrupted, result.ended_by, result.state) == ("timeout", "interrupt", "kept")
     session.restart()
 
 

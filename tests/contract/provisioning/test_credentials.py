@@ -8,7 +8,7 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.config import CREDENTIALS, Config, load
-from kernelexec.docker.accounts import moved
+from kernelexec.docker.accounts import with_home
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning.container.environment import environment_inside
 from kernelexec.provisioning.container.mounts import binds
@@ -60,7 +60,7 @@ def test_what_is_named_twice_is_given_once(home: Path, tmp_path: Path) -> None:
 def test_an_account_of_the_image_gets_the_home() -> None:
     before = b"root:x:0:0:root:/root:/bin/sh\nodd:0\ntoor:x:0:0::/:/bin/sh\nother:x:5:0::/o:/bin/sh\n"
     after = b"root:x:0:0:root:/h:/bin/sh\nodd:0\ntoor:x:0:0::/h:/bin/sh\nother:x:5:0::/o:/bin/sh\n"
-    assert moved(before, "0:0", "/h") == after
+    assert with_home(before, "0:0", "/h") == after
 
 
 def test_without_credentials_the_workspace_is_the_home() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, IsolationUnavailable
 from kernelexec.docker.client import Engine, probe
-from kernelexec.errors import EngineAway
+from kernelexec.errors import EngineUnavailable
 from tests.support.engine import needs_engine
 
 
@@ -39,7 +39,7 @@ def test_a_place_where_nobody_listens_is_named(short_path: Path, monkeypatch: py
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(short_path / "s"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
-    assert probe() == f"The container engine does not answer: nobody listens at unix://{short_path}/s. Is Docker started?"
+    assert probe() == f"The container engine does not answer: no server listens at unix://{short_path}/s. Is Docker started?"
 
 
 def test_what_is_no_address_of_an_engine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,14 +60,14 @@ def test_the_connection_that_is_shared_is_to_the_engine_that_is_named(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST")
-    with Engine.shared() as one:
-        with Engine.shared() as same:
+    with Engine.acquire() as one:
+        with Engine.acquire() as same:
             assert same is one
         monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
-        with pytest.raises(EngineAway):
-            Engine.shared()
+        with pytest.raises(EngineUnavailable):
+            Engine.acquire()
         monkeypatch.delenv("DOCKER_HOST")
-        with Engine.shared() as same:
+        with Engine.acquire() as same:
             assert same is one
 
 
@@ -80,8 +80,8 @@ def test_an_engine_that_went_away_leaves_no_socket_open(short_path: Path, monkey
         answers.start()
         engine = Engine()
         answers.join()
-    with engine, pytest.raises(EngineAway, match="nobody listens"):
-        engine.see("x")
+    with engine, pytest.raises(EngineUnavailable, match="no server listens"):
+        engine.inspect_container("x")
     gc.collect()  # a socket that is open by then is an error: a ResourceWarning
 
 

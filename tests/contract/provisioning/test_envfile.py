@@ -74,7 +74,7 @@ def test_the_file_is_under_everything_else(kind: str, tmp_path: Path, monkeypatc
 def test_all_variables_are_passed_on_request_and_that_is_said_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(notices, "_printed_notices", set())
     monkeypatch.setenv("KX_TOKEN", "a-token-of-this-process")
     monkeypatch.setenv("KX_SOURCE", "a-secret-by-reference")
     given: dict[str, Any] = KINDS[kind] | {"environment": {"pass_all": True}, "secrets": {"KEY": {"env": "KX_SOURCE"}}}
@@ -84,13 +84,13 @@ def test_all_variables_are_passed_on_request_and_that_is_said_once(
             result = executor.session("a").execute(f"{code}\nshutil.which('sh') is not None")
             assert result.stdout == "a-token-of-this-process False [secret KEY]\n"
             assert result.text.splitlines()[-1] == "True"
-    assert capsys.readouterr().err.count("environment.pass_all=True: every variable of this process goes to the kernels") == 1
+    assert capsys.readouterr().err.count("environment.pass_all=True: kernels get every variable of this process") == 1
 
 
 def test_without_the_option_nothing_is_said_and_nothing_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(notices, "_printed_notices", set())
     monkeypatch.setenv("KX_TOKEN", "a-token-of-this-process")
     with Executor("local", workspace=tmp_path) as executor:
         assert executor.session("a").execute("import os\n'KX_TOKEN' in os.environ").text.strip() == "False"

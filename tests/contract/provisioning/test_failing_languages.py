@@ -46,7 +46,7 @@ def executor(request: pytest.FixtureRequest, specs: None, tmp_path_factory: pyte
 def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(session: Session) -> None:
     session.execute("x=1", language="bash")
     result = session.execute("echo before; sleep 60", language="bash", timeout=1)
-    assert (result.status, result.exit_code, result.interrupted, result.rung) == ("error", 124, "timeout", "signal")
+    assert (result.status, result.exit_code, result.interrupted, result.ended_by) == ("error", 124, "timeout", "signal")
     assert (result.state, result.cause, result.stdout.split()[0]) == ("kept", None, "before")
     following = session.execute("echo $x", language="bash")
     assert (following.text, following.state, following.kernel_epoch) == ("1\n", "kept", 1)
@@ -78,7 +78,7 @@ def test_a_cell_that_is_interrupted_on_request_is_told_so(session: Session) -> N
 def test_a_kernel_that_wants_a_message_gets_one(session: Session) -> None:
     session.execute("x = 1", language="polite")
     result = session.execute("import time; time.sleep(60)", language="polite", timeout=0.5)
-    assert (result.interrupted, result.rung, result.state) == ("timeout", "interrupt", "kept")
+    assert (result.interrupted, result.ended_by, result.state) == ("timeout", "interrupt", "kept")
     assert session.execute("x", language="polite").text == "1\n"
 
 

@@ -285,7 +285,7 @@ def test_an_environment_that_hangs_costs_a_cell_and_no_session(session: Session)
     (packages_of(session.workspace / ".venv") / "slow.pth").write_text("import time; time.sleep(60)\n")
     session.restart()
     result = session.execute("print('x')", timeout=1)
-    assert (result.interrupted, result.rung, result.stdout) == ("timeout", "interrupt", "")
+    assert (result.interrupted, result.ended_by, result.stdout) == ("timeout", "interrupt", "")
     following = session.execute("print('x')")
     assert (following.stdout, following.kernel_epoch) == ("x\n", result.kernel_epoch)
 

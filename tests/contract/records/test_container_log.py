@@ -68,7 +68,7 @@ def test_the_log_holds_what_ran_and_what_came_out(kind: str, tmp_path: Path) -> 
         re.escape("cell in | echo second; exit 7"),
         re.escape("cell out | second"),
         "cell ended: error, exit code 7, .*",
-        "cell ended: error, exit code 124, .*, interrupted by timeout, rung .*",
+        "cell ended: error, exit code 124, .*, interrupted by timeout, ended by .*",
         "kernel 1 died: exited",
         "cell ended: error, exit code 3, .*, state lost, cause exited",
         "kernel 2 started in place of the one before: .*",
@@ -113,7 +113,7 @@ def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path)
             time.sleep(0.01)
         owner.send_signal(signal.SIGKILL)
     for name in re.findall(r"container (kernelexec-a-\S+)", path.read_text()):
-        with Engine.shared() as engine:
+        with Engine.acquire() as engine:
             engine.remove(name)
     found = without_ids(read(tmp_path))
     for expected in ("cell out | first cell", "cell out | second", "cell out | third", "cell out | un"):
@@ -193,5 +193,5 @@ def test_no_output_is_told_of_where_no_hook_asks(tmp_path: Path) -> None:
 
     with Executor(isolation="local", workspace=tmp_path, hooks=[hook, Asking()]) as executor:
         executor.session("a").execute("print(1)")
-    assert "OutputHeard" not in plain
-    assert asking.index("CellStarted") < asking.index("OutputHeard") < asking.index("CellExecuted")
+    assert "OutputReceived" not in plain
+    assert asking.index("CellStarted") < asking.index("OutputReceived") < asking.index("CellExecuted")

@@ -15,7 +15,7 @@ import pytest
 
 from kernelexec import Closed, Executor, InvalidRequest, Output, Session
 from kernelexec.executor import AsyncExecutor
-from kernelexec.executor_directories import Estates
+from kernelexec.executor_directories import ExecutorDirectories
 from tests.support.remains import descriptors, marked_processes, runtime_directories
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
@@ -42,7 +42,7 @@ def test_a_session_of_an_executor_that_is_closed_says_so(closed: Executor) -> No
     with closed:
         session = closed.session()
     for call in CALLS.values():
-        with pytest.raises(Closed, match="The executor is closed: open it anew"):
+        with pytest.raises(Closed, match="The executor is closed: open it again"):
             call(session)
     assert (session.busy, session.executions(), session.kernel_epoch) == (False, (), 1)
     with pytest.raises(Closed, match="with Executor"):
@@ -99,7 +99,7 @@ def test_a_failure_while_it_closes_is_raised_unless_the_block_raises(closed: Exe
         with closed:
             raise error
 
-    monkeypatch.setattr(Estates, "sweep", fail)
+    monkeypatch.setattr(ExecutorDirectories, "sweep", fail)
     closed.__enter__()
     with pytest.raises(ZeroDivisionError, match="inside"):
         closed.__exit__(None, None, None)

@@ -124,7 +124,7 @@ def test_the_variables_are_seen_while_a_cell_runs(session: Session, code: str) -
     assert set(seen(session)) - {"time"} == {"x", "y"}
     ended = session.interrupt()
     assert ended is not None
-    assert (ended.state, ended.rung) == ("kept", "interrupt")
+    assert (ended.state, ended.ended_by) == ("kept", "interrupt")
 
 
 def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path) -> None:

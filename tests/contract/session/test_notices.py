@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
-from kernelexec.events import InContainer, KernelChanged, SessionClosing
+from kernelexec.events import KernelChanged, KernelContainer, SessionClosing
 from kernelexec.notices import Notices
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 
-WHERE = InContainer("kernelexec-a-1", "0123456789ab", "an/image", "none", (("/ws", "/ws", False), ("/data", "/data", True)))
+WHERE = KernelContainer("kernelexec-a-1", "0123456789ab", "an/image", "none", (("/ws", "/ws", False), ("/data", "/data", True)))
 STARTED = KernelChanged("a", 1, "started", container=WHERE)
 FIRST = (
     "kernelexec: isolation=container: code runs in containers of the image an/image; network: none; of this machine it sees "
@@ -27,7 +27,7 @@ FIRST = (
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.notices._told", set())
+    monkeypatch.setattr("kernelexec.notices._printed_notices", set())
 
 
 def test_the_first_container_of_a_process_is_told_of(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from tests.conftest import KINDS
 from tests.support.engine import needs_bubblewrap, needs_engine
 from tests.support.virtual_environments import made_source, made_wheel
@@ -38,7 +38,7 @@ def index(kind: str, place: Path) -> Iterator[dict[str, str]]:
     """Serve a directory of packages' directories, and give the variables by which pip finds it."""
     address = "127.0.0.1"
     if kind == "container":
-        with Engine.shared() as engine, mapped("describe its network"):
+        with Engine.acquire() as engine, map_docker_errors("describe its network"):
             said = engine.api.inspect_network("bridge")["IPAM"]["Config"][0]
             address = said.get("Gateway") or str(ipaddress.ip_network(said["Subnet"])[1])
     with ThreadingHTTPServer((address, 0), partial(_Quiet, directory=str(place))) as server:

@@ -19,7 +19,7 @@ from kernelexec.config import load
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import CapacityReached, InvalidConfig
-from kernelexec.pool import KernelPool, Slot
+from kernelexec.pool import KernelPool, WarmSlot
 from tests.support.engine import MINIMAL, containers, needs_engine
 from tests.support.remains import marked_processes, runtime_directories
 
@@ -34,12 +34,12 @@ KINDS = [
 
 
 def pool_of(executor: AsyncExecutor) -> KernelPool:
-    pool = executor._roster._pool
+    pool = executor._registry._pool
     assert pool is not None
     return pool
 
 
-async def filled(executor: AsyncExecutor, size: int, *, without: Iterable[Slot] = ()) -> list[Slot]:
+async def filled(executor: AsyncExecutor, size: int, *, without: Iterable[WarmSlot] = ()) -> list[WarmSlot]:
     """The idle kernels, once there are so many, and none of those."""
     async with asyncio.timeout(BOUND):
         while len(found := list(pool_of(executor)._ready)) != size or set(found) & set(without):  # noqa: ASYNC110 - no event says it

@@ -236,7 +236,7 @@ def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(
         assert after.stdout == f"{MARK}\n"
         assert NAME_MARK in "".join(after.notes)
         stuck = session.execute(f"import time\ndef {NAME}():\n    {SWALLOW}\n{NAME}()", timeout=0.2)
-        assert stuck.rung == "kill"
+        assert stuck.ended_by == "kill"
         assert session.execute(f"{NAMES}\nn").ok
         session.save_notebook()
         assert shown(*(found.to_json() for found in (result, after, stuck))) == []

@@ -90,7 +90,7 @@ def test_who_may_ask_the_engine_sees_no_value(tmp_path: Path) -> None:
 def _seen_by_the_engine(workspace: Path) -> list[str]:
     """What the engine knows of the containers of a workspace, their logs included, that holds a secret."""
     with Engine() as engine:
-        found = engine.labelled(f"{WORKSPACE}={workspace}")
+        found = engine.list_containers(f"{WORKSPACE}={workspace}")
         assert found
         told = [json.dumps(engine.api.inspect_container(container.id)) for container in found]
         return shown(*told, *(bytes(engine.api.logs(container.id)) for container in found))
@@ -250,7 +250,7 @@ def test_what_is_replayed_is_not_told_with_its_secrets(recorded: str, tmp_path: 
         second = executor.session("second", notebook=source)
         assert second.replay is not None
         assert [cell.outcome for cell in second.replay.cells] == ["repeated", "unsafe"]
-        assert second.replay.cells[1].why == "its text held a secret, which is not recorded"
+        assert second.replay.cells[1].reason == "its text held a secret, which is not recorded"
         (tmp_path / "plain.py").write_text(f"{TELL}\n# %%\ny = {NAME!r}\nassert y == os.environ['NAME_LIKE']\n# %%\n{{}}[y]")
         third = executor.session("third", notebook=tmp_path / "plain.py")
         assert third.replay is not None

@@ -19,7 +19,7 @@ PLAIN = "import numpy as np, pandas as pd\na = np.arange(1000)\nframe = pd.DataF
 
 
 def whys(snapshot: Snapshot) -> dict[str, str]:
-    return {left.name: left.why for left in snapshot.left_out}
+    return {left.name: left.reason for left in snapshot.left_out}
 
 
 def text(session: Session, code: str) -> str:
@@ -99,7 +99,7 @@ def test_an_object_whose_loading_raises_costs_no_other(session: Session) -> None
     session.execute("del x")
     restored = session.restore(snapshot)
     assert "x" in restored.names
-    assert {left.name: left.why for left in restored.missing}["worse"] == "RuntimeError: no way"
+    assert {left.name: left.reason for left in restored.missing}["worse"] == "RuntimeError: no way"
     assert text(session, "x") == "1"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import CallStatistics, Executor, Statistics
-from kernelexec.results import Tally
+from kernelexec.results import StatisticsAccumulator
 from tests.support.engine import IMAGE, needs_engine
 
 
@@ -17,13 +17,13 @@ def call(number: int, *, success: bool = True, took: float = 1.0) -> CallStatist
 
 
 def test_without_calls_there_are_no_shares() -> None:
-    found = Tally(2).statistics
+    found = StatisticsAccumulator(2).statistics
     assert found == Statistics()
     assert (found.success_rate, found.p50, found.p95, found.peak_memory_bytes) == (None, None, None, None)
 
 
 def test_all_are_counted_and_the_newest_remembered() -> None:
-    tally = Tally(20)
+    tally = StatisticsAccumulator(20)
     for number in range(1, 31):
         tally.add(call(number, success=number % 3 != 0, took=float(number)))
     found = tally.statistics
@@ -37,7 +37,7 @@ def test_all_are_counted_and_the_newest_remembered() -> None:
 
 @pytest.mark.parametrize(("count", "p50", "p95"), [(1, 1, 1), (2, 1, 2), (20, 10, 19), (100, 50, 95)])
 def test_percentiles_are_of_the_nearest_rank(count: int, p50: float, p95: float) -> None:
-    tally = Tally(100)
+    tally = StatisticsAccumulator(100)
     for number in range(count, 0, -1):
         tally.add(call(number, took=float(number)))
     assert (tally.statistics.p50, tally.statistics.p95) == (p50, p95)

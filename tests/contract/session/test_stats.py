@@ -6,7 +6,7 @@ import pytest
 
 from kernelexec import Closed, Executor, Session
 from kernelexec.docker.container_usage import figures
-from kernelexec.results.usage import Holder, MemoryUse, size_text
+from kernelexec.results.resource_usage import LargeVariable, MemoryUse, format_size
 from tests.support.low_memory import MIB, Tight
 
 
@@ -117,7 +117,7 @@ def test_an_engine_that_says_nothing_of_a_container_that_ended_leaves_the_figure
     ],
 )
 def test_a_size_is_said_in_round_figures(size: int, text: str) -> None:
-    assert size_text(size) == text
+    assert format_size(size) == text
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_size_is_said_in_round_figures(size: int, text: str) -> None:
     ids=repr,
 )
 def test_what_makes_no_sense_of_a_kernel_is_no_memory(said: object) -> None:
-    assert MemoryUse.of(said) is None
+    assert MemoryUse.from_reply(said) is None
 
 
 def test_of_the_biggest_variables_those_that_make_sense_are_taken() -> None:
     biggest = [["df", 200 * MIB], ["x", "1"], 5, ["only"], ["y" * 200, 80 * MIB], ["z", True]]
-    found = MemoryUse.of({"used": 410 * MIB, "limit": 512 * MIB, "kills": 0, "high": True, "biggest": biggest})
+    found = MemoryUse.from_reply({"used": 410 * MIB, "limit": 512 * MIB, "kills": 0, "high": True, "biggest": biggest})
     assert found is not None
-    assert found.biggest == (Holder("df", 200 * MIB), Holder("y" * 100, 80 * MIB))
+    assert found.biggest == (LargeVariable("df", 200 * MIB), LargeVariable("y" * 100, 80 * MIB))
     assert str(found).startswith("memory: 410 of 512 MiB in use; biggest: df 200 MiB, yyy")

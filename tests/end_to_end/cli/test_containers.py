@@ -31,10 +31,10 @@ SOON = 30.0
 
 
 def is_gone(container: str) -> bool:
-    with Engine.shared() as engine:
-        for labelled in engine.labelled(OWNER):
+    with Engine.acquire() as engine:
+        for labelled in engine.list_containers(OWNER):
             with suppress(ContainerGone):  # others' come and go
-                if engine.see(labelled.id).name == container:
+                if engine.inspect_container(labelled.id).name == container:
                     return False
     return True
 
@@ -72,8 +72,8 @@ def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=BOUND)
         assert process.returncode == 128 + signal.SIGTERM
-    with Engine.shared() as engine:
-        labelled = engine.labelled(OWNER)
+    with Engine.acquire() as engine:
+        labelled = engine.list_containers(OWNER)
     assert not any(json.loads(found.labels[OWNER]).get("pid") == process.pid for found in labelled)
 
 

@@ -58,9 +58,9 @@ def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path
     ("args", "said"),
     [
         (("read", "nothing"), "nothing does not exist"),
-        (("read", "/etc/passwd"), "'/etc/passwd' is outside of what may be named"),
+        (("read", "/etc/passwd"), "'/etc/passwd' is outside of the allowed paths"),
         (("read", "link"), "link is left alone: a symbolic link is there"),
-        (("read", "pipe"), "pipe is left alone: it is no plain file"),
+        (("read", "pipe"), "pipe is left alone: it is not a regular file"),
         (("write", "link/x", "x"), "a symbolic link is there or on the way"),
         (("write", "../x", "x"), "name it without '..'"),
         (("delete", "."), ". is not deleted"),

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from fastmcp.client.transports import StreamableHttpTransport
 
-from kernelexec.docker.client import Engine, mapped
+from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.build import build_image, built_images
 from kernelexec.docker.images.build_options import BuildOrder
 from kernelexec.docker.images.ca_certificates import own_authorities
@@ -146,7 +146,7 @@ def started(engine: Engine, image: str, tokens: Path) -> Iterator[Served]:
     finally:
         if container:
             engine.remove(container)
-        with suppress(EngineFailed), mapped("remove a volume"):
+        with suppress(EngineFailed), map_docker_errors("remove a volume"):
             engine.api.remove_volume(volume)
 
 

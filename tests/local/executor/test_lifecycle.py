@@ -239,5 +239,5 @@ def test_a_failure_of_the_executors_own_is_raised_as_itself_unless_the_block_rai
             if error is not None:
                 raise error
 
-    monkeypatch.setattr(executor._estates, "sweep", fail)
+    monkeypatch.setattr(executor._directories, "sweep", fail)
     run(main)

@@ -90,7 +90,7 @@ def test_cells_of_one_session_keep_their_order_and_know_their_place(tmp_path: Pa
             with pytest.raises(QueueFull, match="3 cells wait in session 'default', its limit"):
                 await session.execute("seen.append('never')")
             ids = session.executions()[-4:]
-            places = [(await session.wait_for(each, wait=0.001)).place for each in ids]
+            places = [(await session.wait_for(each, wait=0.001)).queue_position for each in ids]
             assert places == [0, 1, 2, 3]
             results = await asyncio.gather(*calls)
             assert [result.text for result in results] == ["[0]\n", "[0, 1]\n", "[0, 1, 2]\n", "[0, 1, 2, 3]\n"]

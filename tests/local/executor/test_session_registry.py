@@ -12,11 +12,11 @@ import pytest
 
 from kernelexec import AsyncExecutor, session_registry
 from kernelexec.config import Config
-from kernelexec.executor_directories import Estates, heritage
+from kernelexec.executor_directories import ExecutorDirectories, adopted_resources
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import LeftSession
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session_resources import Belongings
+from kernelexec.session_resources import SessionResources
 
 BOUND = 60
 
@@ -28,24 +28,24 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     left = LeftSession("a", tmp_path / "ws" / "a", tmp_path / "left", None, Handover(1, "token", {}, {}))
     left.directory.mkdir()
     given_up: list[LeftSession] = []
-    found: list[Belongings] = []
+    found: list[SessionResources] = []
 
-    async def inherit(_self: Estates) -> list[tuple[Path, LeftSession]]:
+    async def inherit(_self: ExecutorDirectories) -> list[tuple[Path, LeftSession]]:
         return [(tmp_path, left)]
 
-    async def give_up(_self: Estates, what: LeftSession) -> None:
+    async def give_up(_self: ExecutorDirectories, what: LeftSession) -> None:
         given_up.append(what)
 
-    def late(what: LeftSession, root: Path, config: Config, *more: Any) -> tuple[Belongings, OrphanedSession]:
+    def late(what: LeftSession, root: Path, config: Config, *more: Any) -> tuple[SessionResources, OrphanedSession]:
         asked.set()
         assert opened.wait(BOUND)
-        belongings, was = heritage(what, root, config, *more)
+        belongings, was = adopted_resources(what, root, config, *more)
         found.append(belongings)
         return belongings, was
 
-    monkeypatch.setattr(Estates, "inherit", inherit)
-    monkeypatch.setattr(Estates, "give_up", give_up)
-    monkeypatch.setattr(session_registry, "heritage", late)
+    monkeypatch.setattr(ExecutorDirectories, "adopt_orphans", inherit)
+    monkeypatch.setattr(ExecutorDirectories, "discard_session", give_up)
+    monkeypatch.setattr(session_registry, "adopted_resources", late)
 
     async def main() -> None:
         async with asyncio.timeout(BOUND):
@@ -63,7 +63,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     with caplog.at_level(logging.ERROR, "kernelexec"):
         asyncio.run(main())
     [told] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
-    assert told.__dict__["why"].startswith("A session 'a' is open already: ")
+    assert told.__dict__["reason"].startswith("A session 'a' is open already: ")
     assert given_up == [left]
     assert found[0].journal is not None
     assert found[0].journal._fd is None

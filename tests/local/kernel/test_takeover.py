@@ -92,7 +92,7 @@ def test_output_from_before_meanwhile_and_after_is_there_once_and_in_order(short
     expected: list[Output] = [Stream("stdout", "before\n"), DisplayData({"text/plain": "shown"}), Stream("stderr", "told\n")]
     assert found == [*expected, Stream("stdout", "meanwhile\nafter\n")]
     assert getattr(last, "data", None) == {"text/plain": "42"}
-    assert not collector.truncated
+    assert not collector.has_cuts
     assert not (short_path / "1").exists()
     assert Handover.read(short_path) is None
 
@@ -174,7 +174,7 @@ def test_a_flood_that_nobody_reads_goes_on_and_is_bounded_and_told(short_path: P
     assert text.startswith("head\n")
     assert text.endswith("tail\n")
     assert "bytes of output were not kept when the kernel changed its owner" in text
-    assert collector.truncated
+    assert collector.has_cuts
     told = len("\n[... 9999999 bytes of output were not kept when the kernel changed its owner ...]\n")
     assert collector.total_bytes == pytest.approx(10_000_010 + told, abs=2)
 

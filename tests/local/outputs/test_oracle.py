@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from kernelexec import AsyncExecutor
-from kernelexec.records.notebook.notebook_io import Document
+from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.results import strip_ansi
 from tests.support.paths import ROOT
 
@@ -34,7 +34,7 @@ def through_nbclient(path: Path, directory: Path) -> Any:
 def through_kernelexec(path: Path, directory: Path) -> Any:
     async def run() -> Any:
         options = {"notebook": False, "save_displays": False}
-        document = Document.read(path)
+        document = CellFile.read(path)
         async with AsyncExecutor("local", config=options, hooks=[document.on_event]) as executor:
             session = await executor.session("oracle", work_dir=directory)
             for number, source in enumerate(document.sources):

@@ -68,7 +68,7 @@ def test_many_who_ask_at_once_get_a_name_each(tmp_path: Path) -> None:
 
     def ask() -> None:
         begin.wait(10)
-        recorder = session_resources._recorder("s", place)
+        recorder = session_resources._open_recorder("s", place)
         assert recorder is not None
         found.append(recorder.path)
 
@@ -130,4 +130,4 @@ def test_where_no_notebook_can_be_made_a_session_goes_without(
         session = mine.session("s")
         assert session.notebook is None
         assert session.execute("1 + 1").text == "2\n"
-    assert [record.message for record in caplog.records] == ["kernelexec.notebook_not_made"]
+    assert [record.message for record in caplog.records] == ["kernelexec.notebook_not_created"]

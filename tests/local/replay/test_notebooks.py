@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from kernelexec import AsyncExecutor, Closed, Executor, Replay, Session
-from kernelexec.records.notebook.notebook_io import Document
+from kernelexec.records.notebook.notebook_io import CellFile
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_cells_of_a_notebook_come_back_in_order(own: Executor, tmp_path: Pat
     assert [cell.execution_id for cell in found.cells] == list(session.executions()[:4])
     assert session.notebook is not None
     session.save_notebook()
-    assert Document.read(session.notebook).sources[:2] == ("xs = [1]", "xs.append(2)")
+    assert CellFile.read(session.notebook).sources[:2] == ("xs = [1]", "xs.append(2)")
 
 
 def test_a_script_is_replayed_by_its_cells(own: Executor, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_session_resumes_from_its_own_notebook_which_stays_as_it_is(tmp_path: 
         assert session.execute("x").text == "42\n"
         assert (report(session).ok, outcomes(session)) == (True, ["repeated"] * 5)
         assert session.execute_command("pwd; echo $MODE $LINE").stdout == f"{session.workspace}/sub\nfast hello\n"
-        assert report(session).cells[1].why == "failed as before: ZeroDivisionError: division by zero"
+        assert report(session).cells[1].reason == "failed as before: ZeroDivisionError: division by zero"
         assert session.notebook == path.with_name("work-2.ipynb")
     assert path.read_bytes() == before
 
@@ -98,8 +98,8 @@ def test_what_is_not_safe_is_not_repeated_and_who_needs_it_says_so(own: Executor
     assert mark.exists()
     assert outcomes(session) == ["unsafe", "failed", "repeated", "unsafe", "failed"]
     found = report(session)
-    assert "deletes files" in (found.cells[0].why or "")
-    assert found.cells[1].why == "it needs `r`, which cell 1 makes"
+    assert "deletes files" in (found.cells[0].reason or "")
+    assert found.cells[1].reason == "it needs `r`, which cell 1 makes"
     assert not found.ok
     assert (found.names, found.missing) == (("y",), ("os", "r", "z"))
     text = str(found)
@@ -123,7 +123,7 @@ def test_a_cell_that_may_raise_and_raises_is_as_it_should_be(own: Executor, tmp_
     path = written(tmp_path / "a.ipynb", "1/0", "1/0", c1={"tags": ["raises-exception"]})
     session = own.session("again", notebook=path)
     assert outcomes(session) == ["repeated", "failed"]
-    assert "as its tag allows" in (report(session).cells[0].why or "")
+    assert "as its tag allows" in (report(session).cells[0].reason or "")
 
 
 def test_another_failure_than_before_is_a_failure(own: Executor, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_cell_that_ends_the_kernel_ends_the_replay(own: Executor, tmp_path: Pa
     session = own.session("again", notebook=path)
     found = report(session)
     assert outcomes(session) == ["repeated", "failed", "not_reached"]
-    assert "ended the kernel" in (found.cells[1].why or "")
+    assert "ended the kernel" in (found.cells[1].reason or "")
     assert found.state_lost
     assert not found.ok
     assert (found.names, found.missing) == ((), ("ctypes", "os", "x", "y"))
@@ -169,7 +169,7 @@ def test_a_cell_over_its_timeout_fails_and_the_replay_goes_on(tmp_path: Path) ->
     with Executor(isolation="local", config=config) as executor:
         session = executor.session("again", notebook=path)
         assert outcomes(session) == ["repeated", "failed", "repeated"]
-        assert "timeout" in (report(session).cells[1].why or "")
+        assert "timeout" in (report(session).cells[1].reason or "")
 
 
 def test_an_empty_notebook_gives_an_empty_report(own: Executor, tmp_path: Path) -> None:

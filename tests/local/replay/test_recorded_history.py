@@ -10,11 +10,11 @@ import anyio.to_thread
 import pytest
 
 from kernelexec import AsyncExecutor, Replay
-from kernelexec.recorded_history import Past, PastCell
+from kernelexec.recorded_history import History, RecordedCell
 from kernelexec.replay import replay
 
 
-def played(executor: AsyncExecutor, name: str, past: Past) -> Any:
+def played(executor: AsyncExecutor, name: str, past: History) -> Any:
     async def play() -> tuple[Replay, str]:
         session = await executor.session(name)
         found = await replay(session, past, source="a past", timeout=20.0)
@@ -24,14 +24,14 @@ def played(executor: AsyncExecutor, name: str, past: Past) -> Any:
 
 
 def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
-    past = Past(
+    past = History(
         (
-            PastCell("mkdir -p sub && cd sub && export MODE=fast", "command", status="ok"),
-            PastCell("pwd; test $MODE = fast", "command", status="ok"),
-            PastCell("cat", "command", stdin="hello", status="ok"),
-            PastCell("ls", "command", work_dir=str(tmp_path / "gone"), status="ok"),
-            PastCell("exit 7", "command", status="error"),
-            PastCell("false", "command", status="ok"),
+            RecordedCell("mkdir -p sub && cd sub && export MODE=fast", "command", status="ok"),
+            RecordedCell("pwd; test $MODE = fast", "command", status="ok"),
+            RecordedCell("cat", "command", stdin="hello", status="ok"),
+            RecordedCell("ls", "command", work_dir=str(tmp_path / "gone"), status="ok"),
+            RecordedCell("exit 7", "command", status="error"),
+            RecordedCell("false", "command", status="ok"),
         )
     )
 
@@ -48,39 +48,39 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "outcome", "why"),
     [
-        (PastCell("x = 1", status="aborted"), "skipped", "never ran"),
-        (PastCell("x = 1", status="unfinished"), "unfinished", "had not ended"),
-        (PastCell("x = 1", status="error", interrupted="timeout"), "unfinished", "its timeout"),
-        (PastCell("x = 1", status="error", interrupted="request"), "unfinished", "an interrupt"),
-        (PastCell("x = 1", status="error", ended_kernel=True), "unfinished", "ended its kernel"),
+        (RecordedCell("x = 1", status="aborted"), "skipped", "never ran"),
+        (RecordedCell("x = 1", status="unfinished"), "unfinished", "had not ended"),
+        (RecordedCell("x = 1", status="error", interrupted="timeout"), "unfinished", "its timeout"),
+        (RecordedCell("x = 1", status="error", interrupted="request"), "unfinished", "an interrupt"),
+        (RecordedCell("x = 1", status="error", ended_kernel=True), "unfinished", "ended its kernel"),
     ],
 )
-def test_a_cell_that_did_not_end_by_itself_is_not_repeated(tmp_path: Path, cell: PastCell, outcome: str, why: str) -> None:
+def test_a_cell_that_did_not_end_by_itself_is_not_repeated(tmp_path: Path, cell: RecordedCell, outcome: str, why: str) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
-            found, names = await played(executor, "c", Past((cell,)))
+            found, names = await played(executor, "c", History((cell,)))
             assert (found.cells[0].outcome, names) == (outcome, "[]")
-            assert why in (found.cells[0].why or "")
+            assert why in (found.cells[0].reason or "")
 
     anyio.run(run)
 
 
 #: A past of which the slow cell is marked: what it did is counted in a file.
 SLOW = (
-    PastCell("import json\na = [1]", status="ok", seconds=0.1),
-    PastCell("open('runs', 'w').write('ran')\nclass P:\n    pass\nb = P()\nb.n = sum(a)", status="ok", seconds=500.0),
-    PastCell("b.n += 1\na.append(2)", status="ok", seconds=0.1),
-    PastCell("import os\nc = os.rename('no', 'where')", status="ok", seconds=0.1),
-    PastCell("d = len(a)", status="ok", seconds=0.1),
-    PastCell("e = b.n + d", status="ok", seconds=0.1),
+    RecordedCell("import json\na = [1]", status="ok", seconds=0.1),
+    RecordedCell("open('runs', 'w').write('ran')\nclass P:\n    pass\nb = P()\nb.n = sum(a)", status="ok", seconds=500.0),
+    RecordedCell("b.n += 1\na.append(2)", status="ok", seconds=0.1),
+    RecordedCell("import os\nc = os.rename('no', 'where')", status="ok", seconds=0.1),
+    RecordedCell("d = len(a)", status="ok", seconds=0.1),
+    RecordedCell("e = b.n + d", status="ok", seconds=0.1),
 )
 
 
-async def covered(executor: AsyncExecutor) -> Past:
+async def covered(executor: AsyncExecutor) -> History:
     """The past, with a snapshot after its fifth cell, as a session that went through it would have left it."""
     session = await executor.session("before")
     await session.execute("a = [1, 2]\nclass P:\n    pass\nb = P()\nb.n = 2\nc = None\nd = 2\nimport json, os")
-    return Past(SLOW, await session.snapshot(), covered=5)
+    return History(SLOW, await session.snapshot(), covered=5)
 
 
 def test_a_slow_cell_comes_back_from_a_snapshot_and_changes_count_once(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_slow_cell_comes_back_from_a_snapshot_and_changes_count_once(tmp_path:
             session = await executor.session("after")
             assert (await session.execute("a, b.n, d, e, json.dumps(1)")).text == "([1, 2], 2, 2, 4, '1')\n"
             assert not (session.workspace / "runs").exists()
-            assert "not repeated" in (found.cells[1].why or "")
+            assert "not repeated" in (found.cells[1].reason or "")
             assert "copies" in str(found)
 
     anyio.run(run)
@@ -110,7 +110,7 @@ def test_a_cell_whose_snapshot_cannot_be_loaded_is_run(tmp_path: Path, harm: str
             path.write_bytes(b"other") if harm == "changed" else path.unlink()
             found, _ = await played(executor, "after", past)
             assert found.cells[1].outcome == "repeated"
-            assert "b could not be loaded" in (found.cells[1].why or "")
+            assert "b could not be loaded" in (found.cells[1].reason or "")
             session = await executor.session("after")
             assert (session.workspace / "runs").exists()
             assert any("b:" in note for note in found.notes)
@@ -124,8 +124,8 @@ def test_a_slow_cell_whose_variable_was_left_out_is_run(tmp_path: Path) -> None:
             session = await executor.session("before")
             await session.execute("held = [lambda: 1]\nx = 1")
             snapshot = await session.snapshot()
-            cells = (PastCell("x = 1\nheld = [lambda: 1]", status="ok", seconds=500.0),)
-            found, names = await played(executor, "after", Past(cells, snapshot, covered=1))
+            cells = (RecordedCell("x = 1\nheld = [lambda: 1]", status="ok", seconds=500.0),)
+            found, names = await played(executor, "after", History(cells, snapshot, covered=1))
             assert [c.outcome for c in found.cells] == ["repeated"]
             assert found.names == ("held", "x")
             assert names == "['x']"

@@ -32,8 +32,8 @@ def test_an_overrun_is_ended_by_its_rung(patient: Executor, overrun: Overrun) ->
     result = session.execute(overrun.code if magic else f"print('before')\n{overrun.code}", timeout=TIMEOUT)
 
     assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout")
-    assert result.rung in overrun.rungs
-    assert result.state == ("kept" if result.rung in KEEPING else "lost")
+    assert result.ended_by in overrun.rungs
+    assert result.state == ("kept" if result.ended_by in KEEPING else "lost")
     assert result.stdout == ("" if magic else "before\n")
     assert result.timing.run < TIMEOUT + GRACE * 5 + 10
     assert session.execute("'x' in globals()").text == f"{result.state == 'kept'}\n"
@@ -50,7 +50,7 @@ def test_an_interrupt_on_request_climbs_the_same_ladder(patient: Executor) -> No
     result = session.interrupt()
     assert result is not None
     assert (result.execution_id, result.stdout) == (running.execution_id, "before\n")
-    assert (result.status, result.interrupted, result.rung, result.state) == ("error", "request", "interrupt", "kept")
+    assert (result.status, result.interrupted, result.ended_by, result.state) == ("error", "request", "interrupt", "kept")
     assert session.interrupt() is None
     session.close()
 
@@ -83,7 +83,7 @@ def test_an_interrupt_of_a_waiting_cell_lets_it_never_run(patient: Executor) -> 
     session.execute("x = 1")
     running = session.execute("import time; time.sleep(600)", wait=0.1)
     waiting = session.execute("x = 2", wait=0.1)
-    assert session.wait_for(waiting.execution_id, wait=0.1).place == 1
+    assert session.wait_for(waiting.execution_id, wait=0.1).queue_position == 1
     aborted = session.interrupt(waiting.execution_id)
     assert aborted is not None
     assert (aborted.status, aborted.exit_code, aborted.notes) == ("aborted", -1, ("Cancelled while it waited in the queue.",))

@@ -307,14 +307,14 @@ def test_a_cell_is_written_down_before_it_is_sent(tmp_path: Path) -> None:
 def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reached, written, secure = threading.Event(), threading.Event(), Journal.secure
+    reached, written, secure = threading.Event(), threading.Event(), Journal.flush_to_disk
 
     def slowly(journal: Journal) -> None:
         reached.set()
         assert written.wait(30)
         secure(journal)
 
-    monkeypatch.setattr(Journal, "secure", slowly)
+    monkeypatch.setattr(Journal, "flush_to_disk", slowly)
 
     async def main(session: AsyncSession) -> None:
         await session.execute("x = 1")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidRequest, Session
-from kernelexec.recorded_history import PastCell
-from kernelexec.records.journal import journal_path, past, read
+from kernelexec.recorded_history import RecordedCell
+from kernelexec.records.journal import journal_path, read, read_history
 from tests.local.session.test_request_ids import wait_for
 
 OWNER = """
@@ -54,7 +54,7 @@ def test_a_session_whose_owner_was_killed_is_replayed_with_a_true_report(killed:
         session = executor.session("a", notebook=journal)
         assert outcomes(session) == ["repeated", "repeated", "repeated", "unsafe", "repeated", "unfinished"]
         assert session.replay is not None
-        reasons = [cell.why for cell in session.replay.cells]
+        reasons = [cell.reason for cell in session.replay.cells]
         assert "log" in str(reasons[3])
         assert reasons[4] == "failed as before: ZeroDivisionError: division by zero"
         assert reasons[5] == "it had not ended when its session did"
@@ -75,7 +75,7 @@ def test_a_resumed_session_can_be_resumed(tmp_path: Path) -> None:
                 assert outcomes(session) == ["repeated"] * 2 * life
             session.execute(f"x{life} = {life}")
             assert session.execute("sorted(name for name in globals() if name[0] == 'x')", request_id=f"r{life}").ok
-    names = [cell.source for cell in past(journal).cells]
+    names = [cell.source for cell in read_history(journal).cells]
     assert names[0] == "x0 = 0"
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("b", notebook=journal)
@@ -91,7 +91,7 @@ def test_a_life_that_was_cut_off_amid_its_own_replay_is_passed_over(tmp_path: Pa
     lines = journal.read_bytes().splitlines(keepends=True)
     opened = lines[0].replace(b'"workspace"', b'"replays":"a.jsonl","workspace"')
     journal.write_bytes(b"".join([*lines, opened, *lines[1:4]]))
-    assert [cell.source for cell in past(journal).cells] == ["x0 = 1", "x1 = 1", "x2 = 1"]
+    assert [cell.source for cell in read_history(journal).cells] == ["x0 = 1", "x1 = 1", "x2 = 1"]
 
 
 def test_what_a_journal_says_of_each_cell_is_what_its_replay_is_told(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_a_journal_says_of_each_cell_is_what_its_replay_is_told(tmp_path: P
         session.execute("import time; time.sleep(60)", timeout=0.2)
         session.execute("import os; os._exit(3)")
         session.execute("console.log(1)", language="javascript", stdin="x")
-    cells = past(journal_path(tmp_path, "a")).cells
+    cells = read_history(journal_path(tmp_path, "a")).cells
     place = str(tmp_path / "a")
     assert [(cell.source, cell.kind, cell.language) for cell in cells] == [
         ("1 + 1", "code", "python"),
@@ -129,7 +129,7 @@ def test_a_snapshot_is_remembered_by_the_journal_and_used(tmp_path: Path) -> Non
         made = session.execute("made").text
         session.snapshot()
         session.execute("after = 1")
-    found = past(journal_path(tmp_path, "a"))
+    found = read_history(journal_path(tmp_path, "a"))
     assert found.snapshot is not None
     assert found.covered == 2
     assert sorted(found.snapshot.names) == ["made"]
@@ -144,7 +144,7 @@ def test_a_journal_with_no_cells_replays_nothing(tmp_path: Path) -> None:
     journal = journal_path(tmp_path, "a")
     journal.parent.mkdir()
     journal.write_text('{"event":"opened"}\n[]\nnot JSON\n{"event":"finished","execution_id":5}\n')
-    assert past(journal).cells == ()
+    assert read_history(journal).cells == ()
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("b", notebook=journal)
         assert session.replay is not None
@@ -154,7 +154,7 @@ def test_a_journal_with_no_cells_replays_nothing(tmp_path: Path) -> None:
 def test_a_strangers_journal_is_checked_like_any_input(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"event":"opened"}\n{"event":"started","execution_id":"e","code":"a\\u0000b"}\n')
-    assert past(path).cells == (PastCell("a\x00b", status="unfinished"),)
+    assert read_history(path).cells == (RecordedCell("a\x00b", status="unfinished"),)
     with Executor("local", workspace=tmp_path) as executor, pytest.raises(InvalidRequest, match="NUL character"):
         executor.session("b", notebook=path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from kernelexec import AsyncSession, ExecutionResult
 from kernelexec.events import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
 from kernelexec.provisioning.runtime.discovery import left_sessions
-from kernelexec.records.journal import in_flight, journal_path, past, read
+from kernelexec.records.journal import journal_path, read, read_history, running_cell
 from kernelexec.records.log import ContainerLog
 from kernelexec.results import Stream
 from tests.contract.records.test_recorder import cells_of
@@ -73,7 +73,7 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert said == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
     assert [cell["source"] for cell in cells_of(tmp_path / "a" / "a.ipynb")] == ["y = 2", LAST, "x, y"]
     assert not (tmp_path / "a" / "a-2.ipynb").exists()
-    assert [cell.source for cell in past(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]
+    assert [cell.source for cell in read_history(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]
     assert marked_processes().keys() <= before.keys()
     assert runtime_directories() == set()
 
@@ -118,11 +118,11 @@ def test_a_cell_that_ended_while_nobody_was_there_has_its_result(tmp_path: Path)
 
 def test_the_timeout_goes_on_counting(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
-        flight = in_flight(journal_path(tmp_path, "a"))
+        flight = running_cell(journal_path(tmp_path, "a"))
         assert flight is not None
         assert flight.timeout == BOUND
         result = await session.execute(LAST, request_id="last")
-        assert (result.interrupted, result.rung, result.exit_code, result.state) == ("timeout", "interrupt", 124, "kept")
+        assert (result.interrupted, result.ended_by, result.exit_code, result.state) == ("timeout", "interrupt", 124, "kept")
         assert result.stdout == "before\n"
 
     with session_owner(tmp_path, LAST) as (owner, path):

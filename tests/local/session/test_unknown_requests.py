@@ -16,7 +16,7 @@ import pytest
 from kernelexec import AsyncExecutor, KernelConnectionFailed
 from kernelexec.cells import CodeCell
 from kernelexec.events import CellAborted, CellExecuted, CellStarted, Event
-from kernelexec.records.journal import Journal, past
+from kernelexec.records.journal import Journal, read_history
 from kernelexec.results import ExecutionResult
 
 CELL = CodeCell("x = 1")
@@ -55,14 +55,14 @@ def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Journal], None
 )
 def test_a_request_whose_lines_are_gone_is_known_to_have_been_sent(tmp_path: Path, lose: Callable[[Journal], None]) -> None:
     journal = Journal(tmp_path / "s.jsonl", limit_bytes=20_000)
-    assert journal.look_up("r") is None
+    assert journal.find_request("r") is None
     journal(started(1, "r"))
     journal(finished(1, "r"))
     lose(journal)
-    known = journal.look_up("r")
+    known = journal.find_request("r")
     assert known is not None
     assert (known.execution_id, known.result) == ("e1", None)
-    assert journal.look_up("other") is None
+    assert journal.find_request("other") is None
     journal.close()
 
 
@@ -72,7 +72,7 @@ def test_a_journal_that_another_program_wrote_anew_still_knows_its_requests(tmp_
     journal(finished(1, "é"))
     journal.close()
     rewrite(lambda said: said)(journal)
-    known = Journal(tmp_path / "s.jsonl", limit_bytes=20_000).look_up("é")
+    known = Journal(tmp_path / "s.jsonl", limit_bytes=20_000).find_request("é")
     assert known is not None
     assert known.result is not None
 
@@ -107,7 +107,7 @@ def test_a_cell_whose_kernel_died_before_it_was_sent_runs_when_it_is_sent_again(
                 await session.execute("x = 1", request_id="r")
             assert len(aborted) == 1
             assert session.journal is not None
-            assert [cell.source for cell in past(session.journal).cells] == ["import os; os.getpid()"]
+            assert [cell.source for cell in read_history(session.journal).cells] == ["import os; os.getpid()"]
             assert (await session.execute("x = 1", request_id="r")).ok
 
     asyncio.run(main())

@@ -65,7 +65,7 @@ def test_a_file_in_its_place_is_not_said_to_be_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("work_dir", ["", ".", "inner", "nothing"])
 def test_a_command_has_no_place_to_start(work_dir: str, tmp_path: Path) -> None:
-    place = Workspace.make(tmp_path, "s")
+    place = Workspace.create_for_session(tmp_path, "s")
     place.path.rmdir()
     with pytest.raises(InvalidWorkDir, match=GONE.format(place.path)):
         place.directory(work_dir)
@@ -76,7 +76,7 @@ def test_a_directory_under_a_current_one_that_is_gone_is_refused(tmp_path: Path,
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with pytest.raises(InvalidWorkDir, match=r"^w/a cannot be made: No such file or directory\.$"):
-        Workspace.make(Path("w"), "a")
+        Workspace.create_for_session(Path("w"), "a")
 
 
 PYTHON = "/p/python"

@@ -88,15 +88,15 @@ REMARKS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing": ({"exit_code": 0, "state": "kept"}, []),
     "a plain error": ({"status": "error", "exit_code": 1, "state": "kept"}, []),
     "a timeout": (
-        {"status": "error", "interrupted": "timeout", "rung": "interrupt", "state": "kept"},
+        {"status": "error", "interrupted": "timeout", "ended_by": "interrupt", "state": "kept"},
         ["ended by timeout (interrupt); state kept"],
     ),
     "a request": (
-        {"status": "error", "interrupted": "request", "rung": "signal", "state": "kept"},
+        {"status": "error", "interrupted": "request", "ended_by": "signal", "state": "kept"},
         ["ended by request (signal); state kept"],
     ),
     "a timeout that cost the state": (
-        {"interrupted": "timeout", "rung": "kill", "state": "lost", "cause": "timeout", "lost_names": ("x", "y")},
+        {"interrupted": "timeout", "ended_by": "kill", "state": "lost", "cause": "timeout", "lost_names": ("x", "y")},
         ["ended by timeout (kill); state lost", "lost: x, y"],
     ),
     "a death": ({"status": "error", "state": "lost", "cause": "oom"}, ["the kernel is gone (oom); state lost"]),
@@ -115,7 +115,7 @@ REMARKS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {
             "status": "error",
             "interrupted": "timeout",
-            "rung": "kill",
+            "ended_by": "kill",
             "state": "lost",
             "lost_names": ("x",),
             "truncated": True,

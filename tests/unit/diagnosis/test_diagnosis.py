@@ -180,10 +180,10 @@ PLACES: dict[str, tuple[Error, int | None, str | None]] = {
 HINTS: dict[str, tuple[Error, str]] = {
     "a name": (NAME, "Define the name in an earlier cell, or check its spelling."),
     "a zero": (FUNCTION, "Guard against a divisor of zero."),
-    "syntax": (SYNTAX, "Mend the marked line: nothing of the cell ran."),
-    "indentation": (INDENT, "Mend the indentation of the marked line: nothing of the cell ran."),
-    "indentation among tokens": (DEDENT, "Mend the indentation of the marked line: nothing of the cell ran."),
-    "the same in Python 3.12": (DEDENT_312, "Mend the indentation of the marked line: nothing of the cell ran."),
+    "syntax": (SYNTAX, "Fix the marked line: nothing of the cell ran."),
+    "indentation": (INDENT, "Fix the indentation of the marked line: nothing of the cell ran."),
+    "indentation among tokens": (DEDENT, "Fix the indentation of the marked line: nothing of the cell ran."),
+    "the same in Python 3.12": (DEDENT_312, "Fix the indentation of the marked line: nothing of the cell ran."),
     "an index": (DURING, "Check the length first."),
     "a key": (COLOURED, "Look at the keys or columns that are there."),
     "a file": (
@@ -196,10 +196,10 @@ HINTS: dict[str, tuple[Error, str]] = {
     ),
     "a type": (error("TypeError", "unsupported operand"), "Check the types of the values that the marked line uses."),
     "an attribute": (error("AttributeError", "no attribute 'a'"), "Check the value's type, and `dir(value)`."),
-    "memory": (error("MemoryError", ""), "Work on smaller pieces, or delete what is no longer needed."),
+    "memory": (error("MemoryError", ""), "Work on smaller pieces, or delete objects that are no longer needed."),
     "input": (
         error("StdinNotImplementedError", "raw_input was called, but this frontend does not support input requests."),
-        "Nobody can answer input(): set the value in code.",
+        "input() cannot be answered here: set the value in code.",
     ),
     "a module": (
         error("ModuleNotFoundError", "No module named 'numpyy'"),
@@ -427,7 +427,7 @@ def test_a_line_that_a_cell_magic_cannot_compile_is_one_of_the_cell() -> None:
     assert (broken.line, broken.line_text, broken.cause) == (4, "1/", "The cell is not Python.")
     evaluated = "  File <string>:1\n    1 +\n      ^\nSyntaxError: invalid syntax\n"
     called = found("%%time\nx=1\neval(a)", run, "  File <timed exec>:2\n", evaluated)
-    assert (called.line, called.line_text, called.cause) == (3, "eval(a)", "What was compiled there is not Python.")
+    assert (called.line, called.line_text, called.cause) == (3, "eval(a)", "The code that was compiled there is not Python.")
     within = found("%%time\nx=1\n%time 1 +", run, evaluated)
     assert (within.line, within.line_text) == (1, "%%time")
     captured = diagnose("error", 1, None, None, [SYNTAX], "%%capture\na = 1\nb = = 2")
@@ -453,7 +453,7 @@ def test_a_long_message_is_cut_at_its_head() -> None:
 @pytest.mark.parametrize("outputs", [(), (Stream("stderr", "make: *** no rule"),)], ids=["silent", "stderr"])
 @pytest.mark.parametrize("exit_code", [1, 7, 255])
 def test_a_failed_command_is_told_by_its_exit_code(outputs: tuple[Output, ...], exit_code: int) -> None:
-    hints = ("Read stderr: the command says there what it missed.",)
+    hints = ("Read stderr: it names the cause.",)
     assert diagnosed(*outputs, exit_code=exit_code) == Diagnosis(
         "command", f"The command ended with exit code {exit_code}.", hints=hints
     )

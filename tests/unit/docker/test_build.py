@@ -104,7 +104,7 @@ def test_wheels_are_for_the_python_of_the_base_that_the_recipe_names() -> None:
 
 def fold(*messages: dict[str, object]) -> tuple[BuildLog, list[str]]:
     log = BuildLog()
-    return log, [line for message in messages for line in log.take(message)]
+    return log, [line for message in messages for line in log.add(message)]
 
 
 def said(*lines: str) -> list[dict[str, object]]:
@@ -119,7 +119,7 @@ def test_of_a_build_the_steps_are_shown_and_what_it_made_is_known() -> None:
         {"aux": {"ID": "sha256:3"}},
     )
     assert shown == ["[1/3] FROM base", "[2/3] COPY a b", "[3/3] RUN x"]
-    assert log.made == ["333333333333"]
+    assert log.created_images == ["333333333333"]
     assert log.error == ""
 
 

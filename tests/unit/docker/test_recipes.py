@@ -11,10 +11,10 @@ import pytest
 from kernelexec.config.images import NAMES, sudo_variant
 from kernelexec.docker.images.image_check import at_least, ipykernel_min
 from kernelexec.docker.images.recipes import (
+    find_lines_without_version,
     how_to_get,
-    packed,
+    pack_context,
     recipe,
-    unpinned,
     wheels_in,
     write_template,
 )
@@ -77,7 +77,7 @@ def test_no_step_is_for_one_architecture_or_fetches_by_address(path: Path) -> No
 
 def test_every_package_is_pinned_to_one_version() -> None:
     pins = (IMAGES / "pins.txt").read_text(encoding="utf-8").splitlines()
-    assert unpinned(pins) == []
+    assert find_lines_without_version(pins) == []
     names = [line.split("==")[0] for line in pins if "==" in line]
     assert len(names) == len(set(names)) > 50
 
@@ -95,7 +95,7 @@ def test_every_package_of_an_image_has_a_pin(name: str) -> None:
     ("line", "loose"), [("numpy", True), ("numpy>=2", True), ("numpy==2.*", True), ("numpy==2.4.6", False), ("# a", False)]
 )
 def test_a_pin_is_one_exact_version(line: str, loose: bool) -> None:  # noqa: FBT001 - a parameter
-    assert bool(unpinned([line])) is loose
+    assert bool(find_lines_without_version([line])) is loose
 
 
 def test_the_pinned_ipykernel_is_one_that_the_check_lets_pass() -> None:
@@ -134,7 +134,7 @@ def test_the_same_files_make_the_same_context(tmp_path: Path) -> None:
     wheel = tmp_path / "a-1-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     files = {**recipe("minimal").files, **wheels_in(tmp_path)}
-    with packed(files) as first, packed(dict(reversed(files.items()))) as second:
+    with pack_context(files) as first, pack_context(dict(reversed(files.items()))) as second:
         assert first.read() == second.read()
         first.seek(0)
         with tarfile.open(fileobj=first) as tar:

@@ -68,11 +68,11 @@ def test_a_name_that_goes_meanwhile_is_left_out() -> None:
     ],
 )
 def test_what_makes_no_sense_in_a_reply_is_left_out(said: dict[str, Any]) -> None:
-    assert len(Variables.of(said, 10)) == 0
+    assert len(Variables.from_reply(said, 10)) == 0
 
 
 def test_a_reply_is_bounded_and_cleaned() -> None:
     item = {"name": "n" * 9999, "type": "t\udc80", "text": "x" * 9999, "shape": [2**70], "size_bytes": -1}
-    found = Variables.of({"variables": [item] * 50, "total": 2**70}, 10)
+    found = Variables.from_reply({"variables": [item] * 50, "total": 2**70}, 10)
     assert (len(found), found.total) == (10, 10)
-    assert found.found[0] == Variable("n" * 200, "t\\udc80", None, None, "x" * 200)
+    assert found.variables[0] == Variable("n" * 200, "t\\udc80", None, None, "x" * 200)

@@ -88,7 +88,7 @@ CASES: dict[str, tuple[list[Feed], list[Output]]] = {
 def test_messages_fold_into_outputs(feeds: list[Feed], outputs: list[Output]) -> None:
     collector = collected(*feeds)
     assert list(collector.outputs()) == outputs
-    assert not collector.truncated
+    assert not collector.has_cuts
 
 
 def test_an_update_changes_every_display_of_its_id() -> None:
@@ -131,7 +131,7 @@ def test_an_update_of_an_unknown_id_changes_nothing() -> None:
     )
     assert collector.outputs() == (DisplayData(PLAIN, {}, "d"),)
     assert seen == []
-    assert not collector.truncated
+    assert not collector.has_cuts
 
 
 def test_a_cleared_display_stays_cleared() -> None:
@@ -176,10 +176,10 @@ def test_since_does_not_count_what_was_read_before_it_was_let_go() -> None:
 
 def test_total_counts_streams_displays_errors_and_dropped() -> None:
     collector = collected(out("\u65e5"), show({"text/plain": "ab", "application/json": {"k": "cd"}}), ERROR)
-    collector.drop(1000)
+    collector.count_missing(1000)
     assert collector.total_bytes == 3 + 2 + 3 + 3 + 1000
     assert collector.stream_bytes == 3
-    assert (collector.dropped_bytes, collector.truncated) == (1000, True)
+    assert (collector.dropped_bytes, collector.has_cuts) == (1000, True)
 
 
 def test_the_outputs_keep_the_head_and_tail_of_each_stream() -> None:
@@ -191,4 +191,4 @@ def test_the_outputs_keep_the_head_and_tail_of_each_stream() -> None:
     assert stdout.text.startswith("000\n001\n002\n003\n004\n\n[... 360 bytes of stdout cut")
     assert stdout.text.endswith("...]\n095\n096\n097\n098\n099\n")
     assert stderr == Stream("stderr", "whole\n")
-    assert collector.truncated
+    assert collector.has_cuts

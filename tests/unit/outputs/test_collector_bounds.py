@@ -98,7 +98,7 @@ def test_unfinished_lines_of_alternating_streams_keep_to_the_budget(text: str) -
     for number in range(10_000):
         say(collector, text, ("stdout", "stderr")[number % 2])
     assert kept_bytes(collector.outputs()) <= 2 * (4 * KIB + 100)
-    assert collector.truncated
+    assert collector.has_cuts
 
 
 def test_clearing_over_and_over_costs_flat_memory() -> None:
@@ -145,7 +145,7 @@ def test_the_spill_begins_at_one_byte_over_the_budget(over: int) -> None:
     collector = Collector(OutputLimits(stream_bytes=1000), spill=spill)
     say(collector, "x" * 999 + "\n" * (1 + over))
     assert collector.spilled is bool(over)
-    assert collector.truncated is bool(over)
+    assert collector.has_cuts is bool(over)
 
 
 def test_without_a_spill_nothing_is_held_for_it() -> None:
@@ -163,7 +163,7 @@ def test_displays_over_the_budget_are_dropped_and_counted() -> None:
     assert shown == [str(number) for number in range(len(shown))]
     assert len(shown) + collector.dropped_displays == 100
     assert 7 <= len(shown) <= 9
-    assert collector.truncated
+    assert collector.has_cuts
 
 
 def test_small_displays_have_a_cost_too() -> None:
@@ -215,7 +215,7 @@ def test_a_long_text_representation_keeps_head_and_tail() -> None:
     assert text.endswith("\u65e5z")
     assert " bytes cut ...]" in text
     assert shown.data["image/png"] == "x" * 1000
-    assert collector.truncated
+    assert collector.has_cuts
 
 
 def test_a_long_error_keeps_head_and_tail_of_its_lines() -> None:
@@ -269,8 +269,8 @@ def test_held_bytes_are_about_what_is_held() -> None:
     empty, fed = Collector(OutputLimits()), Collector(OutputLimits())
     feed(fed)
     size = 200 * (31 + 100)
-    assert empty.held_bytes == 0
-    assert size <= fed.held_bytes <= 20 * size
+    assert empty.memory_bytes == 0
+    assert size <= fed.memory_bytes <= 20 * size
 
 
 def test_text_that_is_no_string_is_written_as_it_is_said() -> None:

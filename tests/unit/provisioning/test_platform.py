@@ -97,7 +97,7 @@ def test_ports_are_of_an_address_that_the_system_has(system: System) -> None:
 
 def test_a_fork_server_is_had_where_kernels_can_be_forked(system: System, tmp_path: Path) -> None:
     executor = Executor("local", workspace=tmp_path)
-    roster = executor._executor._roster
+    roster = executor._executor._registry
     assert (roster._forks is not None) == (system.name == "linux")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.cells import CodeCell, command
+from kernelexec.cells import CodeCell, make_command_cell
 from kernelexec.errors import InvalidConfig, InvalidRequest
 from kernelexec.events import (
     CellAborted,
@@ -19,9 +19,9 @@ from kernelexec.events import (
     CellRefused,
     CellStarted,
     Event,
-    InContainer,
     KernelChanged,
-    OutputHeard,
+    KernelContainer,
+    OutputReceived,
     SessionAdopted,
     SessionClosed,
     SessionOpened,
@@ -51,8 +51,8 @@ def lines(log: ContainerLog, *events: Event) -> list[str]:
     return [re.sub(f"^{STAMP}", "", line) for line in found]
 
 
-def printed(text: str, name: str = "stdout") -> OutputHeard:
-    return OutputHeard("a", ID, Stream("stderr" if name == "stderr" else "stdout", text))
+def printed(text: str, name: str = "stdout") -> OutputReceived:
+    return OutputReceived("a", ID, Stream("stderr" if name == "stderr" else "stdout", text))
 
 
 def started(cell: CodeCell = CELL) -> CellStarted:
@@ -75,7 +75,7 @@ def test_a_cell_its_output_and_its_end_are_there(log: ContainerLog) -> None:
 
 
 def test_a_command_says_where_it_runs(log: ContainerLog) -> None:
-    cell = command("make", work_dir="/ws/src", stdin=None, limit_bytes=100)
+    cell = make_command_cell("make", work_dir="/ws/src", stdin=None, limit_bytes=100)
     found = lines(log, CellStarted("a", ID, cell, 1))
     assert found[0].startswith("cell 01234567 started: command in /ws/src, kernel 1")
     assert found[-1] == "cell 01234567 in | make"
@@ -97,8 +97,8 @@ def test_a_line_that_grows_goes_on(log: ContainerLog) -> None:
 
 
 def test_displays_and_errors_are_text(log: ContainerLog) -> None:
-    picture = OutputHeard("a", ID, DisplayData({"image/png": "AAAA" * 9999}, {}))
-    error = OutputHeard("a", ID, Error("ValueError", "no", ("\x1b[31mTraceback\x1b[0m", "ValueError: no")))
+    picture = OutputReceived("a", ID, DisplayData({"image/png": "AAAA" * 9999}, {}))
+    error = OutputReceived("a", ID, Error("ValueError", "no", ("\x1b[31mTraceback\x1b[0m", "ValueError: no")))
     found = lines(log, started(), picture, error)[2:]
     assert found == ["cell 01234567 out | <image/png>", "cell 01234567 err | Traceback", "cell 01234567 err | ValueError: no"]
 
@@ -111,10 +111,10 @@ def test_no_text_of_a_cell_forges_a_line(log: ContainerLog, end: str) -> None:
     error = InvalidRequest(text)
     events = (
         started(CodeCell(text)), printed(text), printed(text, "stderr"),
-        OutputHeard("a", ID, DisplayData({"text/plain": text}, {})),
+        OutputReceived("a", ID, DisplayData({"text/plain": text}, {})),
         ended(notes=(text,)), printed(text), CellRefused("a", "code", text, error), CellAborted("a", CodeCell(text), result),
         KernelChanged("a", 1, "failed", text),
-        KernelChanged("a", 1, "started", container=InContainer(text, text, text, text, ())),
+        KernelChanged("a", 1, "started", container=KernelContainer(text, text, text, text, ())),
         SessionOpened("a", Path(text.replace("\0", ""))),
     )  # fmt: skip
     found = lines(log, *events)
@@ -127,7 +127,7 @@ def test_a_lone_surrogate_can_be_written(log: ContainerLog) -> None:
 
 
 def test_a_kernel_says_where_it_runs(log: ContainerLog) -> None:
-    where = InContainer("k-a", "0123456789ab", "image", "none", (("/ws", "/ws", False), ("/data", "/d", True)))
+    where = KernelContainer("k-a", "0123456789ab", "image", "none", (("/ws", "/ws", False), ("/data", "/d", True)))
     found = lines(
         log,
         KernelChanged("a", 1, "started", container=where),

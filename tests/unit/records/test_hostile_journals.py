@@ -12,7 +12,7 @@ import pytest
 from kernelexec.cli.sessions import show_journal
 from kernelexec.config import Capacity, Config
 from kernelexec.errors import KernelexecError
-from kernelexec.replay import read_past
+from kernelexec.replay import read_history
 
 SNAPSHOT = {"snapshot_id": "s", "directory": "/tmp/x", "variables": [], "left_out": []}
 LIFE: list[dict[str, Any]] = [
@@ -48,7 +48,7 @@ def test_any_value_in_any_place_of_a_journal_is_borne(
         path.write_text("".join(json.dumps(said) + "\n" for said in life))
         assert show_journal(str(path), workspace=tmp_path, last=None, as_json=False) == 0
         try:
-            past = read_past(path, Config(capacity=Capacity(code_bytes=1000)))
+            past = read_history(path, Config(capacity=Capacity(code_bytes=1000)))
         except KernelexecError:
             continue
         assert all(cell.seconds is None or 0 <= cell.seconds <= 1e9 for cell in past.cells)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.cells import CodeCell, ShellCell, digest, fingerprint
+from kernelexec.cells import CodeCell, ShellCell, fingerprint, source_digest
 from kernelexec.errors import InvalidCode, InvalidRequest, Refused
 from kernelexec.events import (
     CellAborted,
@@ -90,7 +90,7 @@ def no_file_over(limit_bytes: int) -> Iterator[None]:
 
 
 def test_every_event_of_a_session_is_a_line_when_the_call_returns(keep: Callable[..., Journal], path: Path) -> None:
-    journal, cell = keep(), ShellCell("%%bash\nls", "ls", lasts=True, work_dir="/w", stdin="in")
+    journal, cell = keep(), ShellCell("%%bash\nls", "ls", persistent=True, work_dir="/w", stdin="in")
     outcome = result_of(
         "e2", status="error", exit_code=7, timing=Timing(run=0.25, cpu_seconds=0.1, peak_memory_bytes=5), files=("a.txt",)
     )
@@ -130,7 +130,7 @@ def test_every_event_of_a_session_is_a_line_when_the_call_returns(keep: Callable
     assert (said[0]["owner_pid"], said[0]["workspace"]) == (os.getpid(), "/workspace")
     assert (said[2]["decision"], said[2]["error"], said[2]["why"]) == ("refused", "InvalidCode", "code is empty")
     assert (said[3]["decision"], said[3]["code"], said[3]["kind"]) == ("allowed", "print('é\u2028')", "code")
-    assert said[3]["sha256"] == digest(CodeCell("print('é\u2028')"))
+    assert said[3]["sha256"] == source_digest(CodeCell("print('é\u2028')"))
     assert (said[4]["status"], said[4]["text"], said[4]["state"]) == ("ok", "é\n", "kept")
     assert (said[5]["kind"], said[5]["work_dir"], said[5]["stdin"], said[5]["lasts"]) == ("command", "/w", "in", True)
     assert (said[6]["exit_code"], said[6]["seconds"], said[6]["cpu_seconds"]) == (7, 0.25, 0.1)
@@ -230,7 +230,7 @@ def test_a_second_keeper_has_a_journal_of_its_own_and_answers_for_no_request(kee
     assert (first.path, second.path) == (path, path.with_name("s@2.jsonl"))
     assert set(journals(path.parent.parent)) == {"s", "s@2"}
     with pytest.raises(Refused, match=r"another process has this session open and keeps its journal .*s\.jsonl"):
-        second.look_up("r")
+        second.find_request("r")
     first.close()
     assert keep().path == path
 
@@ -272,15 +272,15 @@ def test_a_request_is_known_by_its_first_outcome_whole_also_to_the_next_owner(ke
     result = result_of(outputs=(Stream("stdout", "é\n"), DisplayData({"image/png": "iVBORw0KGgo="})), files=("a",))
     first = keep()
     first(started(request_id='r "1"'))
-    assert (known := first.look_up('r "1"')) is not None
+    assert (known := first.find_request('r "1"')) is not None
     assert (known.execution_id, known.result) == ("e1", None)
     first(finished(result, 'r "1"'))
     first.close()
-    known = keep().look_up('r "1"')
+    known = keep().find_request('r "1"')
     assert known is not None
     assert known.result == result
     assert known.fingerprint == fingerprint(CodeCell("x = 1"))
-    assert first.look_up("r") is None
+    assert first.find_request("r") is None
 
 
 def test_a_result_over_the_bound_keeps_its_verdict_its_text_and_its_error(keep: Callable[..., Journal], path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_result_over_the_bound_keeps_its_verdict_its_text_and_its_error(keep: 
     journal(started(request_id="r"))
     journal(finished(result_of(status="error", exit_code=1, outputs=outputs), "r"))
     assert path.stat().st_size < RESULT_BYTES + 20_000
-    known = journal.look_up("r")
+    known = journal.find_request("r")
     assert known is not None
     assert known.result is not None
     assert (known.result.status, known.result.exit_code, known.result.truncated) == ("error", 1, True)
@@ -306,7 +306,7 @@ def test_a_request_that_could_not_be_written_down_is_known_all_the_same(keep: Ca
     journal(OPENED)
     with no_file_over(path.stat().st_size):
         journal(started(request_id="r"))
-    known = journal.look_up("r")
+    known = journal.find_request("r")
     assert known is not None
     assert (known.execution_id, known.result) == ("e1", None)
 
@@ -327,9 +327,9 @@ def test_a_cell_is_one_row_with_its_outcome(keep: Callable[..., Journal], path: 
     journal(started("y", "e2"))
     journal(KernelChanged("s", 1, "died", "killed"))
     opened, first, second, died = rows(path)
-    assert (opened.event, died.event, died.why, died.cause) == ("opened", "kernel", "died", "killed")
+    assert (opened.event, died.event, died.reason, died.cause) == ("opened", "kernel", "died", "killed")
     assert (first.event, first.code, first.status, first.exit_code, first.seconds) == ("cell", "1/0", "error", 1, 0.5)
-    assert first.why == "ZeroDivisionError: division by zero"
+    assert first.reason == "ZeroDivisionError: division by zero"
     assert (second.event, second.code, second.status) == ("started", "y", None)
 
 
@@ -343,6 +343,6 @@ def test_a_request_that_was_never_sent_is_new_to_the_next_owner(keep: Callable[.
     first = keep()
     first(started(request_id="r"))
     first(CellAborted("s", CodeCell("x = 1"), result_of(status="aborted", exit_code=-1), "r"))
-    assert first.look_up("r") is None
+    assert first.find_request("r") is None
     first.close()
-    assert keep().look_up("r") is None
+    assert keep().find_request("r") is None

@@ -12,7 +12,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import DisplayUpdated, SessionClosed
-from kernelexec.records.notebook.notebook_io import Document
+from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
 CODE: dict[str, Any] = {
@@ -58,7 +58,7 @@ def without(name: str) -> dict[str, Any]:
     return {key: value for key, value in CODE.items() if key != name}
 
 
-def read_back(document: Document, directory: Path) -> Any:
+def read_back(document: CellFile, directory: Path) -> Any:
     """The notebook as it was written, which is valid."""
     path = directory / "written.ipynb"
     document.write(path)
@@ -85,7 +85,7 @@ def read_back(document: Document, directory: Path) -> Any:
 def test_a_notebook_of_any_format_gives_its_code(text: str, sources: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "given.ipynb"
     path.write_text(text, encoding="utf-8")
-    document = Document.read(path)
+    document = CellFile.read(path)
     assert document.sources == sources
     for number in range(len(sources)):
         document.record(number, result_of(Stream("stdout", f"{number}")))
@@ -96,7 +96,7 @@ def test_a_notebook_of_any_format_gives_its_code(text: str, sources: tuple[str, 
 
 
 def test_what_came_of_a_script_is_written_as_nbformat_does(tmp_path: Path) -> None:
-    document = Document.script("# %% [markdown]\n# One\n# two\n# %%\nx = 'ü'\nx\n# %%\n1 / 0")
+    document = CellFile.script("# %% [markdown]\n# One\n# two\n# %%\nx = 'ü'\nx\n# %%\n1 / 0")
     svg = DisplayData({"image/svg+xml": "<svg>\n</svg>", "application/json": {"text/plain": "a\nb"}}, {"m": {"text": "a\nb"}})
     shown = ExecuteResult({"text/plain": "one\ntwo", "text/html": "<b>\n"}, {}, execution_count=1)
     document.record(0, result_of(Stream("stdout", "a\nü\n"), svg, shown))
@@ -144,7 +144,7 @@ def test_what_is_no_notebook_is_refused_in_one_line_with_its_name(text: str, tmp
     path = tmp_path / "given.ipynb"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidRequest, match=r"given\.ipynb is no valid notebook: .") as caught:
-        Document.read(path)
+        CellFile.read(path)
     assert "\n" not in str(caught.value)
 
 
@@ -159,13 +159,13 @@ def test_what_cannot_be_read_is_refused(content: Any, why: str, name: str, tmp_p
     elif content is not None:
         path.write_bytes(content)
     with pytest.raises(InvalidRequest, match=rf"{name} cannot be read: .*{why}"):
-        Document.read(path)
+        CellFile.read(path)
 
 
 def test_nobody_waits_for_a_pipe_who_was_not_told_of_one(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "given.py")
     with pytest.raises(InvalidRequest, match=r"given\.py is no plain file"):
-        Document.read(tmp_path / "given.py")
+        CellFile.read(tmp_path / "given.py")
 
 
 SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -194,11 +194,11 @@ SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
 def test_a_script_is_parted_at_its_marks_and_prose_is_no_code(text: str, sources: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "given.py"
     path.write_bytes(text.encode())
-    assert Document.read(path).sources == sources
+    assert CellFile.read(path).sources == sources
 
 
 def test_a_script_becomes_a_valid_notebook(tmp_path: Path) -> None:
-    document = Document.script("x = 1\n# %% title\n%%bash\nls\n# %%\nx\n")
+    document = CellFile.script("x = 1\n# %% title\n%%bash\nls\n# %%\nx\n")
     document.record(2, result_of(ExecuteResult({"text/plain": "1"}, {}, 3), execution_count=3))
     written = read_back(document, tmp_path)
     assert [(cell.cell_type, cell.source, cell.execution_count) for cell in written.cells] == [
@@ -213,12 +213,12 @@ def test_the_cells_of_a_script_have_ids_of_their_own_however_many_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nbformat.v4.nbbase.random_cell_id", lambda: "same")
-    written = read_back(Document.script("# %%\n1\n# %% [markdown]\n# a\n# %%\n2"), tmp_path)
+    written = read_back(CellFile.script("# %%\n1\n# %% [markdown]\n# a\n# %%\n2"), tmp_path)
     assert len({cell.id for cell in written.cells}) == 3
 
 
 def test_prose_of_a_script_is_prose_of_its_notebook(tmp_path: Path) -> None:
-    document = Document.script("# %% [markdown]\n# # Title\n#\n# *text*\n# %%\n1")
+    document = CellFile.script("# %% [markdown]\n# # Title\n#\n# *text*\n# %%\n1")
     written = read_back(document, tmp_path)
     assert [(cell.cell_type, cell.source) for cell in written.cells] == [("markdown", "# Title\n\n*text*"), ("code", "1")]
 
@@ -230,7 +230,7 @@ def test_outputs_go_into_the_cells_that_made_them(tmp_path: Path) -> None:
         ExecuteResult({"text/plain": "2"}, {}, 4),
         Error("E", "v", ("a", "b\nc")),
     )
-    document = Document.notebook(notebook({**CODE, "source": ""}, CODE | {"id": "c"}, CODE | {"id": "d"}), "n")
+    document = CellFile.notebook(notebook({**CODE, "source": ""}, CODE | {"id": "c"}, CODE | {"id": "d"}), "n")
     document.record(0, result_of(*outputs, execution_count=4))
     empty, first, second = read_back(document, tmp_path).cells
     assert empty.outputs == second.outputs == []
@@ -245,7 +245,7 @@ def test_outputs_go_into_the_cells_that_made_them(tmp_path: Path) -> None:
 
 
 def test_an_update_changes_the_displays_of_recorded_cells(tmp_path: Path) -> None:
-    document = Document.notebook(notebook(CODE, {**CODE, "id": "c"}), "n")
+    document = CellFile.notebook(notebook(CODE, {**CODE, "id": "c"}), "n")
     old, other = DisplayData({"text/plain": "old"}, {}, "d"), DisplayData({"text/plain": "other"}, {}, "e")
     document.record(0, result_of(old, other))
     document.record(1, result_of(ExecuteResult({"text/plain": "old"}, {}, 2, "d"), DisplayData({"text/plain": "none"})))
@@ -261,7 +261,7 @@ def test_an_update_changes_the_displays_of_recorded_cells(tmp_path: Path) -> Non
 def test_all_but_the_outputs_stays_as_it_was(tmp_path: Path) -> None:
     raw = {"cell_type": "raw", "id": "r", "metadata": {"format": "x"}, "source": "raw\n"}
     code = {**CODE, "metadata": {"collapsed": True, "tags": ["t"], "own": {"k": [1]}}}
-    document = Document.notebook(notebook(TEXT, code, raw, TEXT | {"id": "z"}, metadata={"own": 1, **WHOLE["metadata"]}), "n")
+    document = CellFile.notebook(notebook(TEXT, code, raw, TEXT | {"id": "z"}, metadata={"own": 1, **WHOLE["metadata"]}), "n")
     written = read_back(document, tmp_path)
     assert written.metadata == {"own": 1, **WHOLE["metadata"]}
     assert (written.nbformat, written.nbformat_minor) == (4, 5)
@@ -271,21 +271,21 @@ def test_all_but_the_outputs_stays_as_it_was(tmp_path: Path) -> None:
 def test_the_tag_that_allows_an_error_belongs_to_its_cell() -> None:
     tags = [{}, {"tags": []}, {"tags": ["other", "raises-exception"]}, {"tags": ["raises-exceptions"]}]
     cells = [{**CODE, "id": f"c{number}", "metadata": metadata} for number, metadata in enumerate(tags)]
-    document = Document.notebook(notebook(TEXT, {**CODE, "id": "empty", "source": ""}, *cells), "n")
+    document = CellFile.notebook(notebook(TEXT, {**CODE, "id": "empty", "source": ""}, *cells), "n")
     assert [document.allows_error(number) for number in range(4)] == [False, False, True, False]
-    assert not Document.script("1").allows_error(0)
+    assert not CellFile.script("1").allows_error(0)
 
 
 def test_a_notebook_without_ids_is_taken_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
-    assert Document.notebook(notebook(without("id"), without("id")), "n").sources == ("1 + 1", "1 + 1")
-    assert Document.notebook(notebook(CODE, CODE), "n").sources == ("1 + 1", "1 + 1")
+    assert CellFile.notebook(notebook(without("id"), without("id")), "n").sources == ("1 + 1", "1 + 1")
+    assert CellFile.notebook(notebook(CODE, CODE), "n").sources == ("1 + 1", "1 + 1")
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_lone_surrogate_in_a_notebook_is_refused_or_written(tmp_path: Path) -> None:
     text = notebook({**TEXT, "source": "\ud800"}, CODE)
     try:
-        document = Document.notebook(text, "n")
+        document = CellFile.notebook(text, "n")
     except InvalidRequest:
         return
     read_back(document, tmp_path)
@@ -296,6 +296,6 @@ def test_a_link_in_the_notebooks_place_is_replaced_and_nothing_else_is_left(tmp_
     elsewhere.write_text("precious")
     place.mkdir()
     (place / "written.ipynb").symlink_to(elsewhere)
-    read_back(Document.script("1"), place)
+    read_back(CellFile.script("1"), place)
     assert elsewhere.read_text() == "precious"
     assert [(path.name, path.is_symlink()) for path in place.iterdir()] == [("written.ipynb", False)]

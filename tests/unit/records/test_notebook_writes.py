@@ -18,7 +18,7 @@ from kernelexec.records.notebook import recorder
 from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Stream
-from kernelexec.workspace import Watch
+from kernelexec.workspace import FileChanges
 from kernelexec.workspace.safe_files import replace_file
 from tests.contract.records.test_recorder import NOTE, ODD, cells_of, executed, shown, texts_of, update
 from tests.support.slow_disk import Disk
@@ -152,7 +152,7 @@ def test_a_big_display_is_recorded_whole(path: Path) -> None:
 
 
 def test_a_notebook_that_is_being_written_is_no_file_of_a_cell(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, ignore=frozenset({"own.ipynb"}))
+    watch = FileChanges(tmp_path, ignore=frozenset({"own.ipynb"}))
     seen: list[tuple[str, ...]] = []
 
     def content() -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.recorded_history import PastCell
+from kernelexec.recorded_history import RecordedCell
 from kernelexec.replay_safety import SideEffectChecker, bound_names, definitions, name_changes, reason_against, used_names
 
 SAFE = [
@@ -161,40 +161,40 @@ UNSAFE = [
 
 @pytest.mark.parametrize("source", SAFE)
 def test_nothing_speaks_against_repeating(source: str) -> None:
-    assert reason_against(PastCell(source)) is None
+    assert reason_against(RecordedCell(source)) is None
 
 
 @pytest.mark.parametrize(("source", "why"), UNSAFE)
 def test_a_cell_that_is_not_safe_to_repeat_has_its_reason(source: str, why: str) -> None:
-    assert why in (reason_against(PastCell(source)) or "")
+    assert why in (reason_against(RecordedCell(source)) or "")
 
 
 def test_a_command_is_judged_like_a_script() -> None:
-    assert reason_against(PastCell("cd sub && ls", "command")) is None
-    assert "rm x" in (reason_against(PastCell("cd sub && rm x", "command")) or "")
+    assert reason_against(RecordedCell("cd sub && ls", "command")) is None
+    assert "rm x" in (reason_against(RecordedCell("cd sub && rm x", "command")) or "")
 
 
 def test_another_language_is_not_judged() -> None:
-    assert "typescript" in (reason_against(PastCell("let x = 1", language="typescript")) or "")
+    assert "typescript" in (reason_against(RecordedCell("let x = 1", language="typescript")) or "")
 
 
 def test_what_failed_to_parse_before_does_so_without_effect() -> None:
-    assert reason_against(PastCell("x = = 1", status="error", ename="SyntaxError")) is None
+    assert reason_against(RecordedCell("x = = 1", status="error", ename="SyntaxError")) is None
 
 
 def test_a_function_of_an_earlier_cell_is_followed_until_it_is_made_anew() -> None:
     judge = SideEffectChecker()
-    assert judge.reason(PastCell("import os as system\ndef clean(p):\n    system.remove(p)")) is None
-    assert "`clean`" in (judge.reason(PastCell("clean('x')")) or "")
-    assert judge.reason(PastCell("def twice(p):\n    clean(p)")) is None
-    assert "`clean`" in (judge.reason(PastCell("for p in ps: twice(p)")) or "")
-    assert "deletes" in (judge.reason(PastCell("system.remove('x')")) or "")
-    assert judge.reason(PastCell("def clean(p):\n    return p\ndef twice(p):\n    clean(p)")) is None
-    assert judge.reason(PastCell("twice('x'); clean('x')")) is None
+    assert judge.reason(RecordedCell("import os as system\ndef clean(p):\n    system.remove(p)")) is None
+    assert "`clean`" in (judge.reason(RecordedCell("clean('x')")) or "")
+    assert judge.reason(RecordedCell("def twice(p):\n    clean(p)")) is None
+    assert "`clean`" in (judge.reason(RecordedCell("for p in ps: twice(p)")) or "")
+    assert "deletes" in (judge.reason(RecordedCell("system.remove('x')")) or "")
+    assert judge.reason(RecordedCell("def clean(p):\n    return p\ndef twice(p):\n    clean(p)")) is None
+    assert judge.reason(RecordedCell("twice('x'); clean('x')")) is None
 
 
 def test_what_cannot_be_seen_is_not_seen() -> None:
-    assert reason_against(PastCell("import os\ngetattr(os, 're' + 'move')('x')")) is None
+    assert reason_against(RecordedCell("import os\ngetattr(os, 're' + 'move')('x')")) is None
 
 
 NAMES = [
@@ -242,13 +242,13 @@ DEEP = [
 
 @pytest.mark.parametrize("source", DEEP, ids=range(len(DEEP)))
 def test_code_that_is_nested_too_deeply_is_not_safe_and_breaks_nothing(source: str) -> None:
-    assert reason_against(PastCell(source)) is not None
+    assert reason_against(RecordedCell(source)) is not None
     assert bound_names(source) | used_names(source) <= {"x", "f"}
     assert definitions(source)[0] == ""
 
 
 def test_a_long_script_is_judged_to_its_end() -> None:
-    assert reason_against(PastCell("%%bash\n" + "echo 'x' | wc -l;\n" * 20_000)) is None
+    assert reason_against(RecordedCell("%%bash\n" + "echo 'x' | wc -l;\n" * 20_000)) is None
 
 
 LATER = [
@@ -261,13 +261,13 @@ LATER = [
 
 @pytest.mark.parametrize("source", LATER)
 def test_what_a_function_uses_may_be_defined_after_it(source: str) -> None:
-    assert "deletes files" in (reason_against(PastCell(source)) or "")
+    assert "deletes files" in (reason_against(RecordedCell(source)) or "")
     definitions_only = source.rpartition("\n")[0]
     judge = SideEffectChecker()
-    assert judge.reason(PastCell(definitions_only)) is None
-    assert "deletes files" in (judge.reason(PastCell(source.rpartition("\n")[2])) or "")
+    assert judge.reason(RecordedCell(definitions_only)) is None
+    assert "deletes files" in (judge.reason(RecordedCell(source.rpartition("\n")[2])) or "")
 
 
 def test_a_function_that_binds_the_name_itself_does_not_use_the_later_one() -> None:
     source = "def a(clean):\n    clean()\n\ndef clean():\n    import os\n    os.remove('x')\n\na(print)"
-    assert reason_against(PastCell(source)) is None
+    assert reason_against(RecordedCell(source)) is None

@@ -49,7 +49,7 @@ FULL = result_of(
     late=(Stream("stderr", "later"),),
     exit_code=124,
     interrupted="timeout",
-    rung="kill",
+    ended_by="kill",
     state="lost",
     kernel_epoch=2,
     cause="timeout",
@@ -214,7 +214,7 @@ def test_what_did_not_end_well_is_raised(status: Status) -> None:
     if status in ("ok", "running"):
         assert result.raise_for_error() is result
     else:
-        with pytest.raises(ExecutionFailed, match=rf"cell e1 {status}: (exit code 7|nobody can know)") as caught:
+        with pytest.raises(ExecutionFailed, match=rf"cell e1 {status}: (exit code 7|its outcome cannot be known)") as caught:
             result.raise_for_error()
         assert caught.value.result is result
 

@@ -147,8 +147,8 @@ def test_json_is_masked_in_all_its_depth() -> None:
 
 def test_a_cell_is_masked_in_every_part() -> None:
     assert masker(PLAIN).mask_cell(CodeCell(f"x = '{PLAIN}'")) == CodeCell(f"x = '{MARK}'")
-    cell = ShellCell(f"%%bash\n{PLAIN}", PLAIN, lasts=True, work_dir=f"/{PLAIN}", stdin=PLAIN, language="bash")
-    masked = ShellCell(f"%%bash\n{MARK}", MARK, lasts=True, work_dir=f"/{MARK}", stdin=MARK, language="bash")
+    cell = ShellCell(f"%%bash\n{PLAIN}", PLAIN, persistent=True, work_dir=f"/{PLAIN}", stdin=PLAIN, language="bash")
+    masked = ShellCell(f"%%bash\n{MARK}", MARK, persistent=True, work_dir=f"/{MARK}", stdin=MARK, language="bash")
     assert masker(PLAIN).mask_cell(cell) == masked
 
 

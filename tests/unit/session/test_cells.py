@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.cells import NODE_BYTES, Cell, CodeCell, ShellCell, check, command, node, parse
+from kernelexec.cells import NODE_BYTES, Cell, CodeCell, ShellCell, check, make_command_cell, make_node_cell, parse
 from kernelexec.errors import InvalidCode
 
 LIMIT = 1000
@@ -68,9 +68,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "blanks": (" \t\n\r\n\x0b\x0c\u2003", "code is empty: there is nothing to run."),
     "nul": ("x = 1\x00", "code holds a NUL character at position 5: remove it."),
     "nul first": ("\x00\x00", "code holds a NUL character at position 0: remove it."),
-    "a high surrogate": ("x = '\ud800'", "code holds a lone surrogate at position 5: it is no valid Unicode text."),
-    "a low surrogate": ("\udfff", "code holds a lone surrogate at position 0: it is no valid Unicode text."),
-    "a pair of surrogates": ("'\ud83c\udf89'", "code holds a lone surrogate at position 1: it is no valid Unicode text."),
+    "a high surrogate": ("x = '\ud800'", "code holds a lone surrogate at position 5: it must be valid Unicode text."),
+    "a low surrogate": ("\udfff", "code holds a lone surrogate at position 0: it must be valid Unicode text."),
+    "a pair of surrogates": ("'\ud83c\udf89'", "code holds a lone surrogate at position 1: it must be valid Unicode text."),
     "a byte that was not decoded": (b"# \xff".decode(errors="surrogateescape"), "code holds a lone surrogate at position 2"),
     "one byte too many": ("x" * 1001, "code is 1001 bytes, the limit is 1000: put it into a file of the workspace"),
     "one character too many": ("\u65e5" * 334, "code is 1002 bytes, the limit is 1000"),
@@ -140,13 +140,13 @@ def test_odd_characters_that_can_be_encoded_are_taken(source: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_command_reaches_the_kernel_as_it_was_written(text: str) -> None:
-    cell = command(text, work_dir=None, stdin=None, limit_bytes=10_000)
+    cell = make_command_cell(text, work_dir=None, stdin=None, limit_bytes=10_000)
     assert arguments_of(cell) == (text, None, None)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_input_and_directory_reach_the_kernel_as_they_were_given(text: str) -> None:
-    cell = command("cat", work_dir=text, stdin=text, limit_bytes=10_000)
+    cell = make_command_cell("cat", work_dir=text, stdin=text, limit_bytes=10_000)
     assert arguments_of(cell) == ("cat", text, text)
 
 
@@ -174,50 +174,50 @@ def test_any_text_goes_through_a_request_unchanged() -> None:
     ]
     for _ in range(2000):
         text, directory, stdin = ("a" + "".join(rng.choices(letters, k=rng.randrange(12))) for _ in range(3))
-        cell = command(text, work_dir=directory, stdin=stdin, limit_bytes=LIMIT)
+        cell = make_command_cell(text, work_dir=directory, stdin=stdin, limit_bytes=LIMIT)
         assert arguments_of(cell) == (text, directory, stdin)
 
 
 def test_a_command_of_the_session_is_bash_in_a_notebook() -> None:
-    cell = command("cd a\nmake", work_dir="b", stdin="c", limit_bytes=LIMIT)
-    assert cell == ShellCell("%%bash\ncd a\nmake", "cd a\nmake", lasts=True, work_dir="b", stdin="c", language="bash")
+    cell = make_command_cell("cd a\nmake", work_dir="b", stdin="c", limit_bytes=LIMIT)
+    assert cell == ShellCell("%%bash\ncd a\nmake", "cd a\nmake", persistent=True, work_dir="b", stdin="c", language="bash")
 
 
 @pytest.mark.parametrize("text", ["ls", "!ls", "%%bash\nls", "print(1)", "x = 1\ny = 2", "  indented\n", "# comment"])
 def test_a_command_is_never_parsed(text: str) -> None:
-    assert command(text, work_dir=None, stdin=None, limit_bytes=LIMIT).command == text
+    assert make_command_cell(text, work_dir=None, stdin=None, limit_bytes=LIMIT).command == text
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
 def test_commands_are_refused_as_code_is(text: Any, said: str) -> None:
     with pytest.raises(InvalidCode) as caught:
-        command(text, work_dir=None, stdin=None, limit_bytes=LIMIT)
+        make_command_cell(text, work_dir=None, stdin=None, limit_bytes=LIMIT)
     assert str(caught.value).startswith(said.replace("code", "command", 1))
 
 
 def test_javascript_is_a_script_of_node_in_a_notebook() -> None:
-    cell = node("'a'", stdin="c", limit_bytes=LIMIT)
+    cell = make_node_cell("'a'", stdin="c", limit_bytes=LIMIT)
     assert (cell.source, cell.language, cell.kernel) == ("%%script node\n'a'", "javascript", "python")
     assert cell.command.endswith("""\nnode --eval=''"'"'a'"'"''""")
-    assert (cell.lasts, cell.stdin) == (True, "c")
+    assert (cell.persistent, cell.stdin) == (True, "c")
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
 def test_javascript_is_refused_as_code_is(text: Any, said: str) -> None:
     with pytest.raises(InvalidCode) as caught:
-        node(text, stdin=None, limit_bytes=LIMIT)
+        make_node_cell(text, stdin=None, limit_bytes=LIMIT)
     assert str(caught.value).startswith(said)
 
 
 def test_javascript_has_the_limit_of_a_programs_argument() -> None:
-    assert node("x" * NODE_BYTES, stdin=None, limit_bytes=2 * NODE_BYTES)
+    assert make_node_cell("x" * NODE_BYTES, stdin=None, limit_bytes=2 * NODE_BYTES)
     with pytest.raises(InvalidCode, match=f"code is {NODE_BYTES + 2} bytes, the limit for node is {NODE_BYTES}"):
-        node("x" * (NODE_BYTES - 1) + "\u65e5", stdin=None, limit_bytes=2 * NODE_BYTES)
+        make_node_cell("x" * (NODE_BYTES - 1) + "\u65e5", stdin=None, limit_bytes=2 * NODE_BYTES)
 
 
 @pytest.mark.parametrize("stdin", [None, "", " ", "\n\n", "x" * 1000])
 def test_input_may_be_empty_or_blank(stdin: str | None) -> None:
-    assert command("cat", work_dir=None, stdin=stdin, limit_bytes=LIMIT).stdin == stdin
+    assert make_command_cell("cat", work_dir=None, stdin=stdin, limit_bytes=LIMIT).stdin == stdin
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_input_may_be_empty_or_blank(stdin: str | None) -> None:
 )
 def test_input_that_cannot_be_passed_on_is_refused(stdin: Any, said: str) -> None:
     with pytest.raises(InvalidCode) as caught:
-        command("cat", work_dir=None, stdin=stdin, limit_bytes=LIMIT)
+        make_command_cell("cat", work_dir=None, stdin=stdin, limit_bytes=LIMIT)
     assert str(caught.value).startswith(said)
 
 

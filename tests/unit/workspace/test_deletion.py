@@ -18,7 +18,7 @@ from kernelexec.workspace.agent_files.operations import FileOperations
 from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.agent_files.walk import walk
-from kernelexec.workspace.generated import PATTERNS, is_generated
+from kernelexec.workspace.generated import PATTERNS, is_generated_file
 
 #: One path for each pattern.
 GENERATED = {
@@ -90,12 +90,12 @@ def test_there_are_21_patterns_and_a_path_for_each() -> None:
 
 @pytest.mark.parametrize("path", GENERATED.values(), ids=GENERATED)
 def test_what_tools_make_is_generated(path: str) -> None:
-    assert is_generated(path)
+    assert is_generated_file(path)
 
 
 @pytest.mark.parametrize("path", WRITTEN)
 def test_what_only_looks_like_it_is_not(path: str) -> None:
-    assert not is_generated(path)
+    assert not is_generated_file(path)
 
 
 def test_the_place_of_the_workspace_makes_nothing_in_it_generated(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_a_project_lives_by_stays(work: Path, name: str, path: str) -> None
     with pytest.raises(FileRefused, match="is not deleted: a project may live by its"):
         files.delete(at, recursive=True)
     if at.startswith("project"):
-        with pytest.raises(FileRefused, match=r"project is not deleted: it holds project/.*, which stays"):
+        with pytest.raises(FileRefused, match=r"project is not deleted: it contains project/.*, which stays"):
             files.delete("project", recursive=True)
     done = files.delete_many("**")
     assert done.deleted == ()
@@ -244,7 +244,7 @@ def test_a_name_that_only_resembles_one_does_not_stay(work: Path, name: str) -> 
 
 
 GUARDS: dict[str, tuple[Callable[[FileOperations], object], type[Exception], str]] = {
-    "the workspace": (lambda files: files.delete("."), FileRefused, r"^\. is not deleted: it is the directory"),
+    "the workspace": (lambda files: files.delete("."), FileRefused, r"^\. is not deleted: it is the workspace"),
     "the workspace, recursively": (lambda files: files.delete(".", recursive=True), FileRefused, "is not deleted"),
     "the workspace in other words": (lambda files: files.delete("./", recursive=True), FileRefused, "is not deleted"),
     "a directory": (lambda files: files.delete("d"), FileRefused, "^d is not empty: give recursive=True"),

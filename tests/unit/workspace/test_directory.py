@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
-from kernelexec.workspace import Watch, Workspace
+from kernelexec.workspace import FileChanges, Workspace
 from kernelexec.workspace import file_changes as changes
 from kernelexec.workspace.directory import check_name
 
@@ -140,11 +140,11 @@ def test_a_chosen_directory_may_be_a_link_and_is_resolved(tmp_path: Path) -> Non
 
 
 def test_a_session_gets_a_directory_of_its_own(tmp_path: Path) -> None:
-    made = Workspace.make(tmp_path / "not" / "yet", "a")
+    made = Workspace.create_for_session(tmp_path / "not" / "yet", "a")
     assert made.path == (tmp_path / "not" / "yet" / "a").resolve()
     (made.path / "kept").touch()
     (tmp_path / "link").symlink_to(tmp_path / "not")
-    again = Workspace.make(tmp_path / "link" / "yet", "a")
+    again = Workspace.create_for_session(tmp_path / "link" / "yet", "a")
     assert again.path == made.path
     assert (again.path / "kept").exists()
 
@@ -154,8 +154,8 @@ def test_a_directory_of_its_own_counts_from_the_current_one_or_the_home(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert Workspace.make(Path("w"), "a").path == tmp_path.resolve() / "w" / "a"
-    assert Workspace.make(Path("~/w"), "a").path == tmp_path.resolve() / "home" / "w" / "a"
+    assert Workspace.create_for_session(Path("w"), "a").path == tmp_path.resolve() / "w" / "a"
+    assert Workspace.create_for_session(Path("~/w"), "a").path == tmp_path.resolve() / "home" / "w" / "a"
 
 
 @pytest.mark.parametrize("target", ["there", "/", "nowhere"])
@@ -163,7 +163,7 @@ def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path: Path, target:
     (tmp_path / "there").mkdir()
     (tmp_path / "a").symlink_to(target)
     with pytest.raises(InvalidWorkDir, match=r"is a symbolic link|cannot be made"):
-        Workspace.make(tmp_path, "a")
+        Workspace.create_for_session(tmp_path, "a")
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -171,9 +171,9 @@ def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path: Path, target:
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidWorkDir, match="cannot be made: Not a directory"):
-        Workspace.make(tmp_path / parent, "a")
+        Workspace.create_for_session(tmp_path / parent, "a")
     with pytest.raises(InvalidWorkDir, match="cannot be made: File exists"):
-        Workspace.make(tmp_path, "file")
+        Workspace.create_for_session(tmp_path, "file")
 
 
 @pytest.mark.parametrize("name", ["a", "A9", "a.b-c_d", "a..", "x" * 64, "0", "con"])
@@ -187,7 +187,7 @@ def test_a_plain_file_name_is_a_name(name: str) -> None:
 )
 def test_anything_else_is_no_name(tmp_path: Path, name: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^session name .*: 1 to 64 letters, digits, dots, dashes and underscores"):
-        Workspace.make(tmp_path, name)
+        Workspace.create_for_session(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -260,16 +260,16 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> tuple[Path, Watch]:
+def watched(tmp_path: Path) -> tuple[Path, FileChanges]:
     (tmp_path / "d").mkdir()
     for name in ("a", "b", "d/c"):
         (tmp_path / name).write_text("x")
-    return tmp_path, Watch(tmp_path, ignore=frozenset({"own.ipynb"}))
+    return tmp_path, FileChanges(tmp_path, ignore=frozenset({"own.ipynb"}))
 
 
 @pytest.mark.parametrize(("act", "seen"), CHANGES.values(), ids=CHANGES)
 def test_new_and_changed_files_are_told_once(
-    watched: tuple[Path, Watch], act: Callable[[Path], Any], seen: tuple[str, ...]
+    watched: tuple[Path, FileChanges], act: Callable[[Path], Any], seen: tuple[str, ...]
 ) -> None:
     root, watch = watched
     act(root)
@@ -277,7 +277,7 @@ def test_new_and_changed_files_are_told_once(
     assert watch.changes() == ()
 
 
-def test_a_file_that_comes_back_is_told_again(watched: tuple[Path, Watch]) -> None:
+def test_a_file_that_comes_back_is_told_again(watched: tuple[Path, FileChanges]) -> None:
     root, watch = watched
     (root / "a").unlink()
     assert watch.changes() == ()
@@ -286,11 +286,11 @@ def test_a_file_that_comes_back_is_told_again(watched: tuple[Path, Watch]) -> No
 
 
 def test_a_workspace_that_is_gone_has_no_changes(tmp_path: Path) -> None:
-    watch = Watch(tmp_path / "gone")
+    watch = FileChanges(tmp_path / "gone")
     assert watch.changes() == ()
 
 
-def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path, Watch]) -> None:
+def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path, FileChanges]) -> None:
     root, watch = watched
     Path(os.fsdecode(os.fsencode(root) + b"/bad\xff")).touch()
     (told,) = watch.changes()
@@ -298,7 +298,7 @@ def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path
 
 
 def test_a_large_workspace_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch(tmp_path)
+    watch = FileChanges(tmp_path)
     make(tmp_path, *map(str, range(30)))
     monkeypatch.setattr(changes, "ENTRIES_MAX", 10)
     assert len(watch.changes()) == 10

@@ -236,7 +236,7 @@ def test_a_device_is_neither_read_nor_written(name: str) -> None:
         pytest.skip(f"/dev/{name} is no device here")
     files = FileOperations(Access([FileRoot(Path("/dev"), "/dev")]), FileBounds())
     for call in (lambda: files.read(name), lambda: files.write(name, "x"), lambda: files.write(name, "x", append=True)):
-        with pytest.raises(FileRefused, match="it is no plain file"):
+        with pytest.raises(FileRefused, match="it is not a regular file"):
             call()
     assert files.list(name).entries[0].kind == "other"
 

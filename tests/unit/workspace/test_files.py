@@ -155,8 +155,8 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
         (lambda files: files.write(".", ""), r"\. is a directory, and no file"),
         (lambda files: files.write("directory", ""), r"directory is a directory, and no file"),
         (lambda files: files.list("nothing"), r"nothing does not exist"),
-        (lambda files: files.list("file/x"), r"file/x: it, or what it is in, is no directory"),
-        (lambda files: files.write("file/x", ""), r"file/x: it, or what it is in, is no directory"),
+        (lambda files: files.list("file/x"), r"file/x: it, or its parent, is not a directory"),
+        (lambda files: files.write("file/x", ""), r"file/x: it, or its parent, is not a directory"),
     ],
 )
 def test_what_makes_no_sense_is_said_and_changes_nothing(work: Path, call: Any, said: str) -> None:
@@ -327,7 +327,7 @@ def test_a_path_is_where_the_deeper_root_says(tmp_path: Path) -> None:
         with pytest.raises(FileRefused, match="is not deleted"):
             files.delete(path, recursive=True)
     assert sorted(path.name for path in (base / "data" / "own").iterdir()) == ["a", "b", "c", "free", "kept"]
-    with pytest.raises(InvalidPath, match=r"may be named: /workspace \(the workspace\), /context/data \(to read\)"):
+    with pytest.raises(InvalidPath, match=r"allowed paths: /workspace \(the workspace\), /context/data \(to read\)"):
         files.read("/context/other")
 
 
@@ -343,7 +343,7 @@ def test_what_is_protected_stays_so_under_another_name(tmp_path: Path) -> None:
         with pytest.raises(FileRefused, match="can only be read"):
             files.write(path, "x")
     assert [one.name for one in (work / "b" / "kept").iterdir()] == ["file"]
-    with pytest.raises(FileRefused, match=r"it holds b/(kept|single), which stays"):
+    with pytest.raises(FileRefused, match=r"it contains b/(kept|single), which stays"):
         files.delete("b", recursive=True)
     assert {path.path for path in files.delete_many("b/**").refused} == {"b/kept", "b/kept/file", "b/single"}
     assert files.write("b/free", "x").created

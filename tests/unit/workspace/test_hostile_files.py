@@ -12,7 +12,7 @@ import pytest
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
 from kernelexec.records.notebook.recorder import Recorder, make_empty
-from kernelexec.replay import read_past
+from kernelexec.replay import read_history
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles
 from kernelexec.workspace.file_changes import _listing
@@ -89,11 +89,11 @@ def test_a_link_in_a_sessions_directory_brings_no_other_file_into_a_kernel(tmp_p
     (tmp_path / "a/way").symlink_to(tmp_path / "b")
     for path in ("a/a.ipynb", "a/a.py", "a/way/own.ipynb"):
         with pytest.raises(InvalidRequest, match="leads out of the session's directory by a link"):
-            read_past(tmp_path / path, config)
+            read_history(tmp_path / path, config)
     (tmp_path / "a/same.ipynb").symlink_to("own.ipynb")
-    assert not read_past(tmp_path / "a/same.ipynb", config).cells
+    assert not read_history(tmp_path / "a/same.ipynb", config).cells
     (tmp_path / "mine.ipynb").symlink_to("b/own.ipynb")  # not a kernel's doing: it is in no session's directory
-    assert not read_past(tmp_path / "mine.ipynb", config).cells
+    assert not read_history(tmp_path / "mine.ipynb", config).cells
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make files in a directory and have them belong to its owner")

@@ -11,7 +11,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
-from kernelexec.text import head_of, utf8_size
+from kernelexec.text import head_within, utf8_size
 from kernelexec.workspace.spill import Grep, SpillFile, page_of
 
 MIB = 1024 * 1024
@@ -167,7 +167,7 @@ def test_grep_with_a_limit_below_any_line_gives_the_head_of_each(spill: Callable
     lines = some_lines(limit)
     size = sum(map(utf8_size, lines))
     found = pages(partial(spill(*lines).grep, "yes", total_bytes=size), limit, size)
-    assert [page.text for page in found] == [head_of(line, limit) for line in lines if "yes" in line]
+    assert [page.text for page in found] == [head_within(line, limit) for line in lines if "yes" in line]
 
 
 def test_a_line_longer_than_the_limit_is_cut_at_a_character_and_passed(spill: Callable[..., SpillFile]) -> None:

@@ -1,4 +1,4 @@
-"""The words of file operations: what a directory holds, what a file says, what was written, and what was deleted or not."""
+"""The results of file operations: lists, contents, written and deleted files."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from kernelexec.results.result import plain_json
+from kernelexec.results.result import to_plain_json
 
-#: ``other`` is what no file operation opens: a pipe, a socket, a device.
+#: ``other`` is a pipe, a socket or a device; no file operation opens one.
 FileKind = Literal["file", "directory", "link", "other"]
 
 
-class _Plain:
-    """What goes to JSON types and back."""
+class _JsonConvertible:
+    """A dataclass that can be converted to JSON types and back."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types only."""
-        plain: dict[str, Any] = plain_json(self)
+        """Return the fields as JSON types."""
+        plain: dict[str, Any] = to_plain_json(self)
         return plain
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Self:
-        """Read what ``to_dict`` gave.
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Read the fields of ``to_dict``.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: they are not of that form.
         """
         from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
 
-        return TypeAdapter(cls).validate_python(given)
+        return TypeAdapter(cls).validate_python(fields)
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry(_Plain):
+class FileEntry(_JsonConvertible):
     """One entry of a directory. ``path`` is relative to the workspace, or absolute as kernels see it elsewhere.
 
-    A name that is no UTF-8 is shown with its odd bytes escaped; ``modified`` is seconds since 1970.
+    In a name that is not UTF-8 the invalid bytes are escaped; ``modified`` is in seconds since 1970.
     """
 
     path: str
@@ -48,8 +48,8 @@ class FileEntry(_Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class FileList(_Plain):
-    """What a directory holds, by path. Where not ``complete``, there is more than one call looks at, or may look at."""
+class FileList(_JsonConvertible):
+    """The entries of a directory, sorted by path. If not ``complete``, a limit was reached or a directory was unreadable."""
 
     path: str
     entries: tuple[FileEntry, ...] = ()
@@ -68,10 +68,10 @@ class FileList(_Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class FileText(_Plain):
-    """A piece of a file; offsets and sizes in bytes. ``next_offset`` is where to read on, None at the file's end.
+class FileText(_JsonConvertible):
+    """A piece of a text file; offsets and sizes in bytes. ``next_offset`` is the offset of the next piece, None at the end.
 
-    Where it is ``lossy``, bytes that are no UTF-8 stand as U+FFFD.
+    ``lossy`` says that invalid UTF-8 was replaced by U+FFFD.
     """
 
     path: str
@@ -84,7 +84,7 @@ class FileText(_Plain):
 
 @dataclass(frozen=True, slots=True)
 class FileBytes:
-    """A piece of a file as it is; offsets and sizes in bytes. ``next_offset`` is where to read on, None at the file's end."""
+    """A piece of a file as bytes; offsets and sizes in bytes. ``next_offset`` is the next piece's, None at the end."""
 
     path: str
     content: bytes
@@ -94,8 +94,8 @@ class FileBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class FileWritten(_Plain):
-    """A file as it is after writing; ``created`` says that there was none before."""
+class FileWritten(_JsonConvertible):
+    """A written file; ``created`` says that it did not exist before."""
 
     path: str
     size_bytes: int
@@ -103,16 +103,16 @@ class FileWritten(_Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class NotDeleted(_Plain):
-    """What was to be deleted and is still there, and why."""
+class NotDeleted(_JsonConvertible):
+    """A path that was not deleted, and the reason."""
 
     path: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class FilesDeleted(_Plain):
-    """What was deleted, and what was not and why. Where not ``complete``, there is more than one call looks at."""
+class FilesDeleted(_JsonConvertible):
+    """The deleted paths, and those that were not. If not ``complete``, the call's limit of entries was reached."""
 
     deleted: tuple[str, ...] = ()
     refused: tuple[NotDeleted, ...] = ()

@@ -1,4 +1,4 @@
-"""An executor's names for callers without an event loop. No logic of its own."""
+"""The blocking executor: it has no logic of its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
+from kernelexec.blocking.blocking_session import Session
 from kernelexec.blocking.portal import Portal
-from kernelexec.blocking.session import Session
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorOptions
@@ -33,10 +33,10 @@ class Executor:
 
     def __enter__(self) -> Self:
         if self._portal is not None:
-            self._portal.check_here()
+            self._portal.check_thread()
         with self._changing:
             if self._portal is not None:
-                message = "The executor is open already: it is entered once; hand the object itself on."
+                message = "The executor is already open: enter it once and pass the object on."
                 raise InvalidRequest(message)
             self._portal = Portal(self._executor)
             try:
@@ -48,9 +48,9 @@ class Executor:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         portal = self._portal
-        if portal is None or portal.inherited:
+        if portal is None or portal.in_forked_child:
             return
-        portal.check_here()
+        portal.check_thread()
         with self._changing:
             if self._portal is portal:
                 try:
@@ -77,8 +77,8 @@ class Executor:
 
     def open_session(self, name: str) -> Session | None:
         """See ``AsyncExecutor.open_session``."""
-        portal, found = self._open_portal(), self._executor.open_session(name)
-        return None if found is None else Session(portal, found)
+        portal, session = self._open_portal(), self._executor.open_session(name)
+        return None if session is None else Session(portal, session)
 
     def close_session(self, name: str) -> None:
         """See ``AsyncExecutor.close_session``."""

@@ -1,4 +1,4 @@
-"""A session's names for callers without an event loop. No logic of its own."""
+"""The blocking session: it has no logic of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from kernelexec.blocking.files import Files
+from kernelexec.blocking.blocking_files import Files
 from kernelexec.blocking.portal import Portal
 from kernelexec.policy.decisions import Approver
 from kernelexec.provisioning.launch.one_shot import Network
@@ -50,7 +50,7 @@ class Session:
         self.name = session.name
         self.workspace: Path = session.workspace
         self.workspace_inside = session.workspace_inside
-        """The same as its kernels see it."""
+        """The workspace as its kernels see it."""
         self.notebook: Path | None = session.notebook
         self.journal: Path | None = session.journal
 

@@ -1,4 +1,4 @@
-"""The words of statistics: what each call of a session took, and all of them together."""
+"""Statistics of a session's calls."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelexec.results.result import plain_json
+from kernelexec.results.result import to_plain_json
 
 
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
-    """One cell: seconds of wall clock and of processor time, bytes of memory and of output; and what it was allowed.
+    """The statistics of one cell: wall clock and processor time in seconds, memory and output in bytes, and its limits.
 
-    ``complexity`` is the profile's name, where one was chosen; limits are those of its container, None on this machine.
+    ``complexity`` is the name of the profile, if one was chosen; the limits are its container's, None on this machine.
     """
 
     execution_id: str
@@ -32,10 +32,9 @@ class CallStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """All calls of a session so far; ``calls`` are the newest of them, of which the percentiles are.
+    """The statistics of all calls of a session so far; ``calls`` holds the newest, and the percentiles are of these.
 
-    ``p50`` and ``p95`` are seconds of ``execution_time``: so many of a hundred calls took no longer (nearest rank). ``None``
-    without any call.
+    ``p50`` and ``p95`` are percentiles of ``execution_time`` in seconds, by nearest rank; None without any call.
     """
 
     count: int = 0
@@ -48,17 +47,17 @@ class Statistics:
 
     @property
     def success_rate(self) -> float | None:
-        """The share that ended well, 0 to 1."""
+        """The share of successful calls, from 0 to 1."""
         return self.succeeded / self.count if self.count else None
 
     @property
     def p50(self) -> float | None:
-        """See above."""
+        """The median of ``execution_time``."""
         return self._percentile(50)
 
     @property
     def p95(self) -> float | None:
-        """See above."""
+        """The 95th percentile of ``execution_time``."""
         return self._percentile(95)
 
     def _percentile(self, percent: int) -> float | None:
@@ -66,20 +65,20 @@ class Statistics:
         return times[math.ceil(percent / 100 * len(times)) - 1] if times else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The statistics as JSON types only, with what follows from them."""
-        plain: dict[str, Any] = plain_json(self)
+        """Return the statistics as JSON types, with the success rate and the percentiles."""
+        plain: dict[str, Any] = to_plain_json(self)
         return plain | {"success_rate": self.success_rate, "p50": self.p50, "p95": self.p95}
 
 
-class Tally:
-    """Counts calls, and remembers the newest ``keep`` of them."""
+class StatisticsAccumulator:
+    """Counter of calls, with the newest ``keep`` of them."""
 
     def __init__(self, keep: int) -> None:
         self._calls: deque[CallStatistics] = deque(maxlen=keep)
         self._total = Statistics()
 
     def add(self, call: CallStatistics) -> None:
-        """One call more."""
+        """Add a call."""
         total = self._total
         self._calls.append(call)
         self._total = Statistics(
@@ -93,5 +92,5 @@ class Tally:
 
     @property
     def statistics(self) -> Statistics:
-        """All of them."""
+        """The statistics of all calls."""
         return replace(self._total, calls=tuple(self._calls))

@@ -1,4 +1,4 @@
-"""The names of a session's files for callers without an event loop. No logic of its own."""
+"""The blocking file operations of a session: they have no logic of their own."""
 
 from __future__ import annotations
 

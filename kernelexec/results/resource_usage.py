@@ -1,0 +1,130 @@
+"""The resource usage of a session: memory as its kernel reports it, and statistics from the isolation backend."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeGuard
+
+from kernelexec.text import clean_text
+
+#: ``none``: no kernel is alive; the next cell starts one.
+KernelStatus = Literal["idle", "busy", "starting", "none"]
+
+_BIGGEST_MAX, _NAME_CHARS, _SIZE_MAX = 5, 100, 2**60
+_KIB, _MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LargeVariable:
+    """A variable of the user, with the size of its value in bytes."""
+
+    name: str
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {format_size(self.size_bytes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The memory of a kernel and its child processes, its limit, and the biggest variables, the biggest first.
+
+    ``high`` says that 80 % of the limit or more is in use. ``kills`` counts the processes killed for lack of memory so far.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+    high: bool = False
+    kills: int = 0
+    biggest: tuple[LargeVariable, ...] = ()
+
+    @classmethod
+    def from_reply(cls, reply: object) -> Self | None:
+        """Read a kernel's message; return None if it is invalid."""
+        if not isinstance(reply, dict):
+            return None
+        used, limit, kills, biggest = (reply.get(name) for name in ("used", "limit", "kills", "biggest"))
+        if not (_is_size(used) and _is_size(limit) and _is_size(kills)):
+            return None
+        variables = (_read_large_variable(item) for item in (biggest if isinstance(biggest, list) else [])[:_BIGGEST_MAX])
+        return cls(used, limit, reply.get("high") is True, kills, tuple(filter(None, variables)))
+
+    @property
+    def names_text(self) -> str:
+        """The biggest variables as text; empty if none is known."""
+        return ", ".join(map(str, self.biggest))
+
+    def __str__(self) -> str:
+        limit = format_size(self.limit_bytes)
+        used = (
+            f"{self.used_bytes // _MIB} of {limit}" if limit.endswith(" MiB") else f"{format_size(self.used_bytes)} of {limit}"
+        )
+        return f"memory: {used} in use" + (f"; biggest: {self.names_text}" if self.names_text else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The resource usage of a session's kernel and its child processes. None means unavailable, as without a kernel.
+
+    ``cpu_percent`` is of one processor, since the last call, or since the kernel's start for the first call. ``pids``
+    counts processes and threads. Memory that the system can reclaim at once is not counted.
+    """
+
+    isolation: str
+    kernel: KernelStatus
+    kernel_epoch: int
+    uptime_seconds: float | None = None
+    """Since the kernel was ready."""
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    cpu_seconds: float | None = None
+    """Since the kernel's process started."""
+    cpu_percent: float | None = None
+    cpus: float | None = None
+    """The limit of processor time, in processors."""
+    pids: int | None = None
+    pids_limit: int | None = None
+    container: str | None = None
+    """The id of its container; the next three are the container's too."""
+    container_name: str | None = None
+    image: str | None = None
+    network: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSet:
+    """The limits of a session from now on; None means no limit.
+
+    ``not_applied`` lists limits that could not be set, with reasons: a kernel on this machine has no memory or processor
+    limit of its own.
+    """
+
+    memory_bytes: int | None
+    cpus: float | None
+    timeout: float
+    not_applied: tuple[str, ...] = ()
+
+
+def format_size(size: int) -> str:
+    """Return a size as text: in GiB if it is a whole number of them, else in MiB or KiB."""
+    if size and size % (_KIB * _MIB) == 0:
+        return f"{size // (_KIB * _MIB)} GiB"
+    if size < _MIB:
+        return f"{size / _KIB:.0f} KiB"
+    return f"{size // _MIB} MiB" if size % _MIB == 0 or size >= 10 * _MIB else f"{size / _MIB:.1f} MiB"
+
+
+def _read_large_variable(item: object) -> LargeVariable | None:
+    match item:
+        case [str() as name, size] if _is_size(size):
+            return LargeVariable(clean_text(name[:_NAME_CHARS]), size)
+    return None
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _SIZE_MAX
