@@ -32,9 +32,9 @@ from kernelexec.events import Hook, check_hooks
 from kernelexec.executor_directories import ExecutorDirectories
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator
-from kernelexec.provisioning import unavailable
+from kernelexec.provisioning import explain_unavailable
 from kernelexec.provisioning.host.interpreters import check_venv
-from kernelexec.provisioning.launch.envfile import variables_of
+from kernelexec.provisioning.launch.envfile import read_env_file
 from kernelexec.records import log as containerlog
 from kernelexec.replay import read_history, replay
 from kernelexec.session import AsyncSession
@@ -88,11 +88,11 @@ class AsyncExecutor:
             config=options.get("config"),
             code_execution_config=options.get("code_execution_config"),
         )
-        if self.config.enabled and (cause := unavailable(self.config)) is not None:
+        if self.config.enabled and (cause := explain_unavailable(self.config)) is not None:
             raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else isolation_help(cause))
         if self.config.enabled:
             check_venv(self.config)
-        variables_of(self.config.environment.env_file)
+        read_env_file(self.config.environment.env_file)
         if self.config.log_dir is not None:
             containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
         if self.config.cache.enabled:

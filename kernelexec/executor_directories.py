@@ -12,10 +12,10 @@ from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.pool import remove_orphaned_workspaces
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.runtime.discovery import LeftSession, ended_beside, left_sessions
-from kernelexec.provisioning.runtime.locations import bases
-from kernelexec.provisioning.runtime.owned_directory import Root, sweep
-from kernelexec.provisioning.runtime.temp_dirs import claim_room
+from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, find_ended_languages, list_orphaned_sessions
+from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
+from kernelexec.provisioning.runtime.temp_dirs import create_temp_root
 from kernelexec.records.journal import journal_path, running_cell
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.takeover import OrphanedSession
@@ -30,7 +30,7 @@ class ExecutorDirectories:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._roots: list[Root] = []
+        self._roots: list[OwnedDirectory] = []
         self._stop = threading.Event()
 
     @property
@@ -45,21 +45,21 @@ class ExecutorDirectories:
             KernelStartFailed: no directory can be created.
         """
         self._stop.clear()
-        self._roots.append(Root.claim(new_root()))
-        if self._config.confines_kernels and (temporary_root := claim_room(self.root)) is not None:
+        self._roots.append(OwnedDirectory.claim(new_root()))
+        if self._config.confines_kernels and (temporary_root := create_temp_root(self.root)) is not None:
             self._roots.append(temporary_root)
 
-    async def adopt_orphans(self) -> list[tuple[Path, LeftSession]]:
+    async def adopt_orphans(self) -> list[tuple[Path, OrphanedSessionFile]]:
         """Take over the directories of dead owners in this workspace; return their sessions whose kernels are alive.
 
         Of sessions with the same name, the owner of that name's journal comes first: the journal knows the request ids.
         """
         if self._config.isolation != "container" or not self._config.container.adopt:
             return []
-        from kernelexec.provisioning.container.orphans import inherit  # noqa: PLC0415 - only containers outlive their owner
+        from kernelexec.provisioning.container.orphans import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
 
         try:
-            orphans = await anyio.to_thread.run_sync(inherit, self._config)
+            orphans = await anyio.to_thread.run_sync(adopt_orphans, self._config)
         except EngineFailed:
             logger.exception("kernelexec.adoption_failed")
             return []
@@ -69,11 +69,11 @@ class ExecutorDirectories:
             sessions, key=lambda entry: (entry[1].name, entry[1].journal != journal_path(self._config.workspace, entry[1].name))
         )
 
-    async def discard_session(self, left: LeftSession) -> None:
+    async def discard_session(self, left: OrphanedSessionFile) -> None:
         """Discard a session that could not be adopted; its directory is removed with this executor's."""
-        from kernelexec.provisioning.container.orphans import give_up  # noqa: PLC0415 - as above
+        from kernelexec.provisioning.container.orphans import discard  # noqa: PLC0415 - as above
 
-        await anyio.to_thread.run_sync(give_up, left)
+        await anyio.to_thread.run_sync(discard, left)
 
     async def sweep(self) -> None:
         """Remove the directories and containers of dead owners; a failure is only logged."""
@@ -94,10 +94,10 @@ class ExecutorDirectories:
 
         def is_awaiting_owner(path: Path) -> bool:
             """Return whether a kernel in it may wait for a new owner, or the engine did not answer."""
-            return str(path) in awaiting_owner if awaiting_owner is not None else bool(left_sessions(path))
+            return str(path) in awaiting_owner if awaiting_owner is not None else bool(list_orphaned_sessions(path))
 
-        sweep(tuple(bases()), self._stop, spare=is_awaiting_owner)
-        remove_orphaned_workspaces(self._config.workspaces, {root.path.name for root in self._roots[1:]}, bases())
+        sweep(tuple(runtime_bases()), self._stop, spare=is_awaiting_owner)
+        remove_orphaned_workspaces(self._config.workspaces, {root.path.name for root in self._roots[1:]}, runtime_bases())
 
     def stop_sweeping(self) -> None:
         """Ask a running sweep to stop."""
@@ -109,7 +109,7 @@ class ExecutorDirectories:
             self._roots.pop().remove()
 
 
-def config_of_orphan(orphan: LeftSession, config: Config) -> Config:
+def config_of_orphan(orphan: OrphanedSessionFile, config: Config) -> Config:
     """Return the settings for an adopted session: paths stay as its container and its state know them."""
     created = orphan.handover.provisioner.get("made")
     if created is None:
@@ -119,7 +119,7 @@ def config_of_orphan(orphan: LeftSession, config: Config) -> Config:
 
 
 def adopted_resources(
-    orphan: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None
+    orphan: OrphanedSessionFile, root: Path, config: Config, secrets: SecretStore | None = None
 ) -> tuple[SessionResources, OrphanedSession]:
     """Return the resources of a dead owner's session, and its running cell. For a thread.
 
@@ -128,7 +128,7 @@ def adopted_resources(
     """
     journal = orphan.journal or journal_path(config.workspace, orphan.name)
     unfinished_cell = running_cell(journal) if config.journal else None
-    ended_languages = ended_beside(orphan.directory)
+    ended_languages = find_ended_languages(orphan.directory)
     return SessionResources.adopt(orphan, root, config, secrets), OrphanedSession(
         orphan.handover, unfinished_cell, ended_languages
     )

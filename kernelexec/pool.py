@@ -20,8 +20,8 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
-from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of, stored_identity
-from kernelexec.provisioning.runtime.temp_dirs import remove_private
+from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for, load_identity
+from kernelexec.provisioning.runtime.temp_dirs import remove_session_directories
 from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
@@ -44,7 +44,7 @@ class WarmSlot:
     """An idle kernel, the private directory for its future session, and the environment that it was started with."""
 
     directory: Path
-    backend: Place
+    backend: Backend
     kernel: Kernel
     environment: Mapping[str, str]
     workspace: Workspace | None
@@ -70,7 +70,7 @@ class WarmSlot:
 class KernelPool:
     """Keeps warm kernels for future sessions, as ``config.pool`` says."""
 
-    def __init__(self, config: Config, forks: Forks | None) -> None:
+    def __init__(self, config: Config, forks: ForkServers | None) -> None:
         self._config = config
         self._forks = forks
         self._options = config.pool
@@ -203,8 +203,8 @@ class KernelPool:
             environment, tasks = backend.environment(), self._scope.tasks
 
             def make() -> Kernel:
-                identity, runtime = stored_identity(directory), RuntimeDirectory(directory / "1")
-                return Kernel(self._config, runtime, cwd=backend.cwd, identity=identity, place=backend)
+                identity, runtime = load_identity(directory), RuntimeDirectory(directory / "1")
+                return Kernel(self._config, runtime, cwd=backend.cwd, identity=identity, backend=backend)
 
             kernel = await start_with_retry(make, backend, tasks, self._scope.check_open)
             await kernel.warm_up(backend.cwd, self._config.preload, patience=self._config.budgets.start)
@@ -221,9 +221,9 @@ class KernelPool:
         self._ready.append(slot)
         self._filled.set()
 
-    def _backend(self, name: str, workspace: Path) -> Place:
+    def _backend(self, name: str, workspace: Path) -> Backend:
         assert self._root is not None
-        return place_of(self._config, session=name, workspace=workspace, root=self._root, forks=self._forks)
+        return backend_for(self._config, session=name, workspace=workspace, root=self._root, fork_servers=self._forks)
 
     def _make_directories(self, number: int) -> tuple[Path, Path | None]:
         assert self._root is not None
@@ -274,7 +274,7 @@ def warm_kernel(slot: WarmSlot | None, reason: str | None) -> WarmKernel:
 
 
 def _remove(directory: Path, workspace: Path | None) -> None:
-    remove_private(directory)
+    remove_session_directories(directory)
     if workspace is not None:
         remove_tree(workspace)
         with suppress(OSError):

@@ -18,7 +18,7 @@ from kernelexec.executor_directories import ExecutorDirectories, adopted_resourc
 from kernelexec.notices import Notices
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import KernelPool, warm_kernel
-from kernelexec.provisioning import Forks, platform
+from kernelexec.provisioning import ForkServers, platform
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
@@ -45,14 +45,14 @@ class SessionRegistry:
         self._hooks = tuple(hooks)
         self._validators, self._approver = validators, approver
         self._pending = 0
-        self._forks = Forks(config) if config.uses_fork_server and platform.HERE.fork_server else None
+        self._forks = ForkServers(config) if config.uses_fork_server and platform.PLATFORM.has_fork_server else None
         self._secrets = SecretStore(config.secrets) if config.secrets else None
         self._pool = KernelPool(config, self._forks) if KernelPool.is_on(config) else None
 
     def start(self, scope: TaskScope) -> None:
         """Start the parts that sessions share, the fork server and the pool; called when the executor has started."""
         if self._forks is not None:
-            scope.tasks.start_soon(self._forks.begin, self._directories.root)
+            scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
         if self._pool is not None:
             self._pool.start(scope, self._directories.root)
 
@@ -142,7 +142,7 @@ class SessionRegistry:
     def request_stop(self) -> None:
         """Ask all sessions and the shared parts to stop."""
         if self._forks is not None:
-            self._forks.ask_end()
+            self._forks.cancel_preparation()
         if self._pool is not None:
             self._pool.request_stop()
         for session in self.sessions.values():
@@ -151,7 +151,7 @@ class SessionRegistry:
     async def stop_fork_server(self) -> None:
         """Stop the fork server; called when all sessions have ended."""
         if self._forks is not None:
-            await self._forks.end()
+            await self._forks.stop()
 
     def clear(self) -> None:
         """Remove all sessions; called when they have ended or never started."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from kernelexec.config import Config, system_refusal
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.pool import WarmSlot
-from kernelexec.provisioning import Forks, Place, RuntimeDirectory, place_of
-from kernelexec.provisioning.runtime.discovery import KEPT, LeftSession
+from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for
+from kernelexec.provisioning.runtime.discovery import SESSION_FILES, OrphanedSessionFile
 from kernelexec.records.journal import Journal, journal_path
 from kernelexec.records.log import ContainerLog
 from kernelexec.records.notebook.recorder import Recorder, make_empty
@@ -39,7 +39,7 @@ class SessionResources:
     runtime: Path
     recorder: Recorder | None
     journal: Journal | None
-    backend: Place
+    backend: Backend
     log: ContainerLog | None = None
 
     @classmethod
@@ -49,7 +49,7 @@ class SessionResources:
         work_dir: str | os.PathLike[str] | None,
         root: Path,
         config: Config,
-        forks: Forks | None = None,
+        forks: ForkServers | None = None,
         slot: WarmSlot | None = None,
         secrets: SecretStore | None = None,
     ) -> SessionResources:
@@ -72,7 +72,9 @@ class SessionResources:
         )
 
     @classmethod
-    def adopt(cls, orphan: LeftSession, root: Path, config: Config, secrets: SecretStore | None = None) -> SessionResources:
+    def adopt(
+        cls, orphan: OrphanedSessionFile, root: Path, config: Config, secrets: SecretStore | None = None
+    ) -> SessionResources:
         """Adopt the resources of a dead owner's session, in a root that this process now owns. For a thread.
 
         The recorder continues the session's notebook if it can; otherwise it starts a new one next to it.
@@ -98,7 +100,7 @@ class SessionResources:
         is_private: bool,
         make_directory: Callable[[], Path],
         notebook: Path | None = None,
-        forks: Forks | None = None,
+        forks: ForkServers | None = None,
         secrets: SecretStore | None = None,
     ) -> SessionResources:
         log = journal = recorder = None
@@ -106,8 +108,8 @@ class SessionResources:
             if config.log_dir is not None:
                 log = ContainerLog(config.log_dir, name, workspace.path)
                 cleanup.callback(log.close)
-            backend_for = partial(place_of, config, session=name, workspace=workspace.path, root=root)
-            backend = backend_for(own=is_private, forks=forks, secrets=secrets)
+            make_backend = partial(backend_for, config, session=name, workspace=workspace.path, root=root)
+            backend = make_backend(is_own_workspace=is_private, fork_servers=forks, secrets=secrets)
             workspace = Workspace(workspace.path, [context.path for context in contexts(config) if not context.single])
             directory = make_directory()
             cleanup.callback(_remove_empty, directory)
@@ -129,10 +131,10 @@ class SessionResources:
         _remove_empty(self.runtime)
 
 
-def _clear_owner_files(orphan: LeftSession) -> Path:
+def _clear_owner_files(orphan: OrphanedSessionFile) -> Path:
     """Return a session's private directory after removing the files that only its dead owner used."""
     kernel = orphan.directory / str(orphan.handover.epoch)
-    keep = {kernel.name, RuntimeDirectory(kernel).path.name, *KEPT}
+    keep = {kernel.name, RuntimeDirectory(kernel).path.name, *SESSION_FILES}
     for path in orphan.directory.iterdir():
         if path.name not in keep:
             remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -145,7 +145,7 @@ def executor_of(kind: str, workspace: Path, **more: Any) -> Iterator[Executor]:
     config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind], kind.split()
     with pytest.MonkeyPatch.context() as patch:
         if kind in ELSEWHERE:
-            patch.setattr(platform, "HERE", platform.System.of("darwin"))
+            patch.setattr(platform, "PLATFORM", platform.Platform.of("darwin"))
         with Executor(isolation=isolation, workspace=workspace, config={**config, **more}) as opened:
             yield opened
 

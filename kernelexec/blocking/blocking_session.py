@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelexec.blocking.blocking_files import Files
 from kernelexec.blocking.portal import Portal
 from kernelexec.policy.decisions import Approver
-from kernelexec.provisioning.launch.one_shot import Network
+from kernelexec.provisioning.launch.one_shot_task import Network
 from kernelexec.results import (
     Attempts,
     BackgroundCommand,

@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 
 from kernelexec.policy.decisions import Approval, ApprovalRequest
-from kernelexec.provisioning.platform import unseen
+from kernelexec.provisioning.platform import hide_input
 from kernelexec.results import InputRequest
 
 _TERMINAL = "/dev/tty"
@@ -41,7 +41,7 @@ async def _read_line(question: str, *, echo: bool = True) -> str:
         fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         closing.callback(os.close, fd)
         if not echo:
-            closing.enter_context(unseen(fd))
+            closing.enter_context(hide_input(fd))
         _write(fd, question)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()

@@ -22,9 +22,9 @@ from kernelexec.config import Config, isolation_variable
 from kernelexec.config.images import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
-from kernelexec.provisioning import new_root, unavailable
+from kernelexec.provisioning import explain_unavailable, new_root
 from kernelexec.provisioning import platform as systems
-from kernelexec.provisioning.host.bubblewrap_backend import missing
+from kernelexec.provisioning.host.bubblewrap_backend import explain_missing
 from kernelexec.session import AsyncSession
 
 _FREE_BYTES_MIN = 100 * 1024 * 1024
@@ -57,14 +57,14 @@ def _machine_checks() -> list[DoctorCheck]:
         _check_runtime_directory(),
         DoctorCheck(
             "process handles",
-            systems.HERE.process_handles,
-            "pidfd" if systems.HERE.process_handles else "none",
+            systems.PLATFORM.has_pidfd,
+            "pidfd" if systems.PLATFORM.has_pidfd else "none",
             "Linux 5.3 or newer: without them kernel deaths are detected by polling, and descendant processes are not killed.",
         ),
         _check_open_files(),
         DoctorCheck(
             "optional: bubblewrap",
-            (reason := missing(Config())) is None,
+            (reason := explain_missing(Config())) is None,
             reason or "installed",
             "Install the package bubblewrap.",
         ),
@@ -86,7 +86,7 @@ def _check_runtime_directory() -> DoctorCheck:
 
 
 def _check_open_files() -> DoctorCheck:
-    bound = systems.open_files()
+    bound = systems.open_files_limit()
     mend = "Raise it with `ulimit -n 4096`: each session takes about ten."
     return DoctorCheck("open files", bound is None or bound >= _FILES_MIN, "no limit" if bound is None else str(bound), mend)
 
@@ -173,7 +173,7 @@ class DoctorCheck:
 
 def check_engine(config: Config) -> tuple[list[DoctorCheck], str | None]:
     """Check the container engine; return the checks, and the available image of ``config``, if any."""
-    if (cause := unavailable(config)) is not None:
+    if (cause := explain_unavailable(config)) is not None:
         return [DoctorCheck("container engine", ok=False, detail=cause, remedy=_NO_ENGINE)], None
     from kernelexec.docker.client import Engine
     from kernelexec.docker.info import about
@@ -245,7 +245,7 @@ async def _check_sockets(session: AsyncSession, kind: str) -> DoctorCheck:
 async def _check_confinement(session: AsyncSession, kind: str) -> DoctorCheck:
     """Check which layers confine a kernel."""
     layers = (await session.execute("None")).confinement
-    mend = _NO_LANDLOCK if systems.HERE.confinement else _NO_CONFINEMENT
+    mend = _NO_LANDLOCK if systems.PLATFORM.confinement else _NO_CONFINEMENT
     return DoctorCheck(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", mend)
 
 

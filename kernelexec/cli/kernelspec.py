@@ -102,9 +102,9 @@ def list_(
     prefix: PrefixOption = None,
 ) -> int:
     """List the kernelspecs of kernelexec that Jupyter finds: name, displayed name, image or isolation, and directory."""
-    from kernelexec.provisioning.jupyter.kernelspecs import our_specs
+    from kernelexec.provisioning.jupyter.kernelspecs import list_own_specs
 
-    specs = our_specs(prefix=Path(prefix) if prefix else None)
+    specs = list_own_specs(prefix=Path(prefix) if prefix else None)
     if as_json:
         fields = ("name", "display_name", "isolation", "image", "directory")
         rows = [{field: getattr(spec, field) for field in fields} for spec in specs]

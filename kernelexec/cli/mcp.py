@@ -136,7 +136,7 @@ def _settings_path(client: MCPClient, scope: str) -> Path:
     except RuntimeError as exc:
         raise CommandFailed("This user has no home directory: set HOME.") from exc
     return find_settings_path(
-        client, scope, platform=platform.HERE.name, home=home, cwd=current_directory(), environ=os.environ
+        client, scope, platform=platform.PLATFORM.name, home=home, cwd=current_directory(), environ=os.environ
     )
 
 

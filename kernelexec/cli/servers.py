@@ -18,8 +18,8 @@ from kernelexec.cli.options import not_blank
 from kernelexec.cli.sessions import select_session, show_journal
 from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, eprint, write_text
 from kernelexec.errors import InvalidRequest, UnknownSession
-from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, live_roots, live_sessions
-from kernelexec.provisioning.runtime.locations import bases
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, list_live_roots, list_live_sessions
+from kernelexec.provisioning.runtime.locations import runtime_bases
 
 server_app = typer.Typer(add_completion=False)
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no commands."
@@ -39,8 +39,8 @@ NameArgument = Annotated[
 def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
     """Show the state of your sessions on this machine, and servers without sessions."""
     rows: list[dict[str, Any]] = []
-    known = live_sessions(bases())
-    for root, pid in live_roots(bases()):
+    known = list_live_sessions(runtime_bases())
+    for root, pid in list_live_roots(runtime_bases()):
         answer = _read_sessions(root)
         mine = {session.name: session for session in known if session.root == root}
         states = {row["name"]: row for row in answer or ()}
@@ -67,7 +67,7 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
 ) -> int:
     """Show the journal of an open session by its name; `log` also shows journals of closed sessions."""
-    session = select_session(name, live_sessions(bases()))
+    session = select_session(name, list_live_sessions(runtime_bases()))
     if session.journal is None or not session.journal.is_file():
         raise CommandFailed(f"Session {session.name!r} has no journal.")
     journal = session.journal
@@ -80,7 +80,7 @@ def logs(
 @server_app.command(epilog=_STATUS)
 def attach(name: NameArgument = None) -> int:
     """Run cells, one per line, in a session of a running server, in turn with its agent's cells; Ctrl+D leaves."""
-    session = select_session(name, live_sessions(bases()))
+    session = select_session(name, list_live_sessions(runtime_bases()))
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     eprint(f"session {session.name} of process {session.pid}: each line is one cell; Ctrl+D leaves, the session stays open")
     while True:
@@ -102,13 +102,13 @@ def stop(
     if process is not None:
         if name is not None or cell:
             raise InvalidRequest("--process stops a whole server: it must not be combined with a session or --cell.")
-        roots = [root for root, pid in live_roots(bases()) if pid == process and (root / CONTROL).exists()]
+        roots = [root for root, pid in list_live_roots(runtime_bases()) if pid == process and (root / CONTROL).exists()]
         if not roots:
             raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
         _first_answer(_send_request(roots[0], do="stop"))
         eprint(f"process {process} ends")
         return 0
-    session = select_session(name, live_sessions(bases()))
+    session = select_session(name, list_live_sessions(runtime_bases()))
     answer = _first_answer(_send_request(session.root, do="interrupt" if cell else "close", session=session.name))
     if cell and answer["interrupted"] is None:
         eprint(f"nothing runs in session {session.name}")
@@ -180,7 +180,7 @@ def _follow(session: LiveSession, journal: Path) -> None:
         while True:
             if line := file.readline():
                 write_text(sys.stdout, line)
-            elif any(live.name == session.name and live.pid == session.pid for live in live_sessions(bases())):
+            elif any(live.name == session.name and live.pid == session.pid for live in list_live_sessions(runtime_bases())):
                 time.sleep(_FOLLOW_SECONDS)  # polling: there is no portable notification of file growth
             else:
                 return

@@ -16,8 +16,8 @@ from kernelexec.cli.stdio import write_guard, write_text
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, did_you_mean
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.runtime.discovery import LiveSession, live_sessions
-from kernelexec.provisioning.runtime.locations import bases
+from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_sessions
+from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, path_of, read, rows, statistics
 from kernelexec.results import CallStatistics, Statistics, Variable, Variables
 from kernelexec.results.resource_usage import format_size
@@ -30,7 +30,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def list_sessions(*, as_json: bool) -> int:
     """Print all open sessions of this user; return exit status 0, also without sessions."""
-    sessions = live_sessions(bases())
+    sessions = list_live_sessions(runtime_bases())
     if as_json:
         write_text(sys.stdout, json.dumps([_as_dict(session) for session in sessions]) + "\n")
         return 0
@@ -46,7 +46,7 @@ def list_variables(name: str | None, *, as_json: bool) -> int:
         UnknownSession, InvalidRequest: the session does not exist, or the name is ambiguous.
         KernelNotAnswering: the session has no running kernel, or the kernel does not answer in time.
     """
-    session = select_session(name, live_sessions(bases()))
+    session = select_session(name, list_live_sessions(runtime_bases()))
     if session.kernel is None:
         message = f"Session {session.name!r} has no running kernel: its next cell starts one."
         raise KernelNotAnswering(message)

@@ -72,7 +72,7 @@ def open_std_streams() -> None:
             os.set_inheritable(fd, True)
             if name != "stdin":  # readers of stdin report that it is closed
                 setattr(sys, name, os.fdopen(fd, "w", closefd=False))
-    if "stdout" in closed or platform.read_only(sys.stdout.fileno()):
+    if "stdout" in closed or platform.is_read_only(sys.stdout.fileno()):
         raise CommandFailed("stdout must be open for writing. To discard results, redirect it to /dev/null.")
 
 

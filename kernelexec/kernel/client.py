@@ -127,7 +127,7 @@ class KernelClient:
     @property
     def is_disconnected(self) -> bool:
         """Whether the kernel has closed a connection."""
-        return any(channel.gone for channel in self._channels.values())
+        return any(channel.is_closed for channel in self._channels.values())
 
     async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
         """Continue an execution that another owner sent, with all its output; None if it is not the kernel's newest one.
@@ -366,7 +366,7 @@ async def request_once(runtime: RuntimeDirectory, msg_type: str, content: dict[s
     Raises:
         KernelNotAnswering: the kernel is gone, or does not answer within ``patience`` seconds.
     """
-    connection = runtime.connection()
+    connection = runtime.read_connection()
     if connection is None:
         raise KernelNotAnswering("The kernel is gone: its connection file cannot be read.")
     # A second client with the owner's identity would get the owner's replies.

@@ -146,7 +146,7 @@ class Execution:
             return
         self.end = end
         if not self.lingers:
-            self._part()
+            self._end_half()
         if self._patience is not None:
             self._patience.cancel()
         self.ended.set()
@@ -156,9 +156,9 @@ class Execution:
         """Stop lingering: output that comes from now on is late."""
         self.lingers = False
         if self.end is not None:
-            self._part()
+            self._end_half()
 
-    def _part(self) -> None:
+    def _end_half(self) -> None:
         """Release the output that came in time, which belongs to the cell's result; later output goes to the late collector."""
         if self._collector is self.late:
             return

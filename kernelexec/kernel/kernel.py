@@ -20,15 +20,15 @@ from kernelexec.kernel.death import Death
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.interrupts import Interrupter
 from kernelexec.kernel.process import KernelProcess
+from kernelexec.kernel.resource_usage import Usage
 from kernelexec.kernel.shutdown import KernelStopper, ReusableKernelHost
 from kernelexec.kernel.startup import KernelStarter
 from kernelexec.kernel.startup_children import StartupChildren
-from kernelexec.kernel.usage import Usage
 from kernelexec.kernel.variable_names import VariableNames
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector, Displays
 from kernelexec.policy import CommandRules, Refusal
-from kernelexec.provisioning import Handover, InstalledSpec, LocalPlace, Place, RuntimeDirectory, Transport
+from kernelexec.provisioning import Backend, Handover, InstalledSpec, LocalBackend, RuntimeDirectory, Transport
 from kernelexec.results.environments import venv_note
 from kernelexec.secrets import SecretStore
 
@@ -50,10 +50,10 @@ class Kernel:
         cwd: str,
         identity: bytes,
         installed: InstalledSpec | None = None,
-        place: Place | None = None,
+        backend: Backend | None = None,
         host: ReusableKernelHost | None = None,
     ) -> None:
-        process = self._process = KernelProcess(config, runtime, place or LocalPlace(config, cwd), installed)
+        process = self._process = KernelProcess(config, runtime, backend or LocalBackend(config, cwd), installed)
         self.variable_names = VariableNames()
         self.usage = Usage(lambda: process.provisioner)
         self.displays = Displays()
@@ -221,7 +221,7 @@ class Kernel:
         """Follow the launcher's reports of the user's variables, of memory, and of programs that user code starts."""
         info = metadata.get(protocol.METADATA_KEY)
         if isinstance(info, dict) and info.get("token") == self._process.token:
-            self.usage.learn(info.get("memory"))
+            self.usage.update(info.get("memory"))
             if (program := info.get("program")) is not None:
                 self._judge(program)
             else:

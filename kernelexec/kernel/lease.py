@@ -13,7 +13,7 @@ from kernelexec.launcher import protocol
 SECONDS = 60.0
 
 
-async def keep(client: KernelClient, died: asyncio.Event) -> None:
+async def renew_lease(client: KernelClient, died: asyncio.Event) -> None:
     """Renew a lease until the kernel died; all kernels are renewed at the same moments, which wakes this process once."""
     beat, loop = SECONDS / 3, asyncio.get_running_loop()
     while not died.is_set():

@@ -12,7 +12,7 @@ from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.startup_children import StartupChildren
-from kernelexec.provisioning import InstalledSpec, KernelexecProvisioner, Place, RuntimeDirectory, Transport
+from kernelexec.provisioning import Backend, InstalledSpec, KernelexecProvisioner, RuntimeDirectory, Transport
 
 _CRASH_OUTPUT_BYTES, _STDERR_BYTES = 2 * 1024 * 1024, 4096
 
@@ -20,7 +20,7 @@ _CRASH_OUTPUT_BYTES, _STDERR_BYTES = 2 * 1024 * 1024, 4096
 class KernelProcess:
     """One process from before its launch until after its death. ``KernelStarter`` fills it, ``KernelStopper`` empties it."""
 
-    def __init__(self, config: Config, runtime: RuntimeDirectory, backend: Place, installed: InstalledSpec | None) -> None:
+    def __init__(self, config: Config, runtime: RuntimeDirectory, backend: Backend, installed: InstalledSpec | None) -> None:
         self.config = config
         self.runtime = runtime
         self.backend = backend
@@ -59,7 +59,7 @@ class KernelProcess:
     @property
     def adoption_seconds(self) -> float:
         """How long the process waits for a new owner after its owner has died; 0 for a process with a lease."""
-        return self.backend.patience if self.has_ready_pipe else 0.0
+        return self.backend.adoption_seconds if self.has_ready_pipe else 0.0
 
     async def watch(self, provisioner: KernelexecProvisioner) -> None:
         """Record the death of the process when it ends; ``KernelStarter`` runs this as a task of the session."""
@@ -79,7 +79,7 @@ class KernelProcess:
         self.death = death
         self.died.set()
         if self.client is not None:
-            self.client.on_crash_output(self.runtime.read("words", _CRASH_OUTPUT_BYTES))
+            self.client.on_crash_output(self.runtime.read_file("words", _CRASH_OUTPUT_BYTES))
             self.client.finish("died")
         if self.on_death is not None:
             self.on_death(death)
@@ -88,7 +88,7 @@ class KernelProcess:
         """Return the end of the process's own stderr, without secrets."""
         if self.provisioner is not None and (log := await self.provisioner.read_log()) is not None:
             return self.masked(log.encode())
-        return self.masked(self.runtime.read("stderr", _STDERR_BYTES))
+        return self.masked(self.runtime.read_file("stderr", _STDERR_BYTES))
 
     def masked(self, raw: bytes) -> str:
         """Return output of the process without secrets."""

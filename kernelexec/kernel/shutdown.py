@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from kernelexec.kernel.process import KernelProcess
 from kernelexec.provisioning import KernelexecProvisioner, RuntimeDirectory
-from kernelexec.provisioning.runtime.handover import forget
+from kernelexec.provisioning.runtime.handover import remove_handover
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class KernelStopper:
         if self._host is None:
             await anyio.to_thread.run_sync(process.runtime.remove)
         if process.adoption_seconds:
-            forget(process.runtime.session)
+            remove_handover(process.runtime.session)
         self._is_over = True
 
     async def stop(self, patience: float) -> None:

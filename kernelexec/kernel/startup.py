@@ -17,15 +17,15 @@ from kernelexec.kernel import lease
 from kernelexec.kernel.client import KernelClient, wait_or_death
 from kernelexec.kernel.death import Death
 from kernelexec.kernel.process import KernelProcess
+from kernelexec.kernel.resource_usage import Usage
 from kernelexec.kernel.shutdown import KernelStopper
 from kernelexec.kernel.startup_children import StartupChildren
-from kernelexec.kernel.usage import Usage
 from kernelexec.kernel.variable_names import VariableNames
 from kernelexec.kernel.wire.connect import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
-from kernelexec.provisioning.launch.kernelspec import KernelNotHeard, complaint, start_failure
-from kernelexec.provisioning.launch.secret_pipe import handed
+from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure
+from kernelexec.provisioning.launch.secret_pipe import secret_pipe
 
 #: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
 _KEPT_STREAMS = 2
@@ -69,18 +69,18 @@ class KernelStarter:
 
         async def begin() -> None:
             secrets = await process.secrets.read() if process.secrets is not None else {}
-            process.transport = process.backend.reach(installed)
+            process.transport = process.backend.transport_for(installed)
             connection = self._create_runtime()
-            with handed(process.runtime.path, secrets if installed else {}, process.backend.user) as pipe:
+            with secret_pipe(process.runtime.path, secrets if installed else {}, process.backend.user) as pipe:
                 served = process.runtime.publish(connection, await self._launch(tasks, pipe))
-                if process.has_ready_pipe or (installed is not None and not process.runtime.leased):
-                    await self._or_death(self._await_ready)
+                if process.has_ready_pipe or (installed is not None and not process.runtime.has_lease):
+                    await self._wait_or_death(self._await_ready)
             client = await self._connect(served)
             if secrets and not installed:
-                await self._or_death(lambda: self._send_secrets(client, secrets))
+                await self._wait_or_death(lambda: self._send_secrets(client, secrets))
             if served.server_key is not None:
-                tasks.start_soon(lease.keep, client, process.died)
-            self._usage.begin()
+                tasks.start_soon(lease.renew_lease, client, process.died)
+            self._usage.start()
             await self.write_handover()
 
         await self._within_budget(begin)
@@ -102,8 +102,8 @@ class KernelStarter:
             if connection is None:
                 raise KernelConnectionFailed("no process reads the pipe of its owner")
             client = await self._connect(connection)
-            self._usage.begin()
-            await self._or_death(lambda: self._read_names(client))
+            self._usage.start()
+            await self._wait_or_death(lambda: self._read_names(client))
 
         await self._within_budget(begin)
 
@@ -135,7 +135,7 @@ class KernelStarter:
                 await begin()
         except TimeoutError as exc:
             last = f" ({self._connector.failure})" if self._connector and self._connector.failure else ""
-            failure = KernelNotHeard if process.has_ready_pipe and process.client is None else KernelStartFailed
+            failure = KernelReadyTimeout if process.has_ready_pipe and process.client is None else KernelStartFailed
             raise failure(await self._give_up(f"{process.label} did not serve within {self._budget} s{last}.")) from exc
         except KernelConnectionFailed as exc:
             raise KernelStartFailed(await self._give_up(f"{process.label}'s sockets cannot be used: {exc}.")) from exc
@@ -144,16 +144,16 @@ class KernelStarter:
             raise
 
     async def _give_up(self, reason: str) -> str:
-        message = reason + await self._complaint()
+        message = reason + await self._describe_stderr()
         await self._stopper.stop(0.0)
         return message
 
     async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
         self._check_wanted()
         process = self._process
-        spec = process.backend.spec(process.runtime, process.token, process.installed)
-        bootstrap = process.backend.first()
-        env = bootstrap.environ | self._launch_options(secrets, bootstrap.later)
+        spec = process.backend.build_spec(process.runtime, process.token, process.installed)
+        bootstrap = process.backend.bootstrap()
+        env = bootstrap.environ | self._launch_options(secrets, bootstrap.deferred)
         provisioner = await self._provisioner_for(spec)
         self._check_wanted()
         kwargs = await provisioner.pre_launch(env=env, cwd=bootstrap.cwd)
@@ -165,7 +165,7 @@ class KernelStarter:
             except OSError as exc:
                 if not provisioner.has_process:
                     process.set_death(Death("exited", 127))
-                raise KernelStartFailed(start_failure(exc, spec.argv[0], process.backend.cwd)) from exc
+                raise KernelStartFailed(explain_start_failure(exc, spec.argv[0], process.backend.cwd)) from exc
         await provisioner.post_launch()
         process.container = provisioner.container_info
         tasks.start_soon(process.watch, provisioner)
@@ -204,7 +204,7 @@ class KernelStarter:
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
         """Have a provisioner manage a process that another one started."""
         process = self._process
-        provisioner = create_provisioner(process.token, process.backend.spec(process.runtime, process.token, None))
+        provisioner = create_provisioner(process.token, process.backend.build_spec(process.runtime, process.token, None))
         async with AsyncExitStack() as cleanup:
             cleanup.push_async_callback(provisioner.cleanup)
             try:
@@ -229,9 +229,11 @@ class KernelStarter:
         process.client = client
         if process.secrets is not None:
             client.mask(process.secrets)
-        await self._or_death(lambda: client.connect(connector))
+        await self._wait_or_death(lambda: client.connect(connector))
         if not process.has_ready_pipe:
-            await self._or_death(lambda: self._await_answer(client))  # sockets, and a welcome on them, can precede the kernel
+            await self._wait_or_death(
+                lambda: self._await_answer(client)
+            )  # sockets, and a welcome on them, can precede the kernel
         if process.installed is not None:
             process.startup_children = await StartupChildren.of(provisioner.guard_pid)
         return client
@@ -256,15 +258,15 @@ class KernelStarter:
             raise KernelConnectionFailed("its launcher does not answer")
         self._variable_names.load(info)
 
-    async def _or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
+    async def _wait_or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
         process = self._process
         failure = await wait_or_death(process.died, wait)
         if process.death is not None:
             how = f"{process.death.cause}, exit code {process.death.exit_code}"
-            raise KernelStartFailed(f"{process.label} ended while it started ({how}).{await self._complaint()}")
+            raise KernelStartFailed(f"{process.label} ended while it started ({how}).{await self._describe_stderr()}")
         if failure is not None:
             raise failure
 
-    async def _complaint(self) -> str:
+    async def _describe_stderr(self) -> str:
         process = self._process
-        return complaint((await process.read_stderr()).strip(), None if process.installed else process.backend.python)
+        return describe_stderr((await process.read_stderr()).strip(), None if process.installed else process.backend.python)

@@ -6,7 +6,7 @@ from typing import Self
 
 import anyio.to_thread
 
-from kernelexec.provisioning.runtime.processes import programs_of, status_of
+from kernelexec.provisioning.runtime.processes import find_guarded_children, read_live_status
 
 
 class StartupChildren:
@@ -29,7 +29,7 @@ class StartupChildren:
     async def refresh(self) -> None:
         """Note the children that live now, with the times of their starts."""
         if self._guard is not None:
-            self._born = await anyio.to_thread.run_sync(programs_of, self._guard)
+            self._born = await anyio.to_thread.run_sync(find_guarded_children, self._guard)
 
     async def explain_unknown_state(self) -> str:
         """Return a sentence on why a kernel that answers may have lost its state; an empty one if all children live.
@@ -38,7 +38,7 @@ class StartupChildren:
         """
         if self._guard is None:
             return "The kernel answers; the programs that it runs cannot be seen from here."
-        if all((status := status_of(pid)) and status.born == born for pid, born in self._born.items()):
+        if all((status := read_live_status(pid)) and status.born == born for pid, born in self._born.items()):
             return ""
         await self.refresh()
         return "A program that the kernel had started before it served has ended: what it held is gone."

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import InvalidConfig, did_you_mean
-from kernelexec.provisioning.platform import HERE
+from kernelexec.provisioning.platform import PLATFORM
 
 logger = logging.getLogger("kernelexec")
 
@@ -320,7 +320,7 @@ def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, An
         temporary.chmod(mode)
         if before is not None:
             shutil.copymode(target, temporary)
-            if HERE.users:
+            if PLATFORM.has_user_ids:
                 os.chown(temporary, target.stat().st_uid, target.stat().st_gid)
         if _read_content(target) != before:
             raise UnreadableSettings("it has changed meanwhile")

@@ -1,40 +1,40 @@
-"""How a kernel process comes to be: its kernelspec, its private directory, its environment, and who starts and ends it."""
+"""Start and end of kernel processes: backends, provisioners, kernelspecs, environments and private directories."""
 
 from __future__ import annotations
 
 from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec.provisioning.backend import Place, place_of, unavailable
-from kernelexec.provisioning.host.backend import LocalPlace
+from kernelexec.provisioning.backend import Backend, backend_for, explain_unavailable
 from kernelexec.provisioning.host.file_roots import file_roots
-from kernelexec.provisioning.host.fork_servers import Forks
-from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
-from kernelexec.provisioning.launch.environment import scrubbed
+from kernelexec.provisioning.host.fork_servers import ForkServers
+from kernelexec.provisioning.host.local_backend import LocalBackend
+from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
+from kernelexec.provisioning.launch.environment import scrub_environment
 from kernelexec.provisioning.launch.kernelspec import create_provisioner
 from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
 from kernelexec.provisioning.runtime.handover import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import new_root, stored_identity
-from kernelexec.provisioning.runtime.processes import Mark
+from kernelexec.provisioning.runtime.locations import load_identity, new_root
+from kernelexec.provisioning.runtime.processes import ProcessMarker
 
 __all__ = [
+    "Backend",
     "Connection",
-    "Forks",
+    "ForkServers",
     "Handover",
-    "Installed",
     "InstalledSpec",
     "KernelSpec",
     "KernelexecProvisioner",
-    "LocalPlace",
-    "Mark",
-    "Place",
+    "KernelspecCatalog",
+    "LocalBackend",
+    "ProcessMarker",
     "RuntimeDirectory",
     "Transport",
+    "backend_for",
     "create_provisioner",
+    "explain_unavailable",
     "file_roots",
+    "load_identity",
     "new_root",
-    "place_of",
-    "scrubbed",
-    "stored_identity",
-    "unavailable",
+    "scrub_environment",
 ]

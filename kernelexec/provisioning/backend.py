@@ -11,20 +11,20 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.container.backend import ContainerPlace
-from kernelexec.provisioning.host.backend import LocalPlace
-from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapPlace, missing
-from kernelexec.provisioning.host.fork_servers import Forks
+from kernelexec.provisioning.container.container_backend import ContainerBackend
+from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend, explain_missing
+from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
-from kernelexec.provisioning.host.writable_paths import First
-from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
-from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
+from kernelexec.provisioning.host.local_backend import LocalBackend
+from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment
+from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
+from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import contexts
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """The differences between the ways to run kernels, besides the provisioner that the kernelspec names."""
 
     @property
@@ -48,7 +48,7 @@ class Place(Protocol):
         ...
 
     @property
-    def patience(self) -> float:
+    def adoption_seconds(self) -> float:
         """Seconds for which a kernel waits for a new owner when its owner was killed; 0 if it ends with its owner."""
         ...
 
@@ -57,11 +57,11 @@ class Place(Protocol):
         """The user and group of kernels; None if these are the caller's."""
         ...
 
-    def inside(self, path: str) -> str:
+    def to_kernel_path(self, path: str) -> str:
         """Return the path in kernels of a path in the workspace; other paths stay as they are."""
         ...
 
-    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    def to_host_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Return the path on this machine of a path in kernels; other paths stay as they are."""
         ...
 
@@ -75,16 +75,16 @@ class Place(Protocol):
         """Processor limit of a new kernel; None means no limit."""
         ...
 
-    def limited(self, config: Config) -> Place | None:
+    def with_limits(self, config: Config) -> Backend | None:
         """Return the same backend with the limits of another configuration; None if single kernels have no limits."""
         ...
 
     @property
-    def specs_where(self) -> str:
+    def kernelspec_location(self) -> str:
         """The place of the kernelspecs of other kernels, for a message."""
         ...
 
-    async def installed(self) -> Installed:
+    async def list_kernelspecs(self) -> KernelspecCatalog:
         """Return the kernelspecs of other kernels.
 
         Raises:
@@ -92,7 +92,7 @@ class Place(Protocol):
         """
         ...
 
-    def reach(self, installed: InstalledSpec | None) -> Transport:
+    def transport_for(self, installed: InstalledSpec | None) -> Transport:
         """Return the transport of a kernel's channels; ``prepare`` has probed it.
 
         Raises:
@@ -108,15 +108,15 @@ class Place(Protocol):
         """
         ...
 
-    def passes(self, failure: str) -> bool:
+    def is_transient(self, failure: str) -> bool:
         """Return whether a failed start may succeed at once if it is repeated: the kernel had not begun to run."""
         ...
 
-    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
+    def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """Return notes for the first result of a kernel on its process and its transport."""
         ...
 
-    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
+    def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """Return the kernelspec of a new kernel with that private directory."""
         ...
 
@@ -124,7 +124,7 @@ class Place(Protocol):
         """Return the environment of a new kernel."""
         ...
 
-    def first(self) -> First:
+    def bootstrap(self) -> BootstrapEnvironment:
         """Return the environment and the directory of the first process."""
         ...
 
@@ -133,11 +133,11 @@ class Place(Protocol):
         """The network of kernels."""
         ...
 
-    async def run(self, errand: Errand, session: Path) -> Done:
-        """Run an errand for the session with that private directory.
+    async def run(self, task: OneShotTask, session: Path) -> TaskResult:
+        """Run a task for the session with that private directory.
 
         Raises:
-            OSError, EngineFailed, KernelStartFailed: it could not be started, or its end is unknown.
+            OSError, EngineFailed, KernelStartFailed: the task could not be started, or its end is unknown.
         """
         ...
 
@@ -146,43 +146,43 @@ class Place(Protocol):
         ...
 
 
-def unavailable(config: Config) -> str | None:
-    """Return why the configured isolation is not available, in a sentence; None if it is. It takes two seconds at most."""
+def explain_unavailable(config: Config) -> str | None:
+    """Return why the configured isolation is not available, in a sentence, within two seconds; None if it is."""
     if config.isolation == "bubblewrap":
-        return missing(config)
+        return explain_missing(config)
     if config.isolation != "container":
         return None
     try:
-        from kernelexec.docker.client import probe  # noqa: PLC0415 - who runs code locally needs no docker package
+        from kernelexec.docker.client import probe  # noqa: PLC0415 - local kernels need no docker package
     except ImportError as exc:
         return f"The package docker cannot be imported ({exc}): install it with `pip install docker`."
     return probe()
 
 
-def place_of(
+def backend_for(
     config: Config,
     *,
     session: str,
     workspace: Path,
     root: Path,
-    own: bool = True,
-    forks: Forks | None = None,
+    is_own_workspace: bool = True,
+    fork_servers: ForkServers | None = None,
     secrets: SecretStore | None = None,
-) -> Place:
-    """Return the backend of a session's kernels by the configuration; ``own`` means that the workspace was created for it.
+) -> Backend:
+    """Return the configured backend of a session's kernels; ``is_own_workspace`` means that the session created it.
 
     Raises:
-        InvalidConfig, InvalidWorkDir: kernels could not start or not write there.
+        InvalidConfig, InvalidWorkDir: kernels could not start, or could not write in the workspace.
     """
     if config.isolation == "container":
-        place = ContainerPlace(config, session, workspace, root, secrets)
-        place.check(own=own)
-        return place
+        backend = ContainerBackend(config, session, workspace, root, secrets)
+        backend.check(is_own_workspace=is_own_workspace)
+        return backend
     check_workspace(config, workspace)
     contexts(config, workspace)
     if config.isolation == "bubblewrap":
-        return BubblewrapPlace(config, str(workspace), root=root, secrets=secrets)
-    if forks is not None:
-        forks.mind(str(workspace))
-    reached = platform.HERE.transport
-    return LocalPlace(config, str(workspace), reached_by=reached, forks=forks, root=root, secrets=secrets)
+        return BubblewrapBackend(config, str(workspace), root=root, secrets=secrets)
+    if fork_servers is not None:
+        fork_servers.disable_if_writable(str(workspace))
+    transport = platform.PLATFORM.transport
+    return LocalBackend(config, str(workspace), transport=transport, fork_servers=fork_servers, root=root, secrets=secrets)

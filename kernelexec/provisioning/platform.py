@@ -1,7 +1,7 @@
-"""What differs between systems, decided in one place: nothing else on this side asks which one it runs on.
+"""Differences between operating systems, as values: no other module of the driver checks the system's name.
 
-Only Linux has all of it. What another lacks is a value here, so that both ways can be taken, and tested, on any machine;
-who mends a system finds its row in ``System.of``. The launcher has a module of its own for that, ``launcher/platform``.
+Only Linux has all features. Since each missing feature is a value here, both branches can be tested on any machine. The
+values of all systems are in ``Platform.of``. The launcher has its own module, ``launcher/platform``.
 """
 
 from __future__ import annotations
@@ -17,97 +17,97 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 _NEW_PROCESS_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which subprocess knows on Windows only
-#: Which byte of a file is locked where bytes are: beyond what anybody writes, since it cannot be read by others meanwhile.
+#: Offset of the locked byte on Windows: beyond all content, since others cannot read a locked byte.
 _LOCKED_BYTE = 2**31 - 2
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class System:
-    """One system, as far as this side of kernels can tell it from others."""
+class Platform:
+    """The features of one operating system."""
 
     name: str
     transport: Literal["ipc", "curve"]
-    """How kernels on this machine are reached: by unix sockets that descriptors pin, or by encrypted ones on loopback ports."""
-    loopbacks: bool
-    """Whether all of 127.0.0.0/8 is the machine's own, not one address alone."""
-    fork_server: bool
-    """Whether kernels can be forked: that takes files in memory, and descriptors of processes."""
-    process_handles: bool
-    """Whether processes have descriptors, and ``/proc`` tells of them: by these a kernel's descendants are found and ended."""
-    peers: bool
-    """Whether a unix socket tells which process is at its other end."""
-    apart: Mapping[str, Any]
-    """How a program is started that leads a process group of its own, as arguments of ``subprocess.Popen``."""
-    signals: bool
-    """Whether such a group can be signalled. Windows has an event for an interrupt, which jupyter_client knows, and no more."""
-    programs: str
-    """Which directory of a virtual environment holds its programs."""
-    interpreter: str
-    """What the interpreter there is called."""
+    """Transport to kernels on this machine: unix sockets that descriptors pin, or encrypted sockets on loopback ports."""
+    has_loopback_range: bool
+    """Whether all addresses of 127.0.0.0/8 belong to the machine, not one alone."""
+    has_fork_server: bool
+    """Whether kernels can be forked, which needs memfd and pidfd."""
+    has_pidfd: bool
+    """Whether the system has pidfd and ``/proc``, by which a kernel's descendants are listed and ended."""
+    has_peer_credentials: bool
+    """Whether a unix socket reports the process at its other end."""
+    process_group_options: Mapping[str, Any]
+    """Arguments of ``subprocess.Popen`` for a program that leads its own process group."""
+    has_group_signals: bool
+    """Whether such a group can be signalled. Windows only has an event for interrupts, which jupyter_client uses."""
+    venv_directory: str
+    """Name of the directory with the programs of a virtual environment."""
+    venv_interpreter: str
+    """Name of the interpreter in that directory."""
     confinement: tuple[str, ...]
-    """Which layers there can be of what confines a kernel on this machine."""
-    own_containers: bool
-    """Whether containers may run on this machine's own kernel, so that unix sockets cross."""
-    locks: Literal["fcntl", "msvcrt"]
+    """The layers of confinement that the system may have."""
+    has_local_containers: bool
+    """Whether containers may share this machine's kernel, so that their unix sockets can be reached."""
+    lock_module: Literal["fcntl", "msvcrt"]
     """The module that locks files."""
-    users: bool
-    """Whether files and processes belong to users that have numbers."""
+    has_user_ids: bool
+    """Whether files and processes have numeric user ids."""
 
     @classmethod
     def of(cls, platform: str) -> Self:
-        """The system that Python calls by that name; one that nobody has looked at is taken for the poorer Unix, macOS."""
+        """Return the features of the system with that name in ``sys.platform``; an unknown system is treated as macOS."""
         linux, windows = platform == "linux", platform == "win32"
         return cls(
             name=platform,
             transport="ipc" if linux else "curve",
-            loopbacks=linux,
-            fork_server=linux,
-            process_handles=linux and hasattr(os, "pidfd_open"),
-            peers=linux and hasattr(socket, "SO_PEERCRED"),
-            apart={"creationflags": _NEW_PROCESS_GROUP} if windows else {"start_new_session": True},
-            signals=not windows,
-            programs="Scripts" if windows else "bin",
-            interpreter="python.exe" if windows else "python",
+            has_loopback_range=linux,
+            has_fork_server=linux,
+            has_pidfd=linux and hasattr(os, "pidfd_open"),
+            has_peer_credentials=linux and hasattr(socket, "SO_PEERCRED"),
+            process_group_options={"creationflags": _NEW_PROCESS_GROUP} if windows else {"start_new_session": True},
+            has_group_signals=not windows,
+            venv_directory="Scripts" if windows else "bin",
+            venv_interpreter="python.exe" if windows else "python",
             confinement=("no-new-privileges", "landlock", "capabilities", "no-network") if linux else (),
-            own_containers=linux,
-            locks="msvcrt" if windows else "fcntl",
-            users=not windows,
+            has_local_containers=linux,
+            lock_module="msvcrt" if windows else "fcntl",
+            has_user_ids=not windows,
         )
 
 
-#: This machine's.
-HERE = System.of(sys.platform)
-#: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock: on Linux, which
-#: containers run whatever this machine does. It is SIGRTMIN + 3, which signal(7) has as 34 + 3 for programs of the C library.
+#: The features of this machine.
+PLATFORM = Platform.of(sys.platform)
+#: The launcher writes every thread's stack on this signal, also while a C loop holds the interpreter's lock. It works on
+#: Linux, and so in all containers. It is SIGRTMIN + 3, which is 34 + 3 for programs of the C library (signal(7)).
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", 34)) + 3
 
 
-def user() -> int:
-    """The number of the user that this process runs as, as files have it."""
-    return os.getuid() if HERE.users else 0
+def user_id() -> int:
+    """Return the user id of this process; 0 on a system without user ids."""
+    return os.getuid() if PLATFORM.has_user_ids else 0
 
 
 def is_root() -> bool:
-    """Whether this process may do all on the machine."""
-    return HERE.users and os.geteuid() == 0
+    """Return whether this process has the rights of root."""
+    return PLATFORM.has_user_ids and os.geteuid() == 0
 
 
 def lock(fd: int, *, shared: bool = False) -> None:
-    """Lock an open file, without waiting, until it is closed or this process ends. Windows knows no shared locks.
+    """Lock an open file, without waiting, until it is closed or this process ends. Windows has no shared locks.
 
     Raises:
-        BlockingIOError: somebody else holds it.
-        OSError: files cannot be locked there.
+        BlockingIOError: another process holds the lock.
+        OSError: the file system has no locks.
     """
-    if HERE.locks == "fcntl":
+    if PLATFORM.lock_module == "fcntl":
         import fcntl  # noqa: PLC0415 - not on Windows
 
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         return
     msvcrt = importlib.import_module("msvcrt")
     before = os.lseek(fd, 0, os.SEEK_CUR)
-    os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)  # it locks from where the file is read
+    os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)  # the lock starts at the file position
     try:
         msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
     except PermissionError as exc:
@@ -117,30 +117,30 @@ def lock(fd: int, *, shared: bool = False) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """Kill a program that was started ``apart`` with its process group; where groups cannot be killed, that program alone.
+    """Kill the process group of a program started with ``process_group_options``; without groups, the program alone.
 
     Raises:
-        OSError: there is none, or it is somebody else's.
+        OSError: the program has ended, or belongs to another user.
     """
-    if HERE.signals:
+    if PLATFORM.has_group_signals:
         os.killpg(leader, signal.SIGKILL)
     else:
-        os.kill(leader, signal.SIGTERM)  # Windows ends a process at once by it
+        os.kill(leader, signal.SIGTERM)  # Windows ends a process at once
 
 
 def loopback() -> str | None:
-    """The one loopback address there is; None where any of 127.0.0.0/8 will do."""
-    return None if HERE.loopbacks else _LOOPBACK
+    """Return the only loopback address of the system; None if all of 127.0.0.0/8 can be used."""
+    return None if PLATFORM.has_loopback_range else _LOOPBACK
 
 
-def in_forked_children(call: Callable[[], None]) -> None:
-    """Have it called in each child that this process forks, where processes fork."""
+def call_in_forked_children(call: Callable[[], None]) -> None:
+    """Register a function that each forked child of this process calls; no effect on a system without fork."""
     if (register := getattr(os, "register_at_fork", None)) is not None:
         register(after_in_child=call)
 
 
-def read_only(fd: int) -> bool:
-    """Whether an open file cannot be written; where the system does not tell, the first write will."""
+def is_read_only(fd: int) -> bool:
+    """Return whether an open file is read-only; False if the system does not tell."""
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -148,8 +148,8 @@ def read_only(fd: int) -> bool:
     return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
-def open_files() -> int | None:
-    """How many files this process may have open; None where nothing bounds them."""
+def open_files_limit() -> int | None:
+    """Return the limit of open files of this process; None without a limit."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -157,19 +157,19 @@ def open_files() -> int | None:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def homes(*, of_all: bool = False) -> set[str]:
-    """The home directories of this user, as the system has it, or of all; empty where there is no such list."""
+def home_directories(*, of_all: bool = False) -> set[str]:
+    """Return the home directories of this user or of all users from the user database; empty without one."""
     try:
         import pwd  # noqa: PLC0415 - not on Windows
     except ImportError:
         return set()
     with suppress(KeyError):
-        return {each.pw_dir for each in (pwd.getpwall() if of_all else [pwd.getpwuid(user())])}
+        return {each.pw_dir for each in (pwd.getpwall() if of_all else [pwd.getpwuid(user_id())])}
     return set()
 
 
-def widen(pipe: int, size: int) -> None:
-    """Have a pipe hold so many bytes, where it can be told how many."""
+def grow_pipe(pipe: int, size: int) -> None:
+    """Enlarge a pipe to that many bytes, if the system can."""
     with suppress(ImportError, AttributeError):
         import fcntl  # noqa: PLC0415 - not on Windows, and pipes have sizes on Linux only
 
@@ -178,8 +178,8 @@ def widen(pipe: int, size: int) -> None:
 
 
 @contextmanager
-def unseen(terminal: int) -> Iterator[None]:
-    """Show nothing of what is typed at a terminal meanwhile, where that can be told it."""
+def hide_input(terminal: int) -> Iterator[None]:
+    """Turn off the echo of a terminal meanwhile, if the system can."""
     try:
         import termios  # noqa: PLC0415 - not on Windows
     except ImportError:

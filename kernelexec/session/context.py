@@ -62,7 +62,7 @@ class SessionContext:
 
     def to_kernel_path(self, path: str | Path) -> str:
         """Return a path of this machine as kernels see it."""
-        return self.kernels.backend.inside(str(path))
+        return self.kernels.backend.to_kernel_path(str(path))
 
     def resolve_work_dir(self, work_dir: str | os.PathLike[str] | None) -> str | None:
         """Return the working directory of a command as kernels see it; None stands for the session's current directory.
@@ -72,7 +72,7 @@ class SessionContext:
         """
         if work_dir is None:
             return None
-        return self.to_kernel_path(self.workspace.directory(self.kernels.backend.outside(work_dir)))
+        return self.to_kernel_path(self.workspace.directory(self.kernels.backend.to_host_path(work_dir)))
 
     async def call_launcher(self, source: str, timeout: float | None) -> dict[str, Any]:
         """Run a function of the launcher as an internal cell, and return its answer, which is not validated.

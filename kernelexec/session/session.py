@@ -24,9 +24,9 @@ from kernelexec.events import (
     wants_output,
 )
 from kernelexec.policy.decisions import Approver, Validator
-from kernelexec.provisioning import Place
-from kernelexec.provisioning.runtime.discovery import note
-from kernelexec.provisioning.runtime.temp_dirs import remove_private
+from kernelexec.provisioning import Backend
+from kernelexec.provisioning.runtime.discovery import write_session_file
+from kernelexec.provisioning.runtime.temp_dirs import remove_session_directories
 from kernelexec.recorded_history import History
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
@@ -89,7 +89,7 @@ class AsyncSession:
         *,
         record: NotebookHook | None,
         ledger: JournalHook | None,
-        backend: Place,
+        backend: Backend,
         warm_kernel: WarmKernel = NO_WARM_KERNEL,
         validators: Sequence[Validator] = (),
         approver: Approver | None = None,
@@ -285,7 +285,7 @@ class AsyncSession:
         if (idle := self._context.config.capacity.idle_seconds) is not None:
             self.scope.tasks.start_soon(self._culling.run, idle)
         try:
-            note(self._runtime, self.name, self.workspace, self.notebook, self.journal)
+            write_session_file(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
             logger.exception("kernelexec.session_file_not_written", extra={"session": self.name})
         async with self.scope.hold_open(), self._queue.run_lock:
@@ -443,4 +443,4 @@ class AsyncSession:
 
     def _remove_files(self) -> None:
         self._queue.clear_history()
-        remove_private(self._runtime)
+        remove_session_directories(self._runtime)

@@ -41,7 +41,9 @@ async def opened(isolation: str = "local", **config: Any) -> AsyncIterator[Async
                     await executor.session("ahead")
                 ).close()  # where the environment names a path to load from, none begins before
                 assert forks.failure is None, forks.failure
-                await until(lambda: (server := forks.serving()) is not None and len(server.imported) == len(forks._modules))
+                await until(
+                    lambda: (server := forks.find_serving()) is not None and len(server.imported) == len(forks._modules)
+                )
             if pool is not None:
                 await until(lambda: len(pool._ready) == executor.config.pool.size)
             yield executor

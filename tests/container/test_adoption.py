@@ -17,7 +17,7 @@ from kernelexec import AsyncExecutor
 from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.events import Event, SessionAdopted
-from kernelexec.provisioning.runtime.handover import NAME
+from kernelexec.provisioning.runtime.handover import HANDOVER_FILE
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.language_image import language_image
 from tests.support.remains import runtime_directories
@@ -192,7 +192,7 @@ def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
 def test_a_container_that_was_never_ready_is_removed_by_who_takes_the_others_over(tmp_path: Path) -> None:
     killed_server(tmp_path)
     [unready] = [found for found in labelled(tmp_path) if found.labels[SESSION] == "b"]
-    Path(unready.labels[RUNTIME]).parent.joinpath(NAME).unlink()
+    Path(unready.labels[RUNTIME]).parent.joinpath(HANDOVER_FILE).unlink()
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:

@@ -23,7 +23,7 @@ from kernelexec.docker.labels import CLIENT, OWNER
 from kernelexec.errors import EngineRefused
 from kernelexec.provisioning.container import orphans
 from kernelexec.provisioning.container.orphans import remove_leftovers, sweep_containers
-from kernelexec.provisioning.runtime.owned_directory import Owner
+from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from tests.support.engine import IMAGE, needs_engine
 
 pytestmark = [
@@ -88,14 +88,14 @@ def run_in_container(short_path: Path) -> None:
     assert list((short_path / "run").iterdir()) == []
 
 
-DEAD = replace(Owner.this(locked=True), pid=2**22 + os.getpid())  # no process can have this id
+DEAD = replace(OwnerRecord.of_this_process(locked=True), pid=2**22 + os.getpid())  # no process can have this id
 UNSEEN = [replace(DEAD, pid_namespace="pid:[1]"), replace(DEAD, boot="another", machine="another"), replace(DEAD, started=0)]
 
 
 class Left:
     """Containers of one owner, some running and some not: those of other tests are no concern of these."""
 
-    def __init__(self, engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
+    def __init__(self, engine: Engine, owner: OwnerRecord, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
         said = json.dumps(asdict(owner))
         self._engine, self._mark = engine, f"{OWNER}={said}"
         self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: said, also: said}}
@@ -132,13 +132,13 @@ def sweep(workspace: Path) -> None:
 
 @pytest.mark.parametrize("owner", UNSEEN, ids=["another container's", "another machine's", "of no known time"])
 def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_later(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Owner
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: OwnerRecord
 ) -> None:
     with Left(engine, owner, monkeypatch) as left:
         running, ended = left.make(running=True), left.make(running=False)
         sweep(tmp_path)
         assert left.there == {running, ended}
-        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
         sweep(tmp_path)
         assert left.there == {running}
 
@@ -154,7 +154,7 @@ def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
     see_all = Engine.inspect_container
     with Left(engine, UNSEEN[0], monkeypatch) as left:
         broken, _ = left.make(running=False), left.make(running=False)
-        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "inspect_container", see)
             sweep(tmp_path)
@@ -173,6 +173,6 @@ def test_a_dead_owners_container_that_runs_and_whose_directory_is_not_seen_may_h
 def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Left(engine, UNSEEN[0], monkeypatch, also=CLIENT) as left:
         left.make(running=False)
-        monkeypatch.setattr(orphans, "_NOTED", timedelta())
+        monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
         remove_leftovers(engine)
         assert left.there == set()

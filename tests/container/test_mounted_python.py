@@ -94,7 +94,7 @@ def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path
     with Executor("container", workspace=tmp_path, config=config) as executor:
         result = executor.session().execute("import sys; 'kernelexec' in sys.executable")
         assert (result.text, result.notes) == ("False\n", ())
-        assert mounted_python.stand_in(executor.config.container) is None
+        assert mounted_python.chosen_python(executor.config.container) is None
 
 
 def test_a_mounted_one_can_be_asked_for(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory
-from kernelexec.provisioning.container.create import make
+from kernelexec.provisioning.container.create import create_container
 from kernelexec.provisioning.provisioners import container
 from tests.support.container_reuse import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 from tests.support.engine import IMAGE, needs_engine
@@ -132,11 +132,11 @@ def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
 
     def slow(*args: Any) -> str:
         making.set()
-        made = make(*args)
+        made = create_container(*args)
         time.sleep(1)  # in the thread that makes it
         return made
 
-    monkeypatch.setattr(container, "make", slow)
+    monkeypatch.setattr(container, "create_container", slow)
     asyncio.run(main())
     with Engine() as engine:
         assert engine.list_containers(f"{WORKSPACE}={tmp_path}") == []
@@ -160,12 +160,12 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
             return engine.list_containers(f"{WORKSPACE}={tmp_path}")
 
     def slow(*args: Any) -> str:
-        container = make(*args)
+        container = create_container(*args)
         made.set()
         time.sleep(0.5)  # in the thread, of which nobody knows yet what it made
         return container
 
-    monkeypatch.setattr(container, "make", slow)
+    monkeypatch.setattr(container, "create_container", slow)
     asyncio.run(main())
     assert made.is_set()
 

@@ -18,7 +18,7 @@ from kernelexec import Executor, InvalidConfig, InvalidWorkDir, KernelStartFaile
 from kernelexec.config import Container
 from kernelexec.docker.client import Engine
 from kernelexec.docker.create_options import Order
-from kernelexec.provisioning.runtime.owned_directory import Owner
+from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 
@@ -332,7 +332,7 @@ def test_what_tells_runs_apart_is_put_behind_a_fixed_name_too(tmp_path: Path, na
 
 def test_a_strangers_container_keeps_its_name(tmp_path: Path, name: str) -> None:
     foreign = made(name)
-    with opened(tmp_path, name=name) as executor, pytest.raises(KernelStartFailed, match="is there and none of ours"):
+    with opened(tmp_path, name=name) as executor, pytest.raises(KernelStartFailed, match="exists and was not created"):
         executor.session("a")
     with Engine() as engine:
         assert engine.inspect_container(name).id == foreign
@@ -342,7 +342,7 @@ def test_a_strangers_container_keeps_its_name(tmp_path: Path, name: str) -> None
 def test_a_container_whose_owner_has_died_makes_room(tmp_path: Path, name: str) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    owner = {**asdict(Owner.this(locked=True)), "pid": dead.pid, "started": 1}
+    owner = {**asdict(OwnerRecord.of_this_process(locked=True)), "pid": dead.pid, "started": 1}
     stale = made(name, **{"kernelexec.owner": json.dumps(owner)})
     with opened(tmp_path, name=name) as executor:
         assert executor.session("a").execute("1 + 1").text == "2\n"
@@ -354,7 +354,7 @@ def test_a_name_belongs_to_one_living_session(tmp_path: Path, name: str) -> None
     with opened(tmp_path, name=name) as executor:
         session = executor.session("a")
         session.execute("kept = 1")
-        with pytest.raises(KernelStartFailed, match="is a living session's"):
+        with pytest.raises(KernelStartFailed, match="belongs to a living session"):
             executor.session("b")
         assert session.execute("kept").state == "kept"
         session.restart()

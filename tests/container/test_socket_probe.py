@@ -17,9 +17,9 @@ from kernelexec.docker.location import Whereabouts, _listener
 from kernelexec.errors import EngineRefused, EngineUnavailable
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.container import mounted_python, socket_probe
-from kernelexec.provisioning.container.create import NotShared, make
-from kernelexec.provisioning.container.socket_probe import by_signs, sockets_cross, tried
-from kernelexec.provisioning.launch.kernelspec import KernelNotHeard
+from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
+from kernelexec.provisioning.container.socket_probe import guess, probe, probe_sockets
+from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.support.language_image import static_image
 
@@ -32,19 +32,19 @@ NOBODY = 0
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_probe, "_known", {})
-    monkeypatch.setattr(socket_probe, "_doubted", set())
+    monkeypatch.setattr(socket_probe, "_reachable", {})
+    monkeypatch.setattr(socket_probe, "_distrusted", set())
 
 
-def signs(monkeypatch: pytest.MonkeyPatch, found: socket_probe.Crossing | None) -> list[Path]:
+def signs(monkeypatch: pytest.MonkeyPatch, found: socket_probe.Reachability | None) -> list[Path]:
     """Have them say that; where they were looked for."""
     asked: list[Path] = []
 
-    def by_signs(_: Whereabouts, root: Path) -> socket_probe.Crossing | None:
+    def by_signs(_: Whereabouts, root: Path) -> socket_probe.Reachability | None:
         asked.append(root)
         return found
 
-    monkeypatch.setattr(socket_probe, "by_signs", by_signs)
+    monkeypatch.setattr(socket_probe, "guess", by_signs)
     return asked
 
 
@@ -58,7 +58,7 @@ def where(**said: object) -> Whereabouts:
 
 
 def test_an_engine_that_sees_the_same_directory_shares_sockets(short_path: Path) -> None:
-    assert by_signs(HERE, short_path) == "sockets"
+    assert guess(HERE, short_path) == "sockets"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_an_engine_that_sees_the_same_directory_shares_sockets(short_path: Path)
     ],
 )
 def test_a_sign_is_believed_where_it_is_plain(short_path: Path, said: dict[str, object], sign: str | None) -> None:
-    assert by_signs(where(**said), short_path) == sign
+    assert guess(where(**said), short_path) == sign
 
 
 def test_another_machine_than_linux_has_its_engine_in_a_virtual_one(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    monkeypatch.setattr(systems, "HERE", systems.System.of("darwin"))
-    assert by_signs(HERE, short_path) == "files"
+    monkeypatch.setattr(systems, "PLATFORM", systems.Platform.of("darwin"))
+    assert guess(HERE, short_path) == "files"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_who_may_not_look_into_the_engine_goes_by_the_machine(
 
     monkeypatch.setattr(Path, "stat", refused)
     monkeypatch.setattr(socket_probe, "in_container", lambda: inside)
-    assert by_signs(where(**said), short_path) == sign
+    assert guess(where(**said), short_path) == sign
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def left(root: Path) -> list[object]:
 
 def test_a_trial_finds_sockets(short_path: Path) -> None:
     with Engine() as engine:
-        assert tried(engine, config(short_path), short_path, "python3") == "sockets"
+        assert probe(engine, config(short_path), short_path, "python3") == "sockets"
     assert left(short_path) == []
 
 
@@ -143,50 +143,50 @@ PROGRAMS = {
 def test_a_trial_finds_what_else_crosses(monkeypatch: pytest.MonkeyPatch, short_path: Path, found: str) -> None:
     monkeypatch.setattr(socket_probe, "_PROGRAM", PROGRAMS[found])
     with Engine() as engine:
-        assert tried(engine, config(short_path), short_path, "python3") == found
+        assert probe(engine, config(short_path), short_path, "python3") == found
     assert left(short_path) == []
 
 
 def test_a_socket_that_is_seen_but_not_connected_does_not_cross(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    monkeypatch.setattr(socket_probe, "_TRIAL_SECONDS", 1.0)
-    monkeypatch.setattr(socket_probe, "_answers", lambda _: False)
+    monkeypatch.setattr(socket_probe, "_PROBE_SECONDS", 1.0)
+    monkeypatch.setattr(socket_probe, "_is_answering", lambda _: False)
     with Engine() as engine:
-        assert tried(engine, config(short_path), short_path, "python3") == "files"
+        assert probe(engine, config(short_path), short_path, "python3") == "files"
     assert left(short_path) == []
 
 
 def test_an_engine_is_tried_once(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     asked = signs(monkeypatch, None)
     trials = iter(["sockets"])
-    monkeypatch.setattr(socket_probe, "tried", lambda *_: next(trials))
-    assert [sockets_cross(config(short_path), short_path, "python3") for _ in range(3)] == [True] * 3
+    monkeypatch.setattr(socket_probe, "probe", lambda *_: next(trials))
+    assert [probe_sockets(config(short_path), short_path, "python3") for _ in range(3)] == [True] * 3
     assert len(asked) == 1
 
 
 def test_after_a_doubt_signs_are_not_believed(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     asked = signs(monkeypatch, "sockets")
-    monkeypatch.setattr(socket_probe, "tried", lambda *_: "files")
-    assert sockets_cross(config(short_path), short_path, "python3")
-    socket_probe.doubt()
-    assert not sockets_cross(config(short_path), short_path, "python3")
+    monkeypatch.setattr(socket_probe, "probe", lambda *_: "files")
+    assert probe_sockets(config(short_path), short_path, "python3")
+    socket_probe.forget()
+    assert not probe_sockets(config(short_path), short_path, "python3")
     assert len(asked) == 1
 
 
 def test_a_directory_that_the_engine_does_not_see_is_refused_with_the_ways_out(short_path: Path) -> None:
     order = Order(IMAGE, ("true",), {}, "1000", "/", ((f"{short_path}/gone", "/mnt", False),), {}, config(short_path).container)
-    with Engine() as engine, pytest.raises(NotShared, match=rf"does not see {short_path}/gone of this machine"):
-        make(engine, order, "kernelexec-gone")
+    with Engine() as engine, pytest.raises(DirectoryNotShared, match=rf"does not see {short_path}/gone of this machine"):
+        create_container(engine, order, "kernelexec-gone")
 
 
 def test_a_trial_in_a_directory_that_the_engine_does_not_see_finds_nothing(
     monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
     def refused(*_: object) -> str:
-        raise NotShared(short_path)
+        raise DirectoryNotShared(short_path)
 
-    monkeypatch.setattr(socket_probe, "make", refused)
+    monkeypatch.setattr(socket_probe, "create_container", refused)
     with Engine() as engine:
-        assert tried(engine, config(short_path), short_path, "python3") == "nothing"
+        assert probe(engine, config(short_path), short_path, "python3") == "nothing"
     assert left(short_path) == []
 
 
@@ -194,7 +194,7 @@ def test_an_engine_here_may_see_the_workspace_if_not_the_private_directory(
     monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
     signs(monkeypatch, "nothing")
-    assert not sockets_cross(config(short_path), short_path, "python3")
+    assert not probe_sockets(config(short_path), short_path, "python3")
 
 
 def test_an_engine_elsewhere_that_sees_nothing_of_this_machine_is_refused(
@@ -203,19 +203,19 @@ def test_an_engine_elsewhere_that_sees_nothing_of_this_machine_is_refused(
     signs(monkeypatch, "nothing")
     monkeypatch.setattr(Whereabouts, "of", lambda _: where(address="tcp://docker:2375"))
     with pytest.raises(KernelStartFailed, match=rf"does not see {short_path} of this machine.*run kernelexec on the engine's"):
-        sockets_cross(config(short_path), short_path, "python3")
+        probe_sockets(config(short_path), short_path, "python3")
 
 
 def test_ports_of_another_machine_are_not_waited_for(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
     signs(monkeypatch, "files")
     monkeypatch.setattr(Whereabouts, "of", lambda _: where(address="ssh://somewhere"))
     with pytest.raises(KernelStartFailed, match=r"at ssh://somewhere cannot be reached.*Run kernelexec there"):
-        sockets_cross(config(short_path), short_path, "python3")
+        probe_sockets(config(short_path), short_path, "python3")
 
 
 @pytest.mark.parametrize(("found", "transport"), [("sockets", "ipc"), ("files", "tcp"), (None, "ipc")])
 def test_a_session_is_reached_in_the_way_that_was_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: socket_probe.Crossing | None, transport: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: socket_probe.Reachability | None, transport: str
 ) -> None:
     signs(monkeypatch, found)
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
@@ -229,7 +229,7 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     signs(monkeypatch, "sockets")
-    monkeypatch.setattr(socket_probe, "tried", lambda *_: "files")
+    monkeypatch.setattr(socket_probe, "probe", lambda *_: "files")
     silent = tmp_path / "silent"
     silent.write_text('#!/bin/sh\ncase "$KERNELEXEC_LAUNCH" in *curve*) exec python3 "$@";; esac\nexec sleep 600\n')
     silent.chmod(0o755)
@@ -239,7 +239,7 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
         "budgets": {"start": 8.0},
     }
     with Executor("container", workspace=tmp_path / "w", config=options) as executor:
-        with pytest.raises(KernelNotHeard, match=r"did not serve within 8.0 s"):
+        with pytest.raises(KernelReadyTimeout, match=r"did not serve within 8.0 s"):
             executor.session("a")
         assert executor.session("a").execute("6 * 7").text == "42\n"
 
@@ -250,12 +250,12 @@ def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.
     options = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL}}
     with Executor("container", workspace=tmp_path, config=options) as executor:
         assert executor.session("a").execute("6 * 7").text == "42\n"
-    assert list(socket_probe._known.values()) == [True]
+    assert list(socket_probe._reachable.values()) == [True]
 
 
 def test_a_trial_without_python_says_so(short_path: Path) -> None:
     with Engine() as engine, pytest.raises(EngineRefused, match=r"cannot run nothing-here: .*nothing-here"):
-        tried(engine, config(short_path), short_path, "nothing-here")
+        probe(engine, config(short_path), short_path, "nothing-here")
     assert left(short_path) == []
 
 
@@ -275,5 +275,5 @@ def test_host_network_and_no_sockets_is_refused(monkeypatch: pytest.MonkeyPatch,
     signs(monkeypatch, "files")
     options = {"container": {"image": IMAGE, "network": "host"}}
     with Executor("container", workspace=tmp_path, config=options) as executor:  # noqa: SIM117 - it opens first
-        with pytest.raises(KernelStartFailed, match=r"container\.network='host' are not reached by tcp"):
+        with pytest.raises(KernelStartFailed, match=r"container\.network='host' cannot be reached by tcp"):
             executor.session("a")

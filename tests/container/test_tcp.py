@@ -26,7 +26,7 @@ from kernelexec.docker.labels import SESSION, WORKSPACE
 from kernelexec.errors import EngineRefused
 from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel.wire.zmtp import GREETING
-from kernelexec.provisioning.jupyter.manager_bridge import Guest
+from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory
 from tests.conftest import OVER_TCP
 from tests.local.kernel.test_curve_kernels import STRANGERS
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
@@ -155,7 +155,7 @@ def test_a_kernel_that_is_not_ours_is_refused_with_the_ways_out(session: Session
 
 def test_a_kernel_of_another_program_is_refused(tmp_path: Path) -> None:
     spec = KernelSpec(argv=["python3"], env={})
-    receiving = Guest(None).receive(spec, "k", {"cwd": tmp_path}, isolation="container", options=OPTIONS)
+    receiving = ManagedKernelDirectory(None).prepare(spec, "k", {"cwd": tmp_path}, isolation="container", options=OPTIONS)
     with pytest.raises(InvalidConfig, match=r"container\.transport='tcp': kernels of other programs"):
         asyncio.run(receiving)
 

@@ -19,9 +19,9 @@ from kernelexec import AsyncSession, InputRequest
 from kernelexec.config import Config, load
 from kernelexec.kernel import Kernel
 from kernelexec.outputs import Collector
-from kernelexec.provisioning import Handover, LocalPlace, RuntimeDirectory, new_root, stored_identity
-from kernelexec.provisioning.runtime.discovery import left_sessions
-from kernelexec.provisioning.runtime.owned_directory import Root
+from kernelexec.provisioning import Handover, LocalBackend, RuntimeDirectory, load_identity, new_root
+from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import running_cell
 from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import SessionResources
@@ -51,8 +51,8 @@ def settings(budget: float = BOUND) -> Config:
 def kernel_at(place: Path, patience: float = PATIENCE, budget: float = BOUND) -> Kernel:
     config = settings(budget)
     runtime = RuntimeDirectory(place / "1")
-    local = LocalPlace(config, str(place), patience)
-    return Kernel(config, runtime, cwd=str(place), identity=stored_identity(place), place=local)
+    local = LocalBackend(config, str(place), patience)
+    return Kernel(config, runtime, cwd=str(place), identity=load_identity(place), backend=local)
 
 
 async def owned(place: Path, code: str, patience: float) -> None:
@@ -140,7 +140,7 @@ async def living(
     name: str, config: Config, found: SessionResources, left: OrphanedSession | None, hooks: Any = ()
 ) -> AsyncIterator[AsyncSession]:
     """A session as an executor has it, but for its kernels, which outlive this process."""
-    place = LocalPlace(config, str(found.workspace.path), PATIENCE)
+    place = LocalBackend(config, str(found.workspace.path), PATIENCE)
     async with anyio.create_task_group() as tasks:
         session = AsyncSession(
             name,
@@ -163,7 +163,7 @@ async def living(
 
 async def session_owned(workspace: Path, codes: list[str]) -> None:
     """Have a session, run cells in it, the last one under a name, and say where its private directory is, and all it prints."""
-    root = Root.claim(new_root())
+    root = OwnedDirectory.claim(new_root())
     config = session_settings(workspace)
     found = SessionResources.create("a", None, root.path, config)
     async with living("a", config, found, None) as session:
@@ -199,11 +199,11 @@ def session_owner(workspace: Path, *codes: str) -> Iterator[tuple[subprocess.Pop
 @asynccontextmanager
 async def inherited(workspace: Path, path: Path, hooks: Any = (), *, aged: float = 0) -> AsyncIterator[AsyncSession]:
     """The session of an owner that died, under this process, as an executor would take it over."""
-    root = await anyio.to_thread.run_sync(Root.take_over, path)
+    root = await anyio.to_thread.run_sync(OwnedDirectory.take_over, path)
     assert root is not None
     try:
         config = session_settings(workspace)
-        [left] = left_sessions(root.path)
+        [left] = list_orphaned_sessions(root.path)
         found = await anyio.to_thread.run_sync(SessionResources.adopt, left, root.path, config)
         assert found.journal is not None
         flight = await anyio.to_thread.run_sync(running_cell, found.journal.path)

@@ -14,8 +14,8 @@ from kernelexec.events import CellStarted
 from kernelexec.executor_directories import ExecutorDirectories, adopted_resources
 from kernelexec.provisioning import Handover, new_root
 from kernelexec.provisioning.container import orphans
-from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions, note
-from kernelexec.provisioning.runtime.owned_directory import Root
+from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions, write_session_file
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import Journal, journal_path
 
 HANDOVER = Handover(1, "token", {}, {})
@@ -26,14 +26,14 @@ def config(tmp_path: Path) -> Config:
     return load("container", workspace=tmp_path)
 
 
-def left_with(config: Config, root: Path, journal: Path) -> LeftSession:
+def left_with(config: Config, root: Path, journal: Path) -> OrphanedSessionFile:
     """A session ``a`` as its owner's private directory tells of it."""
     workspace, directory = config.workspaces / "a", root / "a"
     for path in (workspace, directory):
         path.mkdir(parents=True, exist_ok=True)
-    note(directory, "a", workspace, None, journal)
+    write_session_file(directory, "a", workspace, None, journal)
     HANDOVER.write(directory)
-    [left] = left_sessions(root)
+    [left] = list_orphaned_sessions(root)
     return left
 
 
@@ -58,10 +58,10 @@ def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
 ) -> None:
     named = journal_path(config.workspace, "a")
     journals = [named, named.with_name("a@2.jsonl")][:: 1 if first else -1]
-    roots = [Root.claim(new_root()) for _ in journals]
+    roots = [OwnedDirectory.claim(new_root()) for _ in journals]
     lefts = [left_with(config, root.path, journal) for root, journal in zip(roots, journals, strict=True)]
-    there = [orphans.Estate(root, (left,)) for root, left in zip(roots, lefts, strict=True)]
-    monkeypatch.setattr(orphans, "inherit", lambda _config: there)
+    there = [orphans.OrphanedRoot(root, (left,)) for root, left in zip(roots, lefts, strict=True)]
+    monkeypatch.setattr(orphans, "adopt_orphans", lambda _config: there)
     estates = ExecutorDirectories(config)
     try:
         found = asyncio.run(estates.adopt_orphans())

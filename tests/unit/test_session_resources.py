@@ -12,7 +12,7 @@ from kernelexec import session_resources
 from kernelexec.config import Config, load
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning import Handover
-from kernelexec.provisioning.runtime.discovery import LeftSession
+from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.records.journal import journal_path
 from kernelexec.session_resources import SessionResources
 
@@ -53,11 +53,11 @@ def taken_over(config: Config, root: Path) -> SessionResources:
     workspace, directory = config.workspaces / "a", root / "left"
     for path in (workspace, directory):
         path.mkdir(parents=True, exist_ok=True)
-    left = LeftSession("a", workspace, directory, None, Handover(1, "token", {}, {}))
+    left = OrphanedSessionFile("a", workspace, directory, None, Handover(1, "token", {}, {}))
     return SessionResources.adopt(left, root, config)
 
 
-@pytest.mark.parametrize("step", ["place_of", "_open_recorder", "journal_path"])
+@pytest.mark.parametrize("step", ["backend_for", "_open_recorder", "journal_path"])
 @pytest.mark.parametrize("had", [made, taken_over])
 def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_itself(
     had: Callable[[Config, Path], SessionResources], step: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire import zmtp
-from kernelexec.provisioning.runtime.processes import peer_of
+from kernelexec.provisioning.runtime.processes import read_peer
 from kernelexec.workspace.rmtree import NAMED
 
 
@@ -56,7 +56,7 @@ def _check_file(pin: int, path: Path, uid: int) -> None:
 
 
 def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[int], bool]) -> None:
-    peer = peer_of(sock)
+    peer = read_peer(sock)
     if peer is None:
         return
     peer_pid, peer_uid = peer
@@ -99,7 +99,7 @@ class Channel(asyncio.Protocol):
         self._reason = "the kernel closed the connection"
 
     @property
-    def greeted(self) -> bool:
+    def is_greeted(self) -> bool:
         """Whether the peer has sent a valid greeting, which a relay to a kernel that does not serve yet cannot."""
         return self._decoder.greeted
 
@@ -144,7 +144,7 @@ class Channel(asyncio.Protocol):
         self._lost(self, reason)
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether an established connection takes no more messages, even if its loss has not been reported yet."""
         return self.closed.is_set() or (self._transport is not None and self._transport.is_closing())
 

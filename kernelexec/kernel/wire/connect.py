@@ -16,7 +16,7 @@ import anyio.to_thread
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.channels import Channel, open_pinned
 from kernelexec.provisioning import Connection
-from kernelexec.provisioning.runtime.ports import strangers
+from kernelexec.provisioning.runtime.ports import has_foreign_listener
 
 _SOONEST, _LATEST = 0.005, 0.1
 #: How long a relay may hold a connection to a kernel that does not serve yet, before another one is tried.
@@ -79,7 +79,7 @@ class Connector:
             try:
                 await self._shake_hands(opened, await self.open_socket(channel), _HANDSHAKE_SECONDS if patient else None)
             except KernelConnectionFailed as exc:
-                if opened.greeted or not patient:
+                if opened.is_greeted or not patient:
                     raise
                 self.failure = exc
             else:
@@ -115,7 +115,7 @@ class Connector:
             except OSError as exc:
                 raise KernelConnectionFailed(f"{address}:{port}: {exc.strerror or exc}") from exc
             encrypted = self._connection.server_key is not None
-            if not encrypted and await anyio.to_thread.run_sync(strangers, address, port, self._pid or 0):
+            if not encrypted and await anyio.to_thread.run_sync(has_foreign_listener, address, port, self._pid or 0):
                 raise KernelConnectionFailed(f"{address}:{port} is served by another process than the kernel.")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             unless_done.pop_all()

@@ -42,7 +42,7 @@ class Decoder(zmtp.Decoder):
         self._server_key = server_key
         self._properties = properties
         self._public, self._secret = crypto_box_keypair()
-        self._server_box = _shared(server_key, self._secret)
+        self._server_box = _share_key(server_key, self._secret)
         self._box = b""
         self._sent = self._heard = 0
         self._skipped_flags = 0
@@ -102,12 +102,12 @@ class Decoder(zmtp.Decoder):
     def _initiate(self, welcome: bytes) -> bytes:
         """Return the command that answers a WELCOME. Our long-term key is new, too: the kernel knows us by its own."""
         nonce, box = b"WELCOME-" + welcome[:_LONG_NONCE_BYTES], welcome[_LONG_NONCE_BYTES:]
-        opened = _opened(box, nonce, self._server_box)
+        opened = _open_box(box, nonce, self._server_box)
         theirs, cookie = opened[:_KEY_BYTES], opened[_KEY_BYTES:]
-        self._box = _shared(theirs, self._secret)
+        self._box = _share_key(theirs, self._secret)
         public, secret = crypto_box_keypair()
         vouch_nonce = os.urandom(_LONG_NONCE_BYTES)
-        vouch = crypto_box_easy_afternm(self._public + self._server_key, b"VOUCH---" + vouch_nonce, _shared(theirs, secret))
+        vouch = crypto_box_easy_afternm(self._public + self._server_key, b"VOUCH---" + vouch_nonce, _share_key(theirs, secret))
         box = self._seal(b"CurveZMQINITIATE", public + vouch_nonce + vouch + self._properties, self._box)
         return zmtp.command(b"\x08INITIATE" + cookie + box)
 
@@ -125,7 +125,7 @@ class Decoder(zmtp.Decoder):
     def _open(self, name: bytes, sealed: bytes) -> bytes:
         """Return the content of a box, which must be newer than those before."""
         count = sealed[: _COUNT.size]
-        opened = _opened(sealed[_COUNT.size :], name + count, self._box)
+        opened = _open_box(sealed[_COUNT.size :], name + count, self._box)
         (number,) = _COUNT.unpack(count)
         if number <= self._heard:
             message = "the peer repeated a message"
@@ -140,7 +140,7 @@ class Decoder(zmtp.Decoder):
         return head[_FLAGS_AT] ^ stream[_MAC_BYTES]
 
 
-def _shared(public: bytes, secret: bytes) -> bytes:
+def _share_key(public: bytes, secret: bytes) -> bytes:
     try:
         return crypto_box_beforenm(public, secret)
     except (CryptoError, ValueError) as exc:
@@ -148,7 +148,7 @@ def _shared(public: bytes, secret: bytes) -> bytes:
         raise zmtp.ProtocolError(message) from exc
 
 
-def _opened(box: bytes, nonce: bytes, key: bytes) -> bytes:
+def _open_box(box: bytes, nonce: bytes, key: bytes) -> bytes:
     try:
         return crypto_box_open_easy_afternm(box, nonce, key)
     except (CryptoError, ValueError) as exc:

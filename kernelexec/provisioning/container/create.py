@@ -15,87 +15,87 @@ from kernelexec.docker.create_options import Order
 from kernelexec.docker.images.recipes import how_to_get
 from kernelexec.docker.labels import OWNER, RUNTIME
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
-from kernelexec.provisioning.container.orphans import abandoned
+from kernelexec.provisioning.container.orphans import has_dead_owner
 
 #: Containers that could not be removed while the engine did not answer.
-_left: set[str] = set()
+_not_removed: set[str] = set()
 _NO_SOURCE = "bind source path does not exist"
 logger = logging.getLogger("kernelexec")
 
 
-class NotShared(KernelStartFailed):
+class DirectoryNotShared(KernelStartFailed):
     """The engine cannot mount a directory of this machine."""
 
     def __init__(self, path: object) -> None:
         super().__init__(
-            f"The container engine does not see {path} of this machine, so no kernel there can have it. Share that directory"
+            f"The container engine does not see {path} of this machine, so its kernels cannot use it. Share that directory"
             " with the engine, run kernelexec on the engine's machine, or name another engine by DOCKER_HOST. With"
             " isolation='local' code runs here, with your rights."
         )
 
 
-def make(engine: Engine, order: Order, name: str) -> str:
+def create_container(engine: Engine, order: Order, name: str) -> str:
     """Create a container of the first image that exists or can be pulled, and return its id. Called in a thread.
 
     Raises:
         ImageMissing: there is none; each is named.
-        KernelStartFailed: another container has the name, or the engine cannot mount a directory (``NotShared``).
+        KernelStartFailed: another container has the name, or the engine cannot mount a directory (``DirectoryNotShared``).
         EngineRefused, EngineUnavailable: the engine fails.
     """
     refused = []
     for image in order.options.image:
         try:
-            container = _from_image(engine, order, name, image)
-            return _with_account(engine, order, name, image, container) if order.options.needs_account else container
+            container = _create_from_image(engine, order, name, image)
+            return _add_account(engine, order, name, image, container) if order.options.needs_account else container
         except ImageMissing as exc:
             refused.append(str(exc))
         except EngineRefused as exc:
             if _NO_SOURCE in str(exc):
-                raise NotShared(str(exc).partition(_NO_SOURCE)[2].strip(": ")) from exc
+                raise DirectoryNotShared(str(exc).partition(_NO_SOURCE)[2].strip(": ")) from exc
             raise
     raise ImageMissing(f"{' '.join(refused)} {how_to_get(order.options.image[0])}")
 
 
-def remove(engine: Engine, container: str) -> None:
+def remove_container(engine: Engine, container: str) -> None:
     """Remove a container, now or when the engine answers again. Called in a thread."""
     try:
         engine.remove(container)
     except EngineFailed:
-        logger.warning("kernelexec.container_left", extra={"container": container})
-        _left.add(container)
+        logger.warning("kernelexec.container_not_removed", extra={"container": container})
+        _not_removed.add(container)
 
 
-def remove_now(container: str) -> None:
+def remove_container_now(container: str) -> None:
     """Remove a container whose provisioner has closed its connection to the engine."""
     with Engine.acquire() as engine:
-        remove(engine, container)
+        remove_container(engine, container)
 
 
-def remove_left(engine: Engine) -> None:
+def retry_removals(engine: Engine) -> None:
     """Remove the containers that could not be removed before. Called in a thread."""
-    while _left:
-        container = _left.pop()
-        remove(engine, container)
-        if container in _left:
+    while _not_removed:
+        container = _not_removed.pop()
+        remove_container(engine, container)
+        if container in _not_removed:
             return
 
 
-def _from_image(engine: Engine, order: Order, name: str, image: str) -> str:
+def _create_from_image(engine: Engine, order: Order, name: str, image: str) -> str:
     settings, host = order.settings() | {"image": image}, order.host()
     try:
-        return _named(engine, name, settings, host)
+        return _create_named(engine, name, settings, host)
     except ImageMissing:
         if image.startswith(OURS) or not order.options.pull:
             raise
-        logger.info("kernelexec.image_pulled", extra={"image": image})
+        logger.info("kernelexec.image_pull_started", extra={"image": image})
         try:
             engine.pull(image)
         except EngineRefused as exc:
             raise ImageMissing(f"{str(exc).rstrip('.')}.") from exc
-    return _named(engine, name, settings, host)
+    return _create_named(engine, name, settings, host)
 
 
-def _with_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
+def _add_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
     """Give the container an account for its user; where its root is read-only, create another one with the account mounted."""
     try:
         files = missing_account(
@@ -108,13 +108,13 @@ def _with_account(engine: Engine, order: Order, name: str, image: str, container
             return container
         mounts = write_account(Path(order.labels[RUNTIME]).parent, files)  # code in the container cannot read it
     except BaseException:
-        remove(engine, container)
+        remove_container(engine, container)
         raise
     engine.remove(container)
-    return _from_image(engine, replace(order, mounts=(*order.mounts, *mounts)), name, image)
+    return _create_from_image(engine, replace(order, mounts=(*order.mounts, *mounts)), name, image)
 
 
-def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+def _create_named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
     """Create the container; remove another one of ours with its name, if that has ended or its owner is dead."""
     try:
         return engine.create(name, settings, host)
@@ -123,10 +123,10 @@ def _named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping
             raise
         existing = engine.inspect_container(name)
         if OWNER not in existing.labels:
-            message = f"The container {name!r} is there and none of ours: remove it, or choose another name."
+            message = f"The container {name!r} exists and was not created by kernelexec: remove it, or choose another name."
             raise KernelStartFailed(message) from exc
-        if existing.running and not abandoned(existing.labels):
-            message = f"The container {name!r} is a living session's: leave its name out, or choose another one."
+        if existing.running and not has_dead_owner(existing.labels):
+            message = f"The container {name!r} belongs to a living session: leave the name out, or choose another one."
             raise KernelStartFailed(message) from exc
         engine.remove(existing.id)
     return engine.create(name, settings, host)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernelexec.config import CREDENTIALS, HOME_INSIDE, Config
 from kernelexec.launcher.protocol import SUDO_VARIABLE
-from kernelexec.provisioning.launch.envfile import variables_of
-from kernelexec.provisioning.launch.environment import named
+from kernelexec.provisioning.launch.envfile import read_env_file
+from kernelexec.provisioning.launch.environment import named_variables
 
 #: Name of the kernels' user: an image need not have an account with its number.
 _USER = "kernel"
@@ -22,7 +22,7 @@ _CACHES = {
 }
 
 
-def environment_inside(config: Config, workspace: str) -> dict[str, str]:
+def container_environment(config: Config, workspace: str) -> dict[str, str]:
     """Return the environment: of this process's variables only the named ones, and writable directories for caches.
 
     The home is the workspace, unless there are credentials, which have a home of their own.
@@ -41,5 +41,5 @@ def environment_inside(config: Config, workspace: str) -> dict[str, str]:
         fixed["GH_CONFIG_DIR"] = f"{home}/{CREDENTIALS['gh_config']}"
     if config.container.sudo:
         fixed[SUDO_VARIABLE] = "1"
-    variables = {**variables_of(rules.env_file), **fixed, **named(config)}
+    variables = {**read_env_file(rules.env_file), **fixed, **named_variables(config)}
     return {**variables, **rules.set, **config.container.environment}

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from kernelexec.docker.images.python_volume import PythonVolume
 
 #: The interpreter of the mounted Python.
-PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
+MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
 
 _chosen: dict[tuple[object, ...], PythonVolume] = {}
 
 
-def stand_in(options: Container) -> PythonVolume | None:
+def chosen_python(options: Container) -> PythonVolume | None:
     """Return the mounted Python of kernels with these options; None if the image's own is used."""
-    return _chosen.get(_key(options))
+    return _chosen.get(_options_key(options))
 
 
-async def find_stand_in(options: Container, failure: KernelStartFailed | None) -> None:
+async def choose_python(options: Container, failure: KernelStartFailed | None) -> None:
     """Find a mounted Python for the next kernel with these options, if one is configured or the image's own caused ``failure``.
 
     Raises:
         KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
     """
-    if stand_in(options) is not None or (failure is None and options.runtime != "mounted"):
+    if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    from kernelexec.docker.images.python_volume import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``places.unavailable``
+    from kernelexec.docker.images.python_volume import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``backend.explain_unavailable``
 
     image, python = options.image, options.python
     if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):
@@ -42,25 +42,25 @@ async def find_stand_in(options: Container, failure: KernelStartFailed | None) -
     ):
         return
     try:
-        _chosen[_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
+        _chosen[_options_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
     except (EngineFailed, ImageMissing) as exc:
-        raise KernelStartFailed(_unavailable(options, failure, exc)) from exc
+        raise KernelStartFailed(_explain_unavailable(options, failure, exc)) from exc
 
 
-def notice(options: Container) -> tuple[str, ...]:
+def describe_python(options: Container) -> tuple[str, ...]:
     """Return the note of a kernel's first result on its mounted Python."""
-    mounted = stand_in(options)
+    mounted = chosen_python(options)
     if mounted is None:
         return ()
     lacks = f"The image {' or '.join(options.image)} has {mounted.missing}: the" if mounted.missing else "The"
     return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
 
 
-def _key(options: Container) -> tuple[object, ...]:
+def _options_key(options: Container) -> tuple[object, ...]:
     return options.image, options.python, options.runtime_image, options.runtime
 
 
-def _unavailable(options: Container, failure: KernelStartFailed | None, reason: Exception) -> str:
+def _explain_unavailable(options: Container, failure: KernelStartFailed | None, reason: Exception) -> str:
     before = f"{failure} " if failure else ""
     return (
         f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {reason} "

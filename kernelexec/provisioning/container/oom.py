@@ -6,7 +6,7 @@ import time
 
 import anyio
 
-from kernelexec.provisioning.container_state import KILLED, ContainerState
+from kernelexec.provisioning.container.container_state import KILLED, ContainerState
 
 #: How late the engine may report a kill that the kernel has reported already, in seconds.
 _LATE_SECONDS = 2.0
@@ -20,12 +20,12 @@ class OomCounter:
     def __init__(self) -> None:
         self._reported = 0
         self._events = 0
-        self._to_come = 0
+        self._expected = 0
         self._until = 0.0
 
     def on_survived(self, reported: int, events: int) -> None:
         """Note that the kernel lives and reports that many kills; the engine, perhaps late, has reported ``events``."""
-        self._to_come = max(0, reported - max(events, self._reported))
+        self._expected = max(0, reported - max(events, self._reported))
         self._until = time.monotonic() + _LATE_SECONDS
         self._reported, self._events = reported, events
 
@@ -38,8 +38,8 @@ class OomCounter:
 
         ``flagged`` is the engine's statement that there was any kill: it counts where the engine's events were missed.
         """
-        to_come = self._to_come if time.monotonic() < self._until else 0
-        return events > self._events + to_come or (flagged and not self._reported)
+        expected = self._expected if time.monotonic() < self._until else 0
+        return events > self._events + expected or (flagged and not self._reported)
 
 
 class OomDetector:
@@ -56,20 +56,20 @@ class OomDetector:
         self._is_counted = False
         """Whether the container's init has reported the kills until the kernel's end."""
 
-    def begin_kernel(self) -> None:
-        """Forget the kernel before."""
+    def reset_kernel(self) -> None:
+        """Forget the previous kernel."""
         self._counter = OomCounter()
         self.is_oom_killed = self._is_flagged = self._is_counted = False
 
-    def begin_container(self) -> None:
-        """Forget the container before."""
-        self.begin_kernel()
+    def reset_container(self) -> None:
+        """Forget the previous container."""
+        self.reset_kernel()
         self._was_flagged = False
 
-    def begin_next_kernel(self, events: int) -> None:
-        """Forget the kernel before in a container that goes on, in which the engine has reported that many kills."""
+    def continue_container(self, events: int) -> None:
+        """Forget the previous kernel of a reused container, for which the engine has reported that many kills."""
         self._was_flagged |= self.is_oom_killed or self._is_flagged or bool(events)
-        self.begin_kernel()
+        self.reset_kernel()
         self._counter.on_survived(0, events)
 
     def on_memory_kills(self, kills: int) -> None:

@@ -1,4 +1,4 @@
-"""Containers whose owners died: the next executor in the same workspace takes them over, or they are removed."""
+"""Containers of dead owners: the next executor in the same workspace adopts them, or they are removed."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kernelexec.docker import networks
 from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE
 from kernelexec.errors import EngineFailed
-from kernelexec.provisioning.owner_labels import owner_of
-from kernelexec.provisioning.runtime.discovery import LeftSession, left_sessions
-from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, is_held
+from kernelexec.provisioning.container.owner_labels import read_owner
+from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, has_living_owner
 from kernelexec.workspace.rmtree import DIRECTORY
 
-#: Errors of this process, without descriptors or memory, which say nothing of an owner.
-_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+#: Errors of a process without descriptors or memory, which prove nothing about an owner.
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 #: How long after the end of a container its owner has certainly noticed it, in seconds.
-_NOTED = timedelta(minutes=10)
+_NOTICE_TIME = timedelta(minutes=10)
 logger = logging.getLogger("kernelexec")
 
 
 @dataclass(frozen=True, slots=True)
-class Estate:
+class OrphanedRoot:
     """A dead owner's private directory, which this process owns now, and its sessions with living kernels."""
 
-    root: Root
-    sessions: tuple[LeftSession, ...]
+    root: OwnedDirectory
+    sessions: tuple[OrphanedSessionFile, ...]
 
 
-def inherit(config: Config) -> list[Estate]:
+def adopt_orphans(config: Config) -> list[OrphanedRoot]:
     """Take over the private directories of dead owners in the workspace of ``config``, each by one process. Called in a thread.
 
     Raises:
@@ -45,34 +45,36 @@ def inherit(config: Config) -> list[Estate]:
     """
     workspace = str(config.workspaces)
     with Engine.acquire() as engine:
-        there = engine.list_containers(f"{WORKSPACE}={workspace}")
-        estates = []
-        for path in dict.fromkeys(found.labels.get(ROOT, "") for found in there if _waits(found)):
-            root = Root.take_over(Path(path)) if path else None
+        containers = engine.list_containers(f"{WORKSPACE}={workspace}")
+        orphans = []
+        for path in dict.fromkeys(each.labels.get(ROOT, "") for each in containers if _waits_for_owner(each)):
+            root = OwnedDirectory.take_over(Path(path)) if path else None
             if root is not None:
-                its = [found for found in there if found.labels.get(ROOT) == path]
-                estates.append(Estate(root, _going_on(engine, root, its)))
-    return estates
+                its = [each for each in containers if each.labels.get(ROOT) == path]
+                orphans.append(OrphanedRoot(root, _find_waiting_sessions(engine, root, its)))
+    return orphans
 
 
-def _going_on(engine: Engine, root: Root, there: list[ListedContainer]) -> tuple[LeftSession, ...]:
+def _find_waiting_sessions(
+    engine: Engine, root: OwnedDirectory, containers: list[ListedContainer]
+) -> tuple[OrphanedSessionFile, ...]:
     """Return the sessions whose containers wait for a new owner; others wait in vain, as they were never ready."""
-    lives = {found.id for found in there if found.running}
-    sessions = tuple(left for left in left_sessions(root.path) if left.handover.provisioner.get("container") in lives)
+    lives = {each.id for each in containers if each.running}
+    sessions = tuple(left for left in list_orphaned_sessions(root.path) if left.handover.provisioner.get("container") in lives)
     wanted = {left.handover.provisioner.get("container") for left in sessions}
-    for found in there:
-        if found.id not in wanted:
-            _remove(engine, found)
+    for container in containers:
+        if container.id not in wanted:
+            _remove(engine, container)
     return sessions
 
 
-def give_up(left: LeftSession) -> None:
+def discard(session: OrphanedSessionFile) -> None:
     """Remove the container of a session that cannot continue, as far as the engine allows. Called in a thread."""
-    container = left.handover.provisioner.get("container")
+    container_id = session.handover.provisioner.get("container")
     with suppress(EngineFailed), Engine.acquire() as engine:
-        for found in engine.list_containers(OWNER):
-            if found.id == container:
-                _remove(engine, found)
+        for container in engine.list_containers(OWNER):
+            if container.id == container_id:
+                _remove(engine, container)
 
 
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
@@ -86,18 +88,18 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
         EngineFailed: the engine does not answer.
     """
     waiting = set()
-    own = str(config.workspaces)
+    own_workspace = str(config.workspaces)
     with Engine.acquire() as engine:
-        for found in engine.list_containers(OWNER):
+        for container in engine.list_containers(OWNER):
             if stop.is_set():
                 break
-            if not _is_nobodys(engine, found):
+            if not _is_orphan(engine, container):
                 continue
-            root = found.labels.get(ROOT, "")
-            wanted = config.container.adopt or found.labels.get(WORKSPACE) != own
-            if not (_waits(found) and wanted):
-                _remove(engine, found)
-            elif os.path.exists(Path(root, RECORD)):  # noqa: PTH110 - false too where nobody may look
+            root = container.labels.get(ROOT, "")
+            wanted = config.container.adopt or container.labels.get(WORKSPACE) != own_workspace
+            if not (_waits_for_owner(container) and wanted):
+                _remove(engine, container)
+            elif os.path.exists(Path(root, RECORD_FILE)):  # noqa: PTH110 - also false without permission
                 waiting.add(root)
         networks.delete_network(engine)
     return frozenset(waiting)
@@ -106,50 +108,56 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
 def remove_leftovers(engine: Engine) -> None:
     """Remove containers of dead owners that are kernels of other programs, as far as the engine allows. Called in a thread."""
     with suppress(EngineFailed):
-        for found in engine.list_containers(CLIENT):
-            if _is_nobodys(engine, found):
-                _remove(engine, found)
+        for container in engine.list_containers(CLIENT):
+            if _is_orphan(engine, container):
+                _remove(engine, container)
 
 
-def _remove(engine: Engine, found: ListedContainer) -> None:
+def _remove(engine: Engine, container: ListedContainer) -> None:
     try:
-        engine.remove(found.id)
+        engine.remove(container.id)
     except EngineFailed:
-        logger.warning("kernelexec.container_left", extra={"container": found.id})
+        logger.warning("kernelexec.container_not_removed", extra={"container": container.id})
         return
-    logger.info("kernelexec.container_swept", extra={"container": found.id, "session": found.labels.get(SESSION)})
+    logger.info(
+        "kernelexec.orphaned_container_removed", extra={"container": container.id, "session": container.labels.get(SESSION)}
+    )
 
 
-def _waits(found: ListedContainer) -> bool:
-    """Return whether its kernel waits for a new owner when its own has died; a kernel with a lease ends instead."""
-    return found.running and CLIENT not in found.labels and found.labels.get(HELD_BY) != "lease"
+def _waits_for_owner(container: ListedContainer) -> bool:
+    """Return whether the kernel waits for a new owner after the death of its own; a kernel with a lease ends instead."""
+    return container.running and CLIENT not in container.labels and container.labels.get(HELD_BY) != "lease"
 
 
-def _is_nobodys(engine: Engine, found: ListedContainer) -> bool:
+def _is_orphan(engine: Engine, container: ListedContainer) -> bool:
     """Return whether no living owner uses a container any more, as far as that can be known."""
-    return abandoned(found.labels) or _ended_long_ago(engine, found)
+    return has_dead_owner(container.labels) or _ended_long_ago(engine, container)
 
 
-def _ended_long_ago(engine: Engine, found: ListedContainer) -> bool:
+def _ended_long_ago(engine: Engine, container: ListedContainer) -> bool:
     """Return whether a container ended, or was created without a start, long ago, and its owner cannot be checked from here."""
-    here, owner = Owner.this(locked=False), owner_of(found.labels)
-    judged = owner is None or (owner.started and (owner.boot, owner.pid_namespace) == (here.boot, here.pid_namespace))
-    if found.running or judged:
+    this_process, owner = OwnerRecord.of_this_process(locked=False), read_owner(container.labels)
+    is_decidable = owner is None or (
+        owner.started and (owner.boot, owner.pid_namespace) == (this_process.boot, this_process.pid_namespace)
+    )
+    if container.running or is_decidable:
         return False
-    with suppress(EngineFailed, ValueError, TypeError):  # it is gone, or what the engine says of it is no time
-        return datetime.now(UTC) - datetime.fromisoformat(engine.inspect_container(found.id).changed) > _NOTED
+    with suppress(EngineFailed, ValueError, TypeError):  # the container is gone, or its time is invalid
+        return datetime.now(UTC) - datetime.fromisoformat(engine.inspect_container(container.id).changed) > _NOTICE_TIME
     return False
 
 
-def abandoned(labels: Mapping[str, str]) -> bool:
+def has_dead_owner(labels: Mapping[str, str]) -> bool:
     """Return whether a container's owner is certainly dead and no other process has taken over its private directory."""
     try:
         fd = os.open(labels.get(ROOT, "/nowhere"), DIRECTORY)
     except OSError as exc:
-        owner = owner_of(labels)
-        return exc.errno not in _OUT and owner is not None and replace(owner, locked=False).gone  # its lock is not seen
+        owner = read_owner(labels)
+        return (
+            exc.errno not in _OUT_OF_RESOURCES and owner is not None and replace(owner, locked=False).has_ended
+        )  # its lock is not seen
     try:
-        owner = Owner.of(fd)
-        return owner is not None and not is_held(fd, owner) and owner.gone
+        owner = OwnerRecord.read(fd)
+        return owner is not None and not has_living_owner(fd, owner) and owner.has_ended
     finally:
         os.close(fd)

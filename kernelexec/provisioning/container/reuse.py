@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.config import Container
-from kernelexec.provisioning.container.init_client import Warden
+from kernelexec.provisioning.container.container_state import ContainerState
+from kernelexec.provisioning.container.init_client import ContainerInit
 from kernelexec.provisioning.container.oom import OomDetector
-from kernelexec.provisioning.container_state import ContainerState
 
 #: Directories of a container that are in memory, beside those that its options name.
 _IN_MEMORY = frozenset({"/tmp", "/dev/shm", "/dev/mqueue"})  # noqa: S108 - the container's own
@@ -24,7 +24,7 @@ class ContainerReuse:
     def __init__(self, state: ContainerState, oom: OomDetector) -> None:
         self._state = state
         self._oom = oom
-        self._init: Warden | None = None
+        self._init: ContainerInit | None = None
         self._is_clean = False
         """Whether no process and no file of the last kernel is left."""
         self._sources: Mapping[str, tuple[int, int] | None] = {}
@@ -33,14 +33,14 @@ class ContainerReuse:
     @property
     def is_possible(self) -> bool:
         """Whether the next kernel can be forked in this container."""
-        return self._is_clean and self._is_open
+        return self._is_clean and self._is_connected
 
     @property
-    def _is_open(self) -> bool:
-        return self._init is not None and self._init.open
+    def _is_connected(self) -> bool:
+        return self._init is not None and self._init.is_connected
 
-    def begin_container(self) -> None:
-        """Forget the container before."""
+    def reset_container(self) -> None:
+        """Forget the previous container."""
         self._is_clean = False
 
     def listen(self, socket: str, options: Container, mounts: Mounts) -> None:
@@ -48,12 +48,12 @@ class ContainerReuse:
         self._sources = _identities(mounts)
         self._in_memory = sorted(_IN_MEMORY | options.memory_directories.keys())
         if socket:
-            self._init = Warden(Path(socket), options.ids, self._on_exit, self._state.changed.set)
+            self._init = ContainerInit(Path(socket), options.ids, self._on_exit, self._state.changed.set)
 
-    def accept(self, accepts: Callable[[int], bool]) -> None:
-        """Let the init connect; ``accepts`` decides by process id whether a peer is of the container."""
+    def accept(self, is_peer: Callable[[int], bool]) -> None:
+        """Let the init connect; ``is_peer`` decides by process id whether a peer belongs to the container."""
         if self._init is not None:
-            self._init.welcome(accepts)
+            self._init.start_accepting(is_peer)
 
     def has_same_mounts(self, mounts: Mounts) -> bool:
         """Return whether the same directories are mounted: their paths may have changed, but not their inodes."""
@@ -64,19 +64,19 @@ class ContainerReuse:
         state = self._state
         if not self.is_possible or self._init is None or state.events is None:
             return False
-        self._oom.begin_next_kernel(state.events.memory_kills(state.id))
-        state.begin_kernel()
+        self._oom.continue_container(state.events.memory_kills(state.id))
+        state.reset_kernel()
         self._is_clean = False
         state.changed.clear()
         return await self._init.fork(arguments, kwargs["env"], kwargs["cwd"])
 
     def signal(self, signum: int) -> bool:
         """Signal the kernel without the engine; return whether that was possible."""
-        return self._init is not None and self._init.open and self._init.signal(signum)
+        return self._init is not None and self._init.is_connected and self._init.signal(signum)
 
     async def sweep(self) -> bool:
         """End all processes in the container but its init; return whether it is ready for the next kernel."""
-        if self._init is not None and self._init.open and not self._is_clean:
+        if self._init is not None and self._init.is_connected and not self._is_clean:
             self._state.is_kill_requested |= self._state.status is None
             devices = [identity[0] for identity in self._sources.values() if identity]
             self._is_clean = await self._init.sweep(self._in_memory, devices)

@@ -1,4 +1,4 @@
-"""Whether the unix sockets of a container can be connected to from here. Where that is not plain, a container tries it."""
+"""The check whether unix sockets of containers can be reached from here: by known facts, or by a probe container."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from kernelexec.docker.create_options import Order
 from kernelexec.docker.location import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.container.create import NotShared, make
+from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
-from kernelexec.provisioning.owner_labels import labels_of
+from kernelexec.provisioning.container.owner_labels import build_labels
 from kernelexec.workspace.rmtree import remove_tree
 
-#: What of a directory crosses: sockets too, files only, or nothing.
-Crossing = Literal["sockets", "files", "nothing"]
+#: What a container and this machine share of a directory: sockets and files, files only, or nothing.
+Reachability = Literal["sockets", "files", "nothing"]
 
-_TRIAL_SECONDS, _PAUSE_SECONDS = 20.0, 0.02
+_PROBE_SECONDS, _PAUSE_SECONDS = 20.0, 0.02
 _WORD = b"here"
-#: How the first process of a container says that a program cannot be run, or is not there.
+#: Exit codes of a container whose program cannot be run or is missing.
 _NOT_RUN = frozenset({126, 127})
 _PROGRAM = f"""
 import os, socket, sys
@@ -40,124 +40,124 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
     server.bind(path)
     os.chmod(path, 0o777)
     server.listen()
-    server.settimeout({_TRIAL_SECONDS})
+    server.settimeout({_PROBE_SECONDS})
     server.accept()[0].sendall({_WORD!r})
 """
-#: What is known of engines by the addresses at which they are asked, and those of which only a trial is believed.
-_known: dict[str, bool] = {}
-_doubted: set[str] = set()
-_guard = threading.Lock()
+#: Results by the address of the engine, and the engines for which only a probe counts.
+_reachable: dict[str, bool] = {}
+_distrusted: set[str] = set()
+_lock = threading.Lock()
 
 
-def known_to_cross() -> bool:
-    """Whether they do, as far as is known of the engine that is asked now: until something is, they are taken to."""
-    return _known.get(host(), True)
+def are_sockets_reachable() -> bool:
+    """Return whether sockets of the current engine's containers can be reached; True while nothing is known."""
+    return _reachable.get(host(), True)
 
 
-def sockets_cross(config: Config, root: Path, python: str, mounts: Sequence[Bind] = ()) -> bool:
-    """Whether they do, below ``root``; it is found out once for each engine. For a thread.
+def probe_sockets(config: Config, root: Path, python: str, mounts: Sequence[Bind] = ()) -> bool:
+    """Return whether sockets below ``root`` can be reached, checked once for each engine. Called in a thread.
 
-    A trial is made by a ``python`` of the image, or of one of the ``mounts``.
+    A probe runs a ``python`` of the image, or of one of the ``mounts``.
 
     Raises:
-        KernelStartFailed: the engine is on another machine, of which nothing could be reached.
-        EngineFailed: nobody knows.
+        KernelStartFailed: the engine is on another machine, and nothing there could be reached.
+        EngineFailed: the probe failed.
     """
-    with _guard:
+    with _lock:
         address = host()
-        found = _known.get(address)
-        if found is None:
-            signs = address not in _doubted
-            found = _known[address] = _found(config, root, python, mounts, believed=signs)
-        return found
+        is_reachable = _reachable.get(address)
+        if is_reachable is None:
+            can_guess = address not in _distrusted
+            is_reachable = _reachable[address] = _decide(config, root, python, mounts, can_guess=can_guess)
+        return is_reachable
 
 
-def doubt() -> None:
-    """A kernel was not reached in time: what signs said counts no more. It waits for no trial."""
-    _doubted.update(_known)
-    _known.clear()
+def forget() -> None:
+    """Forget all results, since a kernel was not reached in time; from now on only a probe counts. Never waits for a probe."""
+    _distrusted.update(_reachable)
+    _reachable.clear()
 
 
-def _found(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, believed: bool) -> bool:
+def _decide(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, can_guess: bool) -> bool:
     with Engine.acquire() as engine:
         where = Whereabouts.of(engine)
-        crossing = (by_signs(where, root) if believed else None) or tried(engine, config, root, python, mounts)
-    if where.remote and crossing == "nothing":
-        raise NotShared(root)
-    if where.remote and crossing == "files":
+        reachability = (guess(where, root) if can_guess else None) or probe(engine, config, root, python, mounts)
+    if where.remote and reachability == "nothing":
+        raise DirectoryNotShared(root)
+    if where.remote and reachability == "files":
         message = f"Kernels of the container engine at {where.address} cannot be reached: unix sockets do not cross, and ports"
         raise KernelStartFailed(f"{message} are published on that machine only. Run kernelexec there.")
-    return crossing == "sockets"
+    return reachability == "sockets"
 
 
-def by_signs(where: Whereabouts, root: Path) -> Crossing | None:
-    """What is plain without a trial; None where nothing is.
+def guess(where: Whereabouts, root: Path) -> Reachability | None:
+    """Return what is certain without a probe; None if nothing is.
 
-    Who may look into the engine's process sees whether ``root`` is the same directory there. Who may not takes an engine
-    on the same machine to see it, unless this process is in a container.
+    If this process may inspect the engine's process, it compares ``root`` in both. If not, an engine on the same machine is
+    assumed to see the same directory, unless this process is in a container.
     """
     if where.remote:
         return None
-    if not platform.HERE.own_containers or where.system == "Docker Desktop":
+    if not platform.PLATFORM.has_local_containers or where.system == "Docker Desktop":
         return "files"
     if not where.listener:
         return None
     try:
-        there = Path(f"/proc/{where.listener}/root", *root.parts[1:]).stat()
+        engine_status = Path(f"/proc/{where.listener}/root", *root.parts[1:]).stat()
     except PermissionError:
         this = os.uname()
-        same = (where.node, where.release) == (this.nodename, this.release)
-        return "sockets" if same and not in_container() else None
+        is_same_machine = (where.node, where.release) == (this.nodename, this.release)
+        return "sockets" if is_same_machine and not in_container() else None
     except OSError:
         return None
-    return "sockets" if os.path.samestat(there, root.stat()) else None
+    return "sockets" if os.path.samestat(engine_status, root.stat()) else None
 
 
-def tried(engine: Engine, config: Config, root: Path, python: str, mounts: Sequence[Bind] = ()) -> Crossing:
-    """What a throw-away container can bring about in a directory below ``root``.
+def probe(engine: Engine, config: Config, root: Path, python: str, mounts: Sequence[Bind] = ()) -> Reachability:
+    """Return what a throw-away container shares of a directory below ``root``.
 
     Raises:
-        KernelStartFailed, EngineFailed: it cannot be made.
-        EngineRefused: it has no such ``python``.
+        KernelStartFailed, EngineFailed: the container cannot be created.
+        EngineRefused: the image has no such ``python``.
     """
-    place = Path(tempfile.mkdtemp(prefix="x", dir=root))
+    directory = Path(tempfile.mkdtemp(prefix="x", dir=root))
     try:
-        place.chmod(0o777)  # the container's user may be another; ``root`` lets nobody else in
-        with _running(engine, _order(config, root, place, python, mounts)) as container:
-            deadline = time.monotonic() + _TRIAL_SECONDS
+        directory.chmod(0o777)  # for a container with another user; ``root`` keeps other users out
+        with _run_container(engine, _probe_options(config, root, directory, python, mounts)) as container:
+            deadline = time.monotonic() + _PROBE_SECONDS
             while time.monotonic() < deadline:
-                seen = engine.inspect_container(container)
-                if _answers(place / "s"):
+                state = engine.inspect_container(container)
+                if _is_answering(directory / "s"):
                     return "sockets"
-                if seen.exit_code in _NOT_RUN and not seen.running:
+                if state.exit_code in _NOT_RUN and not state.running:
                     raise EngineRefused(f"A container that tries unix sockets cannot run {python}: {engine.logs(container)}")
-                if not seen.running:
+                if not state.running:
                     break
-                time.sleep(_PAUSE_SECONDS)  # in a thread: nothing that crosses for sure would tell
-        return "files" if (place / "file").exists() else "nothing"
-    except NotShared:
+                time.sleep(_PAUSE_SECONDS)  # in a thread: no event is certain to arrive
+        return "files" if (directory / "file").exists() else "nothing"
+    except DirectoryNotShared:
         return "nothing"
     finally:
-        remove_tree(place)
+        remove_tree(directory)
 
 
-def _order(config: Config, root: Path, place: Path, python: str, mounts: Sequence[Bind]) -> Order:
+def _probe_options(config: Config, root: Path, directory: Path, python: str, mounts: Sequence[Bind]) -> Order:
     options = config.container
     return Order(
         image="",
-        command=(python, "-c", _PROGRAM, str(place)),
+        command=(python, "-c", _PROGRAM, str(directory)),
         environment={},
         user="{}:{}".format(*options.ids),
         cwd="/",
-        mounts=((str(place), str(place), False), *mounts),
-        labels=labels_of(session="", workspace=root, root=root, runtime=place),
+        mounts=((str(directory), str(directory), False), *mounts),
+        labels=build_labels(session="", workspace=root, root=root, runtime=directory),
         options=options,
     )
 
 
 @contextmanager
-def _running(engine: Engine, order: Order) -> Iterator[str]:
-    container = make(engine, order, f"kernelexec-trial-{secrets.token_hex(4)}")
+def _run_container(engine: Engine, order: Order) -> Iterator[str]:
+    container = create_container(engine, order, f"kernelexec-probe-{secrets.token_hex(4)}")
     try:
         engine.start(container)
         yield container
@@ -166,7 +166,7 @@ def _running(engine: Engine, order: Order) -> Iterator[str]:
             engine.remove(container)
 
 
-def _answers(path: Path) -> bool:
+def _is_answering(path: Path) -> bool:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(1.0)
         sock.connect(str(path))

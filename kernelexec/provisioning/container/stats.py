@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelexec.config import Container
 from kernelexec.docker.container_usage import change, usage
 from kernelexec.errors import EngineRefused, LimitRefused
-from kernelexec.provisioning.container_state import ContainerState, in_thread
+from kernelexec.provisioning.container.container_state import ContainerState, run_in_thread
 from kernelexec.results import Stats
 from kernelexec.results.resource_usage import format_size
 
@@ -21,7 +21,7 @@ class ContainerResources:
         self._swap_bytes = 0
         self._state = state
 
-    def begin_container(self, options: Container) -> None:
+    def take_limits(self, options: Container) -> None:
         """Take the limits of a new container."""
         self.memory_bytes = options.memory_bytes
         self._swap_bytes = options.memory_swap_bytes - (options.memory_bytes or 0) if options.memory_swap_bytes else 0
@@ -33,7 +33,7 @@ class ContainerResources:
             EngineFailed: the engine does not answer.
         """
         assert self._state.events is not None
-        return await in_thread(usage, self._state.events.engine, self._state.id)
+        return await run_in_thread(usage, self._state.events.engine, self._state.id)
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
         """Change the limits of the running container, where None keeps one.
@@ -57,7 +57,7 @@ class ContainerResources:
             raise LimitRefused(message)
         both = None if memory_bytes is None else memory_bytes + self._swap_bytes
         try:
-            await in_thread(
+            await run_in_thread(
                 lambda: change(events.engine, self._state.id, memory_bytes=memory_bytes, swap_bytes=both, cpus=cpus)
             )
         except EngineRefused as exc:

@@ -18,38 +18,38 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import MIB, Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.protocol import GUARD_ALONE_FLAG
-from kernelexec.provisioning.container.mounts import own_code
-from kernelexec.provisioning.host.backend import LocalPlace
-from kernelexec.provisioning.host.confinement import MACHINE_STORES
-from kernelexec.provisioning.host.interpreter_probe import ask
-from kernelexec.provisioning.host.writable_paths import import_path, within, written_by_any
+from kernelexec.provisioning.container.mounts import own_code_paths
+from kernelexec.provisioning.host.confinement_rules import MACHINE_STORES
+from kernelexec.provisioning.host.interpreter_probe import run_confined
+from kernelexec.provisioning.host.local_backend import LocalBackend
+from kernelexec.provisioning.host.writable_paths import all_writable_directories, import_path, is_beneath
 from kernelexec.provisioning.jupyter.installed import InstalledSpec, Transport
-from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, guarded_spec
-from kernelexec.provisioning.launch.one_shot import Done, Errand
+from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, create_guarded_spec
+from kernelexec.provisioning.launch.one_shot_task import OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: Directories that are empty but for mounts: homes, sockets and files of other programs, other file systems.
-_EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox
-_ROOM_BYTES, _SHARED_BYTES = 1024 * MIB, 256 * MIB
-_ASKING = (
+_EMPTY_DIRECTORIES = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox
+_TMPFS_BYTES, _SHM_BYTES = 1024 * MIB, 256 * MIB
+_LISTING_CODE = (
     "import json, site, sys;"
     "print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, site.getusersitepackages()]))"
 )
 _MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
-_NAMES_OF_HOSTS = "/etc/resolv.conf"
+_RESOLVER_FILE = "/etc/resolv.conf"
 #: The stderr of bubblewrap 0.8 when a file system was unmounted before it could be made read-only.
-_VANISHED = "bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags"
+_MOUNT_VANISHED = "bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags"
 #: Own namespaces of processes, network, users and names; an end with the executor; all files read-only.
-_FIRST = (
+_BASE_ARGUMENTS = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
-    *("--size", str(_SHARED_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 - that of the sandbox
+    *("--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 - that of the sandbox
 )
 
 
 @dataclass(frozen=True, slots=True)
-class BubblewrapPlace(LocalPlace):
+class BubblewrapBackend(LocalBackend):
     """Namespaces with own processes, network, users and temporary files, and the machine's programs read-only."""
 
     @property
@@ -57,7 +57,7 @@ class BubblewrapPlace(LocalPlace):
         """The isolation that results report."""
         return "bubblewrap"
 
-    def reach(self, installed: InstalledSpec | None) -> Transport:
+    def transport_for(self, installed: InstalledSpec | None) -> Transport:
         """Return unix sockets, which may be the guard's: ports in a network namespace are not reachable."""
         return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
 
@@ -65,26 +65,26 @@ class BubblewrapPlace(LocalPlace):
         """Find the directories that the interpreter reads.
 
         Raises:
-            KernelStartFailed: it does not say.
+            KernelStartFailed: the interpreter does not list them.
         """
         for python in self._pythons:
-            await anyio.to_thread.run_sync(_needs, python)
+            await anyio.to_thread.run_sync(_list_directories, python)
 
-    def passes(self, failure: str) -> bool:
+    def is_transient(self, failure: str) -> bool:
         """Return whether a file system, such as a container's, was unmounted while bubblewrap was mounting all of them."""
-        return _VANISHED in failure
+        return _MOUNT_VANISHED in failure
 
-    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - of the protocol
-        """Nothing."""
+    def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - of the protocol
+        """Return no notes."""
         return ()
 
-    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
+    def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
         """Return the kernelspec of our launcher, or of another kernel under our guard, started by bubblewrap."""
         if installed is None:
             spec = self._python_spec(runtime)
         else:
             guard = (sys.executable, *GUARD, str(LAUNCHER), GUARD_ALONE_FLAG)
-            spec = guarded_spec(installed, runtime.connection_file, guard=guard)
+            spec = create_guarded_spec(installed, runtime.connection_file, guard=guard)
         arguments = list(self._arguments(runtime, installed))
         spec.metadata["kernel_provisioner"] = {
             "provisioner_name": "kernelexec-bubblewrap",
@@ -92,122 +92,128 @@ class BubblewrapPlace(LocalPlace):
         }
         return spec
 
-    async def run(self, errand: Errand, session: Path) -> Done:
-        """Run an errand in namespaces; try once more after a transient failure."""
-        done = await LocalPlace.run(self, errand, session)
-        return await LocalPlace.run(self, errand, session) if done.exit_code and self.passes(done.said) else done
+    async def run(self, task: OneShotTask, session: Path) -> TaskResult:
+        """Run a task in namespaces; try once more after a transient failure."""
+        result = await LocalBackend.run(self, task, session)
+        return await LocalBackend.run(self, task, session) if result.exit_code and self.is_transient(result.output) else result
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
         """Return the confinement of a local kernel without the rules that its network namespace and its mounts replace."""
-        local = LocalPlace.confinement(self, runtime)
+        local = LocalBackend.confinement(self, runtime)
         if local is None:
             return None
         mounted = set(map(str, permissions(contexts(self.config))))
-        writes = [(path, [entry for entry in kept if entry not in mounted]) for path, kept in local["writes"]]
+        writes = [(path, [entry for entry in read_only if entry not in mounted]) for path, read_only in local["writes"]]
         return {**local, "network": True, "writes": writes}
 
     def _arguments(self, runtime: RuntimeDirectory, installed: InstalledSpec | None) -> Iterator[str]:
-        confined = self.confinement(runtime)
-        bound = dict.fromkeys(confined["readable"] if confined else (), "--ro-bind")
-        bound |= dict.fromkeys(confined["writable"] if confined else (self.cwd, str(runtime.path)), "--bind")
-        bound |= dict.fromkeys((path for path, _ in confined["writes"]) if confined else (), "--bind")
-        ways = self._context(bound)
-        return self._around(self._seen(installed), bound, self.cwd, networked=self.config.has_local_network, ways=ways)
+        rules = self.confinement(runtime)
+        mounts = dict.fromkeys(rules["readable"] if rules else (), "--ro-bind")
+        mounts |= dict.fromkeys(rules["writable"] if rules else (self.cwd, str(runtime.path)), "--bind")
+        mounts |= dict.fromkeys((path for path, _ in rules["writes"]) if rules else (), "--bind")
+        parents = self._mount_contexts(mounts)
+        return self._sandbox_command(
+            self._needed_paths(installed), mounts, self.cwd, has_network=self.config.has_local_network, parents=parents
+        )
 
-    def _wrapped(self, argv: list[str], errand: Errand) -> list[str]:
-        """Return the command of an errand in namespaces with its directories; its confinement decides where it may write."""
-        bound = dict.fromkeys(self._read(errand), "--ro-bind")
-        bound |= dict.fromkeys([str(errand.directory), *([self.cwd] if errand.fills else [])], "--bind")
-        around = self._around(self._seen(None), bound, str(errand.directory), networked=bool(errand.network))
+    def _wrap_command(self, argv: list[str], task: OneShotTask) -> list[str]:
+        """Return the command of a task in namespaces with its directories; its confinement decides where it may write."""
+        mounts = dict.fromkeys(self._extra_readable(task), "--ro-bind")
+        mounts |= dict.fromkeys([str(task.directory), *([self.cwd] if task.sees_workspace else [])], "--bind")
+        around = self._sandbox_command(self._needed_paths(None), mounts, str(task.directory), has_network=bool(task.network))
         return [*around, "--", *argv]
 
-    def _around(
-        self, needed: Iterable[str], bound: Mapping[str, str], cwd: str, *, networked: bool, ways: Container[str] = ()
+    def _sandbox_command(
+        self, needed: Iterable[str], chosen: Mapping[str, str], cwd: str, *, has_network: bool, parents: Container[str] = ()
     ) -> Iterator[str]:
-        places = self._written
-        program = _program(places)
+        writable = self._writable_directories
+        program = _find_bubblewrap(writable)
         if program is None:
             raise KernelStartFailed(_MISSING)
-        yield from (program, *_FIRST)
-        if networked:
+        yield from (program, *_BASE_ARGUMENTS)
+        if has_network:
             yield "--share-net"
-        empty = {path for path in (*_EMPTY, str(Path.home())) if Path(path).is_dir() and not Path(path).is_symlink()} - {"/"}
+        empty = {
+            path for path in (*_EMPTY_DIRECTORIES, str(Path.home())) if Path(path).is_dir() and not Path(path).is_symlink()
+        } - {"/"}
         for path in sorted(empty):
-            yield from ("--size", str(_ROOM_BYTES), "--tmpfs", path)
+            yield from ("--size", str(_TMPFS_BYTES), "--tmpfs", path)
         for hidden in filter(os.path.exists, MACHINE_STORES):
             if os.path.realpath(hidden).startswith("/run/"):
-                continue  # it is empty already
+                continue  # the directory is empty already
             yield from ("--tmpfs", hidden) if Path(hidden).is_dir() else ("--ro-bind", os.devnull, hidden)
-        needed = [path for path in needed if not within(path, places)]  # cells may have put links there
-        seen = {path: "--ro-bind" for path in needed if any(Path(path).is_relative_to(one) for one in empty)}
-        seen |= bound
-        for path in sorted(filter(os.path.exists, seen)):  # deeper paths come later
-            above = next((seen[str(parent)] for parent in Path(path).parents if str(parent) in seen), None)
-            if above != seen[path] or path in ways:
-                yield from (seen[path], path, path)
+        needed = [path for path in needed if not is_beneath(path, writable)]  # cells may have put links there
+        mounts = {path: "--ro-bind" for path in needed if any(Path(path).is_relative_to(parent) for parent in empty)}
+        mounts |= chosen
+        for path in sorted(filter(os.path.exists, mounts)):  # deeper paths come later
+            above = next((mounts[str(parent)] for parent in Path(path).parents if str(parent) in mounts), None)
+            if above != mounts[path] or path in parents:
+                yield from (mounts[path], path, path)
         yield from ("--chdir", cwd)
 
-    def _context(self, seen: dict[str, str]) -> set[str]:
+    def _mount_contexts(self, mounts: dict[str, str]) -> set[str]:
         """Mount the context paths, with their read-only parts and this program's own files; return the directories above.
 
         The directories above are mounted over themselves: else a kernel could move them away and replace them.
         """
-        places = [path for path, how in seen.items() if how == "--bind"]
-        rules = permissions(contexts(self.config)) | {path: False for path in own_code() if within(path, places)}
-        seen |= {str(path): "--bind" if writable else "--ro-bind" for path, writable in rules.items()}
-        ways: set[str] = set()
+        writable_paths = [path for path, option in mounts.items() if option == "--bind"]
+        rules = permissions(contexts(self.config)) | {
+            path: False for path in own_code_paths() if is_beneath(path, writable_paths)
+        }
+        mounts |= {str(path): "--bind" if writable else "--ro-bind" for path, writable in rules.items()}
+        parents: set[str] = set()
         for path in (path for path, writable in rules.items() if not writable):
-            parents = list(map(str, path.parents))
-            above = next((number for number, parent in enumerate(parents) if parent in seen), None)
-            if above is not None and seen[parents[above]] == "--bind":
-                ways |= set(parents[:above])
-        seen |= dict.fromkeys(ways, "--bind")
-        return ways
+            ancestors = list(map(str, path.parents))
+            above = next((number for number, parent in enumerate(ancestors) if parent in mounts), None)
+            if above is not None and mounts[ancestors[above]] == "--bind":
+                parents |= set(ancestors[:above])
+        mounts |= dict.fromkeys(parents, "--bind")
+        return parents
 
     @property
     def _pythons(self) -> list[str]:
         """The interpreters whose directories are mounted: this process's, which confines, and the kernel's."""
-        return list(dict.fromkeys([sys.executable, self._own]))
+        return list(dict.fromkeys([sys.executable, self._interpreter]))
 
-    def _seen(self, installed: InstalledSpec | None) -> Iterator[str]:
+    def _needed_paths(self, installed: InstalledSpec | None) -> Iterator[str]:
         """Yield paths that programs need in directories that would be empty."""
         yield str(LAUNCHER)
         for python in self._pythons:
-            yield from _needs(python)
+            yield from _list_directories(python)
         yield from import_path(self.environment())
         if self.config.programs.venv is not None:
             yield str(self.config.programs.venv)
         if self.config.has_local_network:
-            yield os.path.realpath(_NAMES_OF_HOSTS)
+            yield os.path.realpath(_RESOLVER_FILE)
         if installed is not None:
             yield installed.directory
             program = shutil.which(installed.spec.argv[0]) if installed.spec.argv else None
             yield from (program, os.path.realpath(program)) if program else ()
 
 
-def missing(config: Config) -> str | None:
+def explain_missing(config: Config) -> str | None:
     """Return why such kernels cannot run on this machine, in a sentence; None if they may."""
-    return _MISSING if _program(written_by_any(config, None)) is None else None
+    return _MISSING if _find_bubblewrap(all_writable_directories(config, None)) is None else None
 
 
-def _program(places: Iterable[str]) -> str | None:
+def _find_bubblewrap(writable: Iterable[str]) -> str | None:
     """Return the path of bubblewrap, in a directory of PATH that cells cannot write."""
     directories = [path for path in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(path)]  # noqa: PTH117
-    found = shutil.which("bwrap", path=os.pathsep.join(path for path in directories if not within(path, places)))
-    return found and os.path.realpath(found)
+    program = shutil.which("bwrap", path=os.pathsep.join(path for path in directories if not is_beneath(path, writable)))
+    return program and os.path.realpath(program)
 
 
 @functools.cache
-def _needs(python: str) -> tuple[str, ...]:
+def _list_directories(python: str) -> tuple[str, ...]:
     """Return the directories that an interpreter reads; once in this process it is started to list them.
 
     Raises:
         KernelStartFailed: it cannot be started, or does not list them.
     """
     try:
-        found = [path for path in json.loads(ask(python, _ASKING) or "") if isinstance(path, str) and path]
+        paths = [path for path in json.loads(run_confined(python, _LISTING_CODE) or "") if isinstance(path, str) and path]
     except (ValueError, TypeError) as exc:
-        message = f"{python} does not say where it is installed: choose another interpreter by the option `python`."
+        message = f"{python} does not list its directories: choose another interpreter by the option `python`."
         raise KernelStartFailed(message) from exc
     program = shutil.which(python) or python
-    return tuple(dict.fromkeys(name for path in (*found, program) for name in (path, os.path.realpath(path))))
+    return tuple(dict.fromkeys(name for path in (*paths, program) for name in (path, os.path.realpath(path))))

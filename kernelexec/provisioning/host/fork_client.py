@@ -18,8 +18,8 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.provisioners.adopted import AdoptedProcess
-from kernelexec.provisioning.runtime.owned_directory import hold, let_go
-from kernelexec.provisioning.runtime.processes import Mark
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.processes import ProcessMarker
 
 _MESSAGE_BYTES = 64 * 1024
 #: How long the server's report of an exit status may follow the end of a kernel, in seconds.
@@ -28,7 +28,7 @@ _REPORT_SECONDS = 1.0
 _LATE_SECONDS = 5.0
 
 
-class NoForkServer(Exception):
+class ForkServerUnavailable(Exception):
     """The server has ended or cannot fork: kernels are started as new processes."""
 
 
@@ -45,7 +45,7 @@ class ForkedProcess(AdoptedProcess):
         is_reported = self._status.done() and not self._status.cancelled()
         return self._status.result() if substitute is not None and is_reported else substitute
 
-    async def hear(self) -> None:
+    async def wait_report(self) -> None:
         """Wait for a bounded time for the server's report of its exit status."""
         with anyio.move_on_after(_REPORT_SECONDS):
             await asyncio.wait([self._status])
@@ -60,11 +60,11 @@ class ForkServer:
         """The modules that it has tried to import, each with the error, or None."""
         self.threaded: str | None = None
         """The module that started threads, after which the server ended: threads do not survive a fork."""
-        self._failure: NoForkServer | None = None
+        self._failure: ForkServerUnavailable | None = None
         """Why it gets no more requests; reports of kernels that it has forked may still come."""
-        self._mark = Mark()
-        self._born: dict[int, asyncio.Future[int]] = {}
-        self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
+        self._mark = ProcessMarker()
+        self._exit_statuses: dict[int, asyncio.Future[int]] = {}
+        self._pending: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._number = 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, stderr.open("ab") as complaints:
@@ -77,66 +77,66 @@ class ForkServer:
                     cwd="/",
                     env={**environ, **self._mark.environ},
                     pass_fds=[theirs.fileno()],
-                    **platform.HERE.apart,
+                    **platform.PLATFORM.process_group_options,
                 )
             except BaseException:
                 ours.close()
                 raise
         ours.setblocking(False)  # noqa: FBT003 - the library's own signature
-        hold(ours.fileno())
+        track_fd(ours.fileno())
         self._channel: socket.socket | None = ours
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(ours, self._read)
-        self.serves: asyncio.Future[None] = self._loop.create_future()
-        self._over = asyncio.Event()
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self._closed = asyncio.Event()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it takes requests."""
         return self._channel is not None and self._failure is None
 
     @property
-    def serving(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether it forks kernels."""
-        return self.alive and self.serves.done() and self.serves.exception() is None
+        return self.is_alive and self.ready.done() and self.ready.exception() is None
 
     async def fork(self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str, stderr: IO[bytes]) -> ForkedProcess:
         """Fork a new kernel.
 
         Raises:
-            NoForkServer: it has ended or cannot fork; there is no new process.
+            ForkServerUnavailable: it has ended or cannot fork; there is no new process.
         """
         if self._channel is None or self._failure is not None:
-            raise self._failure or NoForkServer("it has ended")
+            raise self._failure or ForkServerUnavailable("it has ended")
         self._number += 1
-        number, asked = self._number, self._loop.create_future()
-        self._asked[number] = asked
+        number, pending = self._number, self._loop.create_future()
+        self._pending[number] = pending
         request = os.memfd_create("kernelexec", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(request), "wb") as file:
                 file.write(json.dumps(protocol.fork_content(arguments, environ, cwd)).encode())
             os.lseek(request, 0, os.SEEK_SET)
             socket.send_fds(self._channel, [json.dumps({"request": number}).encode()], [request, stderr.fileno()])
-            return await asyncio.shield(asked)
+            return await asyncio.shield(pending)
         except OSError as exc:
-            raise NoForkServer(str(exc)) from exc
+            raise ForkServerUnavailable(str(exc)) from exc
         except asyncio.CancelledError:
-            asked.add_done_callback(_unwanted)
+            pending.add_done_callback(_discard_fork)
             raise
         finally:
             os.close(request)
-            if asked.done():
-                self._asked.pop(number, None)
+            if pending.done():
+                self._pending.pop(number, None)
 
     async def stop(self) -> None:
         """End the server. Kernels that it has forked live on; their provisioners end them."""
-        self._failure = self._failure or NoForkServer("it was stopped")
+        self._failure = self._failure or ForkServerUnavailable("it was stopped")
         with suppress(OSError):
             self._process.kill()
         with anyio.CancelScope(shield=True):
             await asyncio.to_thread(self._process.wait)
             with anyio.move_on_after(_LATE_SECONDS):
-                await self._over.wait()
+                await self._closed.wait()
         self._close()
 
     def _read(self) -> None:
@@ -154,51 +154,51 @@ class ForkServer:
 
     def _on_message(self, message: dict[str, Any], fds: list[int]) -> None:
         if message.get("serves"):
-            self.serves.set_result(None)
+            self.ready.set_result(None)
         elif "serves" in message:
-            self._failure = NoForkServer("it has threads")
+            self._failure = ForkServerUnavailable("it has threads")
         elif "imported" in message:
             self._on_import(message)
         elif "ended" in message:
-            if (status := self._born.pop(message["request"], None)) is not None:
+            if (status := self._exit_statuses.pop(message["request"], None)) is not None:
                 status.set_result(message["ended"])
-            elif (unborn := self._asked.pop(message["request"], None)) is not None:
-                unborn.set_exception(NoForkServer("the forked process ended before it reported its start"))
-        elif (asked := self._asked.pop(message["request"], None)) is not None:
+            elif (unborn := self._pending.pop(message["request"], None)) is not None:
+                unborn.set_exception(ForkServerUnavailable("the forked process ended before it reported its start"))
+        elif (pending := self._pending.pop(message["request"], None)) is not None:
             if "failed" in message:
-                asked.set_exception(NoForkServer(message["failed"]))
+                pending.set_exception(ForkServerUnavailable(message["failed"]))
                 return
-            status = self._born[message["request"]] = self._loop.create_future()
-            asked.set_result(ForkedProcess(message["pid"], fds[0], status))
+            status = self._exit_statuses[message["request"]] = self._loop.create_future()
+            pending.set_result(ForkedProcess(message["pid"], fds[0], status))
 
     def _on_import(self, message: dict[str, Any]) -> None:
         name = message["imported"]
         self.imported[name] = message.get("failed")
         if message["threads"] != 1:
             self.threaded = name
-            self._failure = NoForkServer(f"it has {message['threads']} threads since it has imported {name}")
+            self._failure = ForkServerUnavailable(f"it has {message['threads']} threads since it has imported {name}")
 
     def _close(self) -> None:
         """Close the channel and fail all waiting requests."""
         channel, self._channel = self._channel, None
         if channel is None:
             return
-        self._over.set()
-        failure = self._failure or NoForkServer("it has ended")
+        self._closed.set()
+        failure = self._failure or ForkServerUnavailable("it has ended")
         self._loop.remove_reader(channel)
-        let_go(channel.detach())
-        waiting: list[asyncio.Future[Any]] = [self.serves, *self._asked.values()]
-        for asked in waiting:
-            if not asked.done():
-                asked.set_exception(failure)
-                asked.exception()  # marks it as retrieved: perhaps no task waits for it
-        self._asked.clear()
-        for status in self._born.values():
+        close_fd(channel.detach())
+        waiting: list[asyncio.Future[Any]] = [self.ready, *self._pending.values()]
+        for pending in waiting:
+            if not pending.done():
+                pending.set_exception(failure)
+                pending.exception()  # marks it as retrieved: perhaps no task waits for it
+        self._pending.clear()
+        for status in self._exit_statuses.values():
             status.cancel()
-        self._born.clear()
+        self._exit_statuses.clear()
 
 
-def _unwanted(asked: asyncio.Future[ForkedProcess]) -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        asked.result().kill()
-        asked.result().close()
+def _discard_fork(pending: asyncio.Future[ForkedProcess]) -> None:
+    if not pending.cancelled() and pending.exception() is None:
+        pending.result().kill()
+        pending.result().close()

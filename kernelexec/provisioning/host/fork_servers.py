@@ -10,95 +10,95 @@ from pathlib import Path
 import anyio
 
 from kernelexec.config import Config
-from kernelexec.provisioning.host.fork_client import ForkServer, NoForkServer
-from kernelexec.provisioning.host.interpreters import interpreter
-from kernelexec.provisioning.host.writable_paths import imported_by, loaded_from, unloaded, written
-from kernelexec.provisioning.launch.environment import environment_of
+from kernelexec.provisioning.host.fork_client import ForkServer, ForkServerUnavailable
+from kernelexec.provisioning.host.interpreters import choose_interpreter
+from kernelexec.provisioning.host.writable_paths import find_import, search_paths, without_untrusted, writable_directories
+from kernelexec.provisioning.launch.environment import kernel_environment
 
 logger = logging.getLogger("kernelexec")
 
-_MOST = 2
+_SERVERS_MAX = 2
 
 
-class Forks:
+class ForkServers:
     """Starts fork servers when kernels are needed, and ends them."""
 
     def __init__(self, config: Config) -> None:
         self.failure: str | None = None
         """Why kernels are started as new processes, in a sentence; None if they are forked."""
-        self.python = interpreter(config)
+        self.python = choose_interpreter(config)
         self._config = config
         self._modules = config.preload
         self._servers: list[ForkServer] = []
         self._starting = anyio.Lock(fast_acquire=True)
-        self._ahead: anyio.CancelScope | None = None
-        self.mind(None)
+        self._preparation: anyio.CancelScope | None = None
+        self.disable_if_writable(None)
 
-    def mind(self, workspace: str | None) -> None:
+    def disable_if_writable(self, workspace: str | None) -> None:
         """Stop forking if cells in that workspace could write modules that the fork server imports unconfined."""
-        path = imported_by(self.python, self._environ(), written(self._config, workspace))
+        path = find_import(self.python, self._environment(), writable_directories(self._config, workspace))
         if path is not None and self.failure is None:
             self.failure = f"Kernels are started one by one: cells can write {path}, which a fork server would import from."
 
-    def serving(self) -> ForkServer | None:
+    def find_serving(self) -> ForkServer | None:
         """Return the living server whose environment is that of new kernels; None without one."""
-        server = self._living() if self.failure is None else None
-        return server if server is not None and server.serving else None
+        server = self._find_alive() if self.failure is None else None
+        return server if server is not None and server.is_serving else None
 
-    async def begin(self, root: Path) -> None:
-        """Prepare before the first session, unless cells could write the imported modules; ``ask_end`` cancels it."""
-        if self.python != sys.executable or loaded_from(self._environ()):
+    async def prepare_ahead(self, root: Path) -> None:
+        """Prepare before the first session, unless cells could write the imported modules; ``cancel_preparation`` ends it."""
+        if self.python != sys.executable or search_paths(self._environment()):
             return
-        with anyio.CancelScope() as self._ahead:
+        with anyio.CancelScope() as self._preparation:
             await self.prepare(root)
 
-    def ask_end(self) -> None:
-        """Cancel the preparation that no session has asked for."""
-        if self._ahead is not None:
-            self._ahead.cancel()
+    def cancel_preparation(self) -> None:
+        """Cancel the preparation before the first session."""
+        if self._preparation is not None:
+            self._preparation.cancel()
 
     async def prepare(self, root: Path) -> None:
-        """Have a server that serves; if that fails, kernels are started as new processes, and ``failure`` holds the reason.
+        """Start a server if none serves; if that fails, kernels are started as new processes, and ``failure`` holds the reason.
 
         Its stderr goes to a file in ``root``.
         """
         async with self._starting:
             if self.failure is not None:
-                await self.end()
-            elif self.serving() is None:
-                await self._drop_dead()
-                await self._await(root / "forkserver")
+                await self.stop()
+            elif self.find_serving() is None:
+                await self._remove_ended()
+                await self._start_server(root / "forkserver")
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """End all servers."""
         while self._servers:
             await self._servers.pop().stop()
 
-    def _environ(self) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         """Return the kernels' environment without paths relative to their directory: a fork server is not confined."""
-        return unloaded(environment_of(self._config))
+        return without_untrusted(kernel_environment(self._config))
 
-    def _living(self) -> ForkServer | None:
-        environ = self._environ()
-        return next((server for server in self._servers if server.alive and server.environ == environ), None)
+    def _find_alive(self) -> ForkServer | None:
+        environ = self._environment()
+        return next((server for server in self._servers if server.is_alive and server.environ == environ), None)
 
-    async def _await(self, stderr: Path) -> None:
+    async def _start_server(self, stderr: Path) -> None:
         try:
-            server = self._living()
-            if server is None and len(self._servers) == _MOST:
+            server = self._find_alive()
+            if server is None and len(self._servers) == _SERVERS_MAX:
                 return
             if server is None:
-                server = ForkServer(self.python, self._environ(), self._modules, stderr)
+                server = ForkServer(self.python, self._environment(), self._modules, stderr)
                 self._servers.append(server)
             async with asyncio.timeout(self._config.budgets.start):
-                await asyncio.shield(server.serves)
-        except (NoForkServer, OSError, TimeoutError) as exc:
+                await asyncio.shield(server.ready)
+        except (ForkServerUnavailable, OSError, TimeoutError) as exc:
             self.failure = f"Kernels are started one by one, since none can be forked: {exc or 'the fork server is too slow'}."
-            logger.info("kernelexec.no_fork_server", extra={"why": self.failure})
-            await self.end()
+            logger.info("kernelexec.fork_server_failed", extra={"reason": self.failure})
+            await self.stop()
 
-    async def _drop_dead(self) -> None:
-        for server in [server for server in self._servers if not server.alive]:
+    async def _remove_ended(self) -> None:
+        for server in [server for server in self._servers if not server.is_alive]:
             if server.threaded is not None:  # the next server does not import it
                 self._modules = tuple(name for name in self._modules if name != server.threaded)
             self._servers.remove(server)

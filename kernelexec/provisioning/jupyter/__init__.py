@@ -1,1 +1,1 @@
-"""Jupyter's own applications: installed kernelspecs, and kernels of other programs' managers."""
+"""Kernelspecs of Jupyter, and kernels of the managers of other programs."""

@@ -25,7 +25,7 @@ _PYTHON = re.compile(r"python[0-9.]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class PythonInstallation:
     """The Python installation that kernelspecs belong to."""
 
     executable: str = sys.executable
@@ -41,7 +41,7 @@ class InstalledSpec:
     label: str
     directory: str
     spec: KernelSpec
-    home: Home = Home()
+    python: PythonInstallation = PythonInstallation()
 
     @property
     def interrupt_mode(self) -> str:
@@ -64,51 +64,51 @@ class InstalledSpec:
 
     def argv(self, connection_file: Path) -> list[str]:
         """Return the kernel's command with its placeholders filled in as jupyter_client does it."""
-        known = {
+        values = {
             "connection_file": str(connection_file),
             "resource_dir": self.directory,
             "kernel_name": self.name,
-            "prefix": self.home.prefix,
+            "prefix": self.python.prefix,
         }
-        words = [_PLACEHOLDER.sub(lambda match: known.get(match[1], match[0]), str(word)) for word in self.spec.argv]
-        names = {"python", *("python" + ".".join(map(str, self.home.version[:length])) for length in (1, 2))}
+        words = [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), str(word)) for word in self.spec.argv]
+        names = {"python", *("python" + ".".join(map(str, self.python.version[:length])) for length in (1, 2))}
         if words and words[0] in names:
-            words[0] = self.home.executable
+            words[0] = self.python.executable
         return words
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """All kernelspecs of one place, by name."""
+class KernelspecCatalog:
+    """All kernelspecs of this machine or of an image, by name."""
 
     specs: Mapping[str, Any]
-    home: Home = Home()
+    home: PythonInstallation = PythonInstallation()
 
     @classmethod
-    def here(cls) -> Installed:
+    def on_this_machine(cls) -> KernelspecCatalog:
         """Return the kernelspecs that are installed on this machine now."""
         return cls(KernelSpecManager().get_all_specs())
 
     @classmethod
-    def in_image(cls, facts: ImageFacts) -> Installed:
+    def in_image(cls, facts: ImageFacts) -> KernelspecCatalog:
         """Return the kernelspecs of an image, as a container of it listed them."""
         python = PurePosixPath(facts.executable or "/")
         version = tuple(int(part) for part in (facts.python or "").split(".")[:2] if part.isdigit())
         specs = {
             name: {
-                "resource_dir": found.directory,
+                "resource_dir": kernelspec.directory,
                 "spec": {
-                    "argv": list(found.argv),
+                    "argv": list(kernelspec.argv),
                     "display_name": name,
-                    "language": found.language,
-                    "env": dict(found.environment),
-                    "interrupt_mode": found.interrupt_mode,
-                    "metadata": dict(found.metadata),
+                    "language": kernelspec.language,
+                    "env": dict(kernelspec.environment),
+                    "interrupt_mode": kernelspec.interrupt_mode,
+                    "metadata": dict(kernelspec.metadata),
                 },
             }
-            for name, found in facts.kernelspecs.items()
+            for name, kernelspec in facts.kernelspecs.items()
         }
-        return cls(specs, Home(str(python), str(python.parent.parent), version))
+        return cls(specs, PythonInstallation(str(python), str(python.parent.parent), version))
 
     def find(self, wanted: str) -> InstalledSpec | None:
         """Return the kernelspec of that name, else the first one of that language; None without either.
@@ -116,15 +116,15 @@ class Installed:
         Raises:
             InvalidRequest: the kernelspec is invalid.
         """
-        name = _choice(wanted, self.specs)
+        name = _choose(wanted, self.specs)
         if name is None:
             return None
         language = str(self.specs[name]["spec"].get("language") or name).lower()
-        label = language if _choice(language, self.specs) == name and language != "python" else name
+        label = language if _choose(language, self.specs) == name and language != "python" else name
         directory = self.specs[name]["resource_dir"]
-        return InstalledSpec(name, label, directory, _checked(name, self.specs[name]["spec"], directory), self.home)
+        return InstalledSpec(name, label, directory, _check_spec(name, self.specs[name]["spec"], directory), self.home)
 
-    def told(self) -> tuple[str, ...]:
+    def describe(self) -> tuple[str, ...]:
         """Return the name of each kernelspec, with its language if that is another word, for a message."""
         languages = {name: str(entry["spec"].get("language") or name) for name, entry in self.specs.items()}
         return tuple(
@@ -132,23 +132,23 @@ class Installed:
         )
 
 
-def _checked(name: str, content: Mapping[str, Any], directory: str) -> KernelSpec:
+def _check_spec(name: str, content: Mapping[str, Any], directory: str) -> KernelSpec:
     spec = KernelSpec(**content)
     reason = "" if spec.argv else "argv is empty"
     if any("\x00" in str(word) for word in spec.argv):
         reason = "argv holds a NUL character"
     if not all(isinstance(text, str) and "\x00" not in text for text in (*spec.env, *spec.env.values())):
-        reason = "env holds what is no text without NUL characters"
+        reason = "env must hold text without NUL characters"
     if reason:
-        message = f"The kernelspec {name!r} in {directory} cannot be used: {reason}. Mend its kernel.json."
+        message = f"The kernelspec {name!r} in {directory} cannot be used: {reason}. Correct its kernel.json."
         raise InvalidRequest(message)
     return spec
 
 
-def _choice(wanted: str, specs: Mapping[str, Any]) -> str | None:
+def _choose(wanted: str, specs: Mapping[str, Any]) -> str | None:
     if wanted in specs:
         return wanted
-    return _first(name for name, found in sorted(specs.items()) if str(found["spec"].get("language", "")).lower() == wanted)
+    return _first(name for name, entry in sorted(specs.items()) if str(entry["spec"].get("language", "")).lower() == wanted)
 
 
 def _first(names: Iterable[str]) -> str | None:

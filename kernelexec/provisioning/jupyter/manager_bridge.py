@@ -21,30 +21,30 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Budgets, Config, load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, KernelStartFailed
-from kernelexec.provisioning.backend import place_of
-from kernelexec.provisioning.launch.kernelspec import complaint as spec_complaint
+from kernelexec.provisioning.backend import backend_for
+from kernelexec.provisioning.launch.kernelspec import describe_stderr as spec_complaint
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import bases, new_root
-from kernelexec.provisioning.runtime.owned_directory import Root, sweep
+from kernelexec.provisioning.runtime.locations import new_root, runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 
 T = TypeVar("T")
-Awaitables = Callable[[], Awaitable[T]]
+AsyncCall = Callable[[], Awaitable[T]]
 #: The environment variable in which a server names the notebook of a kernel.
 _NOTEBOOK = "JPY_SESSION_NAME"
-_IN_LOG = " What it wrote is in the log of the program that started it."
+_IN_LOG = " Its output is in the log of the program that started it."
 
 
-class Guest:
+class ManagedKernelDirectory:
     """The private directory of one manager, which outlives restarts and has a directory for each kernel process."""
 
-    def __init__(self, manager: Any) -> None:  # noqa: ANN401 - jupyter_client's KernelManager, or what an application made of it
+    def __init__(self, manager: Any) -> None:  # noqa: ANN401 - jupyter_client's KernelManager or a subclass
         self._manager = manager
-        self._root: Root | None = None
+        self._root: OwnedDirectory | None = None
         self._runtime: RuntimeDirectory | None = None
         self._kernels = 0
         self._python = ""
 
-    async def receive(
+    async def prepare(
         self,
         spec: KernelSpec,
         kernel_id: str,
@@ -62,30 +62,30 @@ class Guest:
             InvalidWorkDir: the kernel would see all of the home directory.
             KernelStartFailed: there is no directory for its sockets.
         """
-        config = _config(isolation, options, kwargs.get("cwd"))
+        config = _load_config(isolation, options, kwargs.get("cwd"))
         if self._root is None:
-            self._root = await anyio.to_thread.run_sync(_new_root)
-        runtime = self._furnish(self._root.path)
+            self._root = await anyio.to_thread.run_sync(_create_root)
+        runtime = self._create_runtime(self._root.path)
         session = f"jupyter-{self._manager.kernel_name}"
-        place = place_of(config, session=session, workspace=config.workspace, root=self._root.path)
-        self._python = place.python
+        backend = backend_for(config, session=session, workspace=config.workspace, root=self._root.path)
+        self._python = backend.python
         named = {name: Template(text).safe_substitute(os.environ) for name, text in spec.env.items()}
         notebook = {name: text for name, text in (kwargs.get("env") or {}).items() if name == _NOTEBOOK}
-        order = runtime.launch_environment("", config.limits.model_dump(exclude_none=True))
-        words = [*spec.argv, *kwargs.get("extra_arguments", ())]
+        launch_options = runtime.launch_environment("", config.limits.model_dump(exclude_none=True))
+        argv = [*spec.argv, *kwargs.get("extra_arguments", ())]
         launch = {
-            "cmd": [word.replace("{connection_file}", str(runtime.connection_file)) for word in words],
-            "env": place.environment() | notebook | named | order,
-            "cwd": place.cwd,
+            "cmd": [word.replace("{connection_file}", str(runtime.connection_file)) for word in argv],
+            "env": backend.environment() | notebook | named | launch_options,
+            "cwd": backend.cwd,
         }
-        return launch, place.spec(runtime, kernel_id, None).metadata["kernel_provisioner"]["config"]
+        return launch, backend.build_spec(runtime, kernel_id, None).metadata["kernel_provisioner"]["config"]
 
     @property
     def connection_info(self) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Where the manager's clients connect."""
         return self._manager.get_connection_info()
 
-    def _furnish(self, root: Path) -> RuntimeDirectory:
+    def _create_runtime(self, root: Path) -> RuntimeDirectory:
         """Create the directory of the next kernel process, and point the manager to its sockets."""
         manager = self._manager
         self._kernels += 1
@@ -97,31 +97,31 @@ class Guest:
         manager.write_connection_file()
         return runtime
 
-    async def welcome(self, ended: Awaitables[object], complaint: Awaitables[str] | None = None) -> None:
+    async def wait_ready(self, wait_exit: AsyncCall[object], read_output: AsyncCall[str] | None = None) -> None:
         """Wait until the kernel serves, and link its sockets to the paths that the manager uses.
 
-        ``ended`` waits for its end; ``complaint`` returns its output where that is not in the application's own log.
+        ``wait_exit`` waits for its end; ``read_output`` returns its output if the application's own log does not have it.
 
         Raises:
-            KernelStartFailed: it ended, does not serve in time, or has replaced its sockets.
+            KernelStartFailed: the kernel ended, does not serve in time, or has replaced its sockets.
         """
         assert self._runtime is not None
-        runtime, served, budget = self._runtime, False, Budgets().start
-        with anyio.move_on_after(budget) as late:
+        runtime, is_serving, budget = self._runtime, False, Budgets().start
+        with anyio.move_on_after(budget) as timeout:
             async with anyio.create_task_group() as tasks:
 
-                async def give_up_at_its_end() -> None:
-                    await ended()
+                async def cancel_at_exit() -> None:
+                    await wait_exit()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(give_up_at_its_end)
+                tasks.start_soon(cancel_at_exit)
                 await runtime.wait_ready()
-                served = True
+                is_serving = True
                 tasks.cancel_scope.cancel()
-        if not served:
-            how = f"did not serve within {budget} s" if late.cancelled_caught else "ended while it started"
-            output = _IN_LOG if complaint is None else spec_complaint((await complaint()).strip(), self._python)
-            raise KernelStartFailed(f"The kernel {how}.{output}")
+        if not is_serving:
+            ending = f"did not serve within {budget} s" if timeout.cancelled_caught else "ended while it started"
+            output = _IN_LOG if read_output is None else spec_complaint((await read_output()).strip(), self._python)
+            raise KernelStartFailed(f"The kernel {ending}.{output}")
         self._link(runtime)
 
     def _link(self, runtime: RuntimeDirectory) -> None:
@@ -134,13 +134,13 @@ class Guest:
             except OSError as exc:
                 raise KernelStartFailed(f"The kernel's socket {port} cannot be used: {exc.strerror}.") from exc
             if not stat.S_ISSOCK(link.lstat().st_mode):
-                raise KernelStartFailed(f"What the kernel has in the place of its socket {port} is none.")
+                raise KernelStartFailed(f"The kernel has replaced its socket {port} by another file.")
 
     def _unlink(self) -> None:
         for port in PORTS.values():
             Path(f"{self._manager.ip}-{port}").unlink(missing_ok=True)
 
-    async def leave(self, *, restart: bool) -> None:
+    async def release(self, *, restart: bool) -> None:
         """Remove the directory of the kernel process; without a restart, that of the manager too."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
@@ -175,19 +175,21 @@ def _http_error(message: str) -> Exception:
     return KernelNotStarted()
 
 
-def _new_root() -> Root:
-    sweep(bases(), threading.Event())
-    return Root.claim(new_root())
+def _create_root() -> OwnedDirectory:
+    sweep(runtime_bases(), threading.Event())
+    return OwnedDirectory.claim(new_root())
 
 
-def _config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:
+def _load_config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:
     """Return the settings of one kernel, whose workspace is the directory of its notebook."""
     workspace = Path(str(cwd) if cwd else Path.cwd()).resolve()
     home = Path.home().resolve()
     config = load(isolation, workspace=workspace, config=options)
     shared = config.container.share_home
     if isolation == "container" and ((workspace == home and not shared) or workspace in home.parents):
-        message = f"The kernel would see all of {workspace}, with what is private in {home}: put the notebook into a directory"
+        message = (
+            f"The kernel would see all of {workspace}, with the private files in {home}: put the notebook into a directory"
+        )
         message += " of its own, or install the kernelspec with --share-home." if workspace == home else " of its own."
         raise InvalidWorkDir(message)
     if isolation == "container" and config.container.transport == "tcp":

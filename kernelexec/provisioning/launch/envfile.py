@@ -1,4 +1,4 @@
-"""Variables from a file of lines ``NAME=VALUE``, as many tools write it."""
+"""Variables from a file of lines ``NAME=VALUE``."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ _QUOTES = ("'", '"')
 logger = logging.getLogger("kernelexec")
 
 
-def variables_of(path: Path | None) -> Mapping[str, str]:
-    """The variables that a file names; none without one. It is read again when it has changed.
+def read_env_file(path: Path | None) -> Mapping[str, str]:
+    """Read the variables of a file, again after each change; empty without a file.
 
     Raises:
-        InvalidConfig: it cannot be read, is no regular file, or is larger than 1 MiB.
+        InvalidConfig: the file cannot be read, is no regular file, or is larger than 1 MiB.
     """
     if path is None:
         return {}
-    place = path.expanduser()
+    file = path.expanduser()
     try:
-        found = place.stat()
-        if stat.S_ISREG(found.st_mode) and found.st_size <= _BYTES:
-            return _read(str(place), found.st_mtime_ns, found.st_size)
-        why = f"it is no regular file of at most {_BYTES} bytes"
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _BYTES:
+            return _parse_file(str(file), status.st_mtime_ns, status.st_size)
+        reason = f"it must be a regular file of at most {_BYTES} bytes"
     except OSError as exc:
-        why = exc.strerror or str(exc)
+        reason = exc.strerror or str(exc)
     except UnicodeDecodeError:
-        why = "it is not UTF-8"
-    message = f"environment.env_file: {place} cannot be read ({why}): name a file of lines NAME=VALUE, or leave it out."
+        reason = "it is not UTF-8"
+    message = f"environment.env_file: {file} cannot be read ({reason}): name a file of lines NAME=VALUE, or leave it out."
     raise InvalidConfig(message)
 
 
 @functools.lru_cache(maxsize=16)
-def _read(path: str, changed: int, size: int) -> Mapping[str, str]:  # noqa: ARG001 - they say which contents it is
+def _parse_file(path: str, changed: int, size: int) -> Mapping[str, str]:  # noqa: ARG001 - key of the cache
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         text = file.read(_BYTES).decode()
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if not (said := line.strip()) or said.startswith("#"):
+        if not (entry := line.strip()) or entry.startswith("#"):
             continue
-        fits = _LINE.fullmatch(said)
-        if fits is None or "\0" in said:
-            logger.warning("kernelexec.environment_line_unread", extra={"file": path, "line": number})
+        match = _LINE.fullmatch(entry)
+        if match is None or "\0" in entry:
+            logger.warning("kernelexec.env_file_line_ignored", extra={"file": path, "line": number})
             continue
-        name, value = fits.groups()
+        name, value = match.groups()
         quoted = len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]
-        found[name] = value[1:-1] if quoted else value
-    return MappingProxyType(found)
+        variables[name] = value[1:-1] if quoted else value
+    return MappingProxyType(variables)

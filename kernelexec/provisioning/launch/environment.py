@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from kernelexec.config import Config, Environment
 from kernelexec.config.secret_references import source_variables
-from kernelexec.provisioning.launch.envfile import variables_of
+from kernelexec.provisioning.launch.envfile import read_env_file
 
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASS|PASSW(?:OR)?D|PASSPHRASE|PWD_?HASH|CREDENTIALS?|PRIVATE_?KEY|AUTH|"
@@ -21,16 +21,18 @@ _SECRET_VALUE = re.compile(
     r"\bAKIA[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{20,}|^eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.|AccountKey=[A-Za-z0-9+/]{20,}|"
     r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"
 )
-# Handles into this process's own world, worth nothing or too much to a kernel.
-_OURS = frozenset({"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"})
-_OURS |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
+#: Variables of this process's own session, which are useless or too powerful for a kernel.
+_PROCESS_VARIABLES = frozenset(
+    {"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"}
+)
+_PROCESS_VARIABLES |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
 
 
 #: Variables of this machine that have no meaning, or another one, in a container.
-_HERE = frozenset(
+_MACHINE_VARIABLES = frozenset(
     {"PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "SHELL", "PWD", "OLDPWD", "TMPDIR", "HOSTNAME", "DISPLAY"}
 )
-_HERE_ALL = ("LD_", "XDG_", "DBUS_", "KERNELEXEC_")
+_MACHINE_PREFIXES = ("LD_", "XDG_", "DBUS_", "KERNELEXEC_")
 
 
 def looks_secret(name: str, value: str) -> bool:
@@ -38,33 +40,33 @@ def looks_secret(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
-def scrubbed(
+def scrub_environment(
     rules: Environment, environ: Mapping[str, str] | None = None, *, without: Collection[str] = frozenset()
 ) -> dict[str, str]:
     """Return a kernel's environment: this process's without variables that look like secrets, then the variables that are set.
 
-    A variable that is named is kept; others that are known to be secrets are left out by ``without``.
+    A variable in ``pass_names`` is kept; ``without`` names further secrets.
     """
     source = os.environ if environ is None else environ
-    held = _OURS.union(without)
-    kept = {
+    excluded = _PROCESS_VARIABLES.union(without)
+    variables = {
         name: value
         for name, value in source.items()
-        if name in rules.pass_names or (name not in held and (rules.pass_all or not looks_secret(name, value)))
+        if name in rules.pass_names or (name not in excluded and (rules.pass_all or not looks_secret(name, value)))
     }
-    return {**variables_of(rules.env_file), **kept, **rules.set}
+    return {**read_env_file(rules.env_file), **variables, **rules.set}
 
 
-def environment_of(config: Config) -> dict[str, str]:
+def kernel_environment(config: Config) -> dict[str, str]:
     """Return the environment of this machine's kernels and fork servers, without secrets that are given by reference."""
-    return scrubbed(config.environment, without=source_variables(config.secrets))
+    return scrub_environment(config.environment, without=source_variables(config.secrets))
 
 
-def named(config: Config) -> dict[str, str]:
+def named_variables(config: Config) -> dict[str, str]:
     """Return the variables of this process's environment for a container: the named ones, or all that have a meaning there."""
-    rules, hidden = config.environment, _OURS | _HERE | source_variables(config.secrets)
+    rules, hidden = config.environment, _PROCESS_VARIABLES | _MACHINE_VARIABLES | source_variables(config.secrets)
     return {
         name: value
         for name, value in os.environ.items()
-        if name in rules.pass_names or (rules.pass_all and name not in hidden and not name.startswith(_HERE_ALL))
+        if name in rules.pass_names or (rules.pass_all and name not in hidden and not name.startswith(_MACHINE_PREFIXES))
     }

@@ -26,7 +26,7 @@ _LINE_BYTES = 256
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
-class KernelNotHeard(KernelStartFailed):
+class KernelReadyTimeout(KernelStartFailed):
     """A kernel did not report in time that it serves; it may serve where its report does not arrive."""
 
 
@@ -34,7 +34,7 @@ class KernelNotHeard(KernelStartFailed):
 GUARD = ("-I", "-S")
 
 
-def kernel_spec(
+def create_kernel_spec(
     python: str,
     connection_file: Path | None,
     *,
@@ -47,12 +47,12 @@ def kernel_spec(
 
     Without a ``connection_file`` the launcher reads everything from its options. ``forked_by`` is a fork server, ``prefix`` a
     command that starts the interpreter. A ``confined`` kernel is confined before any of these begins, by this process's own
-    interpreter, which imports nothing that others could have written.
+    interpreter, which imports no untrusted file.
     """
     name, options = (PROVISIONER, {}) if forked_by is None else (FORKING, {"server": forked_by})
-    before = (sys.executable, *GUARD, launcher, protocol.CONFINED_FLAG) if confined else ()
+    confinement_command = (sys.executable, *GUARD, launcher, protocol.CONFINED_FLAG) if confined else ()
     return KernelSpec(
-        argv=[*before, *prefix, python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
+        argv=[*confinement_command, *prefix, python, launcher, *(["-f", str(connection_file)] if connection_file else [])],
         display_name="Python (kernelexec)",
         language="python",
         interrupt_mode="message",
@@ -60,7 +60,7 @@ def kernel_spec(
     )
 
 
-def guarded_spec(
+def create_guarded_spec(
     installed: InstalledSpec,
     connection_file: Path,
     *,
@@ -95,29 +95,29 @@ def check_directory(cwd: str) -> None:
     """Check that a workspace is a directory, with the error that starting a process in it would give.
 
     Raises:
-        KernelStartFailed: it is not.
+        KernelStartFailed: it cannot be used.
     """
     try:
         with os.scandir(cwd):
             pass
     except OSError as exc:
-        raise KernelStartFailed(start_failure(exc, "", cwd)) from exc
+        raise KernelStartFailed(explain_start_failure(exc, "", cwd)) from exc
 
 
 def check_program(python: str, cwd: str) -> None:
     """Check that an interpreter named by a path is a program, with the error that starting it would give.
 
     Raises:
-        KernelStartFailed: it is not.
+        KernelStartFailed: it cannot be used.
     """
     path = os.path.expanduser(python)  # noqa: PTH111 - text in, text out
-    lacking = _lacks_its_own(path)
-    if os.sep in path and (lacking or shutil.which(path) is None):
-        code = errno.EACCES if Path(path).exists() and not lacking else errno.ENOENT
-        raise KernelStartFailed(start_failure(OSError(code, os.strerror(code), path), python, cwd))
+    has_no_interpreter = _is_interpreter_missing(path)
+    if os.sep in path and (has_no_interpreter or shutil.which(path) is None):
+        code = errno.EACCES if Path(path).exists() and not has_no_interpreter else errno.ENOENT
+        raise KernelStartFailed(explain_start_failure(OSError(code, os.strerror(code), path), python, cwd))
 
 
-def _lacks_its_own(script: str) -> bool:
+def _is_interpreter_missing(script: str) -> bool:
     """Return whether the first line of a script names an interpreter that does not exist."""
     with suppress(OSError), Path(script).open("rb") as file:
         line = file.readline(_LINE_BYTES)
@@ -126,7 +126,7 @@ def _lacks_its_own(script: str) -> bool:
     return False
 
 
-def start_failure(exc: OSError, python: str, cwd: str) -> str:
+def explain_start_failure(exc: OSError, python: str, cwd: str) -> str:
     """Return why no process was started: the file name in the error is the directory's or the interpreter's."""
     reason = exc.strerror or str(exc)
     if exc.filename == cwd:
@@ -138,13 +138,13 @@ def start_failure(exc: OSError, python: str, cwd: str) -> str:
     if exc.filename not in (python, os.path.expanduser(python)):  # noqa: PTH111 - as jupyter_client does it
         return f"The kernel cannot be started: {exc}."
     if exc.errno == errno.ENOENT and Path(python).exists():
-        reason = "it is there, but the program that runs it (its first line names it, or its loader) is not"
+        reason = "the file exists, but its interpreter (in its first line) or its loader does not"
     elif Path(python).is_symlink():
         reason += f" ({Path(python).readlink()}, which it is a link to)"
     return f"{python} cannot be started: {reason}. Choose an interpreter that has ipykernel by the option `python`."
 
 
-def complaint(stderr: str, python: str | None) -> str:
+def describe_stderr(stderr: str, python: str | None) -> str:
     """Return a sentence with the end of a kernel's stderr, or with the remedy where ``python`` lacks ipykernel."""
     if python is not None and re.search(r"No module named '?(?:ipykernel|IPython|zmq)\b", stderr):
         return f" {python} has no ipykernel: install it there with `pip install ipykernel`."

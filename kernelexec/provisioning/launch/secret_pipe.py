@@ -11,15 +11,15 @@ from pathlib import Path
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
 
-NAME = "secrets"
+PIPE_NAME = "secrets"
 _PIPE_BYTES = 1024 * 1024
 
 
 @contextmanager
-def handed(directory: Path, values: Mapping[str, str], user: tuple[int, int] | None) -> Iterator[str | None]:
+def secret_pipe(directory: Path, values: Mapping[str, str], user: tuple[int, int] | None) -> Iterator[str | None]:
     """Open a pipe from which the guard reads the secrets, and remove it afterwards; yield None without secrets.
 
-    ``user`` is the user and group of the kernel, where that may differ from the caller's.
+    ``user`` is the user and group of the kernel, if that may differ from the caller's.
 
     Raises:
         KernelStartFailed: the secrets are too large for a pipe.
@@ -27,7 +27,7 @@ def handed(directory: Path, values: Mapping[str, str], user: tuple[int, int] | N
     if not values:
         yield None
         return
-    path, data = directory / NAME, json.dumps(values).encode() + b"\n"
+    path, data = directory / PIPE_NAME, json.dumps(values).encode() + b"\n"
     os.mkfifo(path, 0o600)
     if user is not None and user[0] != os.getuid():
         os.chown(path, -1, user[1])
@@ -35,9 +35,9 @@ def handed(directory: Path, values: Mapping[str, str], user: tuple[int, int] | N
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if len(data) <= _PIPE_BYTES:
-            platform.widen(pipe, len(data))
+            platform.grow_pipe(pipe, len(data))
         if len(data) > _PIPE_BYTES or os.write(pipe, data) < len(data):
-            message = f"All secrets together take {len(data)} bytes, the limit is {_PIPE_BYTES}: name less of them."
+            message = f"All secrets together take {len(data)} bytes, the limit is {_PIPE_BYTES}: use fewer or shorter ones."
             raise KernelStartFailed(message)
         yield str(path)
     finally:

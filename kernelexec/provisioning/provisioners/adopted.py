@@ -7,7 +7,7 @@ import select
 import signal
 from typing import Self
 
-from kernelexec.provisioning.runtime.processes import status_of
+from kernelexec.provisioning.runtime.processes import read_live_status
 
 #: Exit status of a process that ended unobserved: the system reports the real one to its parent only.
 _UNKNOWN = 1
@@ -30,13 +30,13 @@ class AdoptedProcess:
             fd = os.pidfd_open(pid)
         except (OSError, AttributeError):
             return None
-        status = status_of(pid)
+        status = read_live_status(pid)
         if status is None or status.born != born:
             os.close(fd)
             return None
         return cls(pid, fd)
 
-    def opened(self) -> int:
+    def duplicate_pidfd(self) -> int:
         """Return a duplicate of the pidfd, which the caller must close."""
         if self._fd is None:
             raise ProcessLookupError
@@ -57,7 +57,7 @@ class AdoptedProcess:
         self.close()
         return status
 
-    async def hear(self) -> None:
+    async def wait_report(self) -> None:
         """Wait for a report of its exit status, which does not exist here."""
 
     def send_signal(self, signum: int) -> None:

@@ -8,7 +8,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.events import KernelContainer
-from kernelexec.provisioning.runtime.processes import descends
+from kernelexec.provisioning.runtime.processes import is_descendant
 from kernelexec.results import Stats
 
 
@@ -65,7 +65,7 @@ class KernelexecProvisioner(KernelProvisionerBase):
         ``guarded`` means that the kernel is not the launched process itself, but one of its descendants.
         """
         if guarded:
-            return descends(peer, self.pid or 0)
+            return is_descendant(peer, self.pid or 0)
         return self.pid in (None, peer)
 
     def can_reuse(self, spec: KernelSpec) -> bool:  # noqa: ARG002 - of the interface

@@ -22,15 +22,15 @@ from kernelexec.docker.events import News
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
 from kernelexec.events import KernelContainer
-from kernelexec.provisioning.container.create import make, remove, remove_left, remove_now
+from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread, run_to_end
+from kernelexec.provisioning.container.create import create_container, remove_container, remove_container_now, retry_removals
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.container.stats import ContainerResources
-from kernelexec.provisioning.container_state import KILLED, STOPPED, ContainerState, in_thread, to_end
-from kernelexec.provisioning.jupyter.manager_bridge import Guest, reraise_for_server
+from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
-from kernelexec.provisioning.runtime.processes import children_of, descends, status_of
+from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
 from kernelexec.results import Stats
 
 #: The container's init exits with 128 + n for a kernel that signal n ended; other codes above 128 are the kernel's own.
@@ -51,7 +51,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     labels = Dict(help="Labels of the container.").tag(config=True)
     name = Unicode(help="Name of the container.").tag(config=True)
     share_home = Bool(help="Whether a notebook in the home directory may see all of that directory.").tag(config=True)
-    warden = Unicode(help="Socket to which the container's init connects; if empty, the first process is the kernel.").tag(
+    init_socket = Unicode(help="Socket to which the container's init connects; if empty, the first process is the kernel.").tag(
         config=True
     )
     ports: Any = Dict(help="Names of ports, and the ports of the container that are published on 127.0.0.1.").tag(config=True)
@@ -64,12 +64,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
         self._stack = ExitStack()
-        self._looking = asyncio.Lock()
+        self._wait_lock = asyncio.Lock()
         self._state = ContainerState()
         self._oom = OomDetector(self._state)
         self._resources = ContainerResources(self._state)
         self._reuse = ContainerReuse(self._state, self._oom)
-        self._guest = None if self.parent is None else Guest(self.parent)
+        self._manager_directory = None if self.parent is None else ManagedKernelDirectory(self.parent)
 
     @property
     def has_process(self) -> bool:
@@ -88,14 +88,14 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     @property
     def guard_pid(self) -> int | None:
         """Process id on this machine of the guard, which the first process starts; None where it cannot be seen."""
-        return next(iter(children_of(self._state.pid)), None) if status_of(self._state.pid) else None
+        return next(iter(find_children(self._state.pid)), None) if read_live_status(self._state.pid) else None
 
     def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
         """Accept descendants of the container's first process.
 
         Where this process cannot see the container's processes (it is in a container itself) the peer's id is 0.
         """
-        return descends(peer, self._state.pid) if status_of(self._state.pid) else peer == 0
+        return is_descendant(peer, self._state.pid) if read_live_status(self._state.pid) else peer == 0
 
     @property
     def is_unreachable(self) -> bool:
@@ -132,41 +132,41 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     def can_reuse(self, spec: KernelSpec) -> bool:
         """Return whether the container is as the kernelspec asks for: same options, limits and mounted directories."""
         config = spec.metadata["kernel_provisioner"]["config"]
-        is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "warden"))
+        is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "init_socket"))
         is_unchanged = not self._resources.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
         return is_same and self.is_reusable and is_unchanged
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
         """Return the arguments of ``launch_kernel``."""
-        if self._guest is None:
+        if self._manager_directory is None:
             return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
         container = {**self.container, "share_home": True} if self.share_home else self.container
         options = {"container": container, "limits": self.limits}
         with reraise_for_server():
-            launch, settings = await self._guest.receive(
+            launch, settings = await self._manager_directory.prepare(
                 self.kernel_spec, self.kernel_id, kwargs, isolation="container", options=options
             )
         self.mounts, self.name = settings["mounts"], settings["name"]
         self.labels = settings["labels"] | {CLIENT: "jupyter"}
-        self.connection_info = self._guest.connection_info
+        self.connection_info = self._manager_directory.connection_info
         return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Create the container and start the kernel in it; return the address and the published ports of its channels.
 
-        A container that is clean from the kernel before is used again.
+        A container without remains of the previous kernel is used again.
 
         Raises:
             KernelStartFailed: there is no image, the engine refuses, or it does not answer.
         """
-        if self._guest is None:
+        if self._manager_directory is None:
             return await self._launch(cmd, kwargs)
         try:
             with reraise_for_server():
                 await self._launch(cmd, kwargs)
-                await self._guest.welcome(self.wait, self.read_log)
+                await self._manager_directory.wait_ready(self.wait, self.read_log)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # no other code would
+            with anyio.CancelScope(shield=True):  # the manager does not
                 await self.cleanup()
             raise
         return self.connection_info
@@ -175,48 +175,48 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if await self._reuse.fork(cmd[4:], kwargs):
             return self.connection_info
         await self._remove()
-        self._begin_container()
+        self._reset_container()
         try:
             await self._create(cmd, kwargs)
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
         if not self.ports:
             return self.connection_info
-        if self._state.status is not None:  # then it has no ports any more
+        if self._state.status is not None:  # an ended container has no ports
             log = (await self.read_log()).strip()
             raise KernelStartFailed(f"The kernel ended while it started (exit code {self._state.status}). {log}".rstrip())
         return {"ip": LOOPBACK, **{name: self._published.get(port) for name, port in self.ports.items()}}
 
-    def _begin_container(self) -> None:
-        """Forget the container before."""
+    def _reset_container(self) -> None:
+        """Forget the previous container."""
         for part in (self._state, self._oom, self._reuse):
-            part.begin_container()
+            part.reset_container()
         self._resources.are_limits_changed = False
 
     async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:
         state = self._state
         events = await state.connect()
-        await in_thread(remove_left, events.engine)
-        if self._guest is not None:
-            await in_thread(remove_leftovers, events.engine)
-        order = self._order(cmd, kwargs)
-        await to_end(self._make, order, events)  # else no code would know of the container
+        await run_in_thread(retry_removals, events.engine)
+        if self._manager_directory is not None:
+            await run_in_thread(remove_leftovers, events.engine)
+        order = self._create_options(cmd, kwargs)
+        await run_to_end(self._create_stopped, order, events)  # else the container would be lost
         state.changed = self._stack.enter_context(events.of(state.id))
-        self._reuse.listen(self.warden, order.options, self.mounts)
-        await in_thread(networks.start, events.engine, state.id, order)
-        self._read_all(await in_thread(events.engine.inspect_container, state.id))
+        self._reuse.listen(self.init_socket, order.options, self.mounts)
+        await run_in_thread(networks.start, events.engine, state.id, order)
+        self._apply_all(await run_in_thread(events.engine.inspect_container, state.id))
         self._reuse.accept(lambda peer: self.accepts_peer(peer, guarded=True))
 
-    def _make(self, order: Order, events: News) -> None:
+    def _create_stopped(self, order: Order, events: News) -> None:
         """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
-        container = self._state.id = make(events.engine, order, self.name)
+        container = self._state.id = create_container(events.engine, order, self.name)
         if self._state.events is not events:
-            remove_now(container)
+            remove_container_now(container)
             raise KernelStartFailed(STOPPED)
 
-    def _order(self, cmd: list[str], kwargs: dict[str, Any]) -> Order:
+    def _create_options(self, cmd: list[str], kwargs: dict[str, Any]) -> Order:
         options = Container.model_validate(self.container)
-        self._resources.begin_container(options)
+        self._resources.take_limits(options)
         return Order(
             image="",
             command=tuple(cmd),
@@ -228,7 +228,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             options=options,
             limits=Limits.model_validate(self.limits),
             ports=tuple(self.ports.values()),
-            has_init=bool(self.warden),
+            has_init=bool(self.init_socket),
         )
 
     async def poll(self) -> int | None:
@@ -243,7 +243,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         While the engine does not answer, its containers count as living; they are inspected when it is back.
         """
         state = self._state
-        async with self._looking:
+        async with self._wait_lock:
             while self.has_process:
                 state.changed.clear()
                 await self._inspect()
@@ -256,23 +256,23 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def _inspect(self) -> None:
         assert self._state.events is not None
         try:
-            seen = await in_thread(self._state.events.engine.inspect_container, self._state.id)
+            inspected = await run_in_thread(self._state.events.engine.inspect_container, self._state.id)
         except ContainerGone:
             self._state.end(KILLED)
         except EngineFailed:
             self._is_unreachable = True
         else:
             self._is_unreachable = False
-            self._read(seen)
+            self._apply_status(inspected)
 
-    def _read(self, seen: ContainerStatus) -> None:
-        if not seen.running and self._state.status is None:
-            self._oom.on_flag(flagged=seen.out_of_memory)
-            self._state.end(_SIGNALLED.get(seen.exit_code, seen.exit_code))
+    def _apply_status(self, inspected: ContainerStatus) -> None:
+        if not inspected.running and self._state.status is None:
+            self._oom.on_flag(flagged=inspected.out_of_memory)
+            self._state.end(_SIGNALLED.get(inspected.exit_code, inspected.exit_code))
 
-    def _read_all(self, seen: ContainerStatus) -> None:
-        self._state.pid, self._image, self._published = seen.pid, seen.image, seen.ports
-        self._read(seen)
+    def _apply_all(self, inspected: ContainerStatus) -> None:
+        self._state.pid, self._image, self._published = inspected.pid, inspected.image, inspected.ports
+        self._apply_status(inspected)
 
     async def rename(self, session: str, workspace: str) -> None:
         """Give an idle container to a session that has renamed its workspace; without the engine its name stays."""
@@ -280,7 +280,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         name = container_name(session, self.kernel_id, self.container.get("instance"))
         if self._state.events is not None:
             with suppress(EngineFailed):
-                await in_thread(self._state.events.engine.rename, self._state.id, name)
+                await run_in_thread(self._state.events.engine.rename, self._state.id, name)
                 self.name = name
 
     async def send_signal(self, signum: int) -> None:
@@ -292,7 +292,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         state = self._state
         if signum and self.has_process and state.events is not None:
             state.is_kill_requested |= signum == signal.SIGKILL
-            await in_thread(state.events.engine.signal, state.id, int(signum))
+            await run_in_thread(state.events.engine.signal, state.id, int(signum))
 
     async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
         """Kill everything in the container, which is kept for a ``restart`` if it can be reused.
@@ -304,7 +304,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         try:
             await self.send_signal(signal.SIGKILL)
         except EngineUnavailable:
-            logger.warning("kernelexec.container_left", extra={"container": self._state.id})
+            logger.warning("kernelexec.container_not_removed", extra={"container": self._state.id})
             self._state.end(KILLED)
 
     async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
@@ -317,8 +317,8 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             if not (restart and await self._reuse.sweep()):
                 await self._remove()
         finally:
-            if self._guest is not None:
-                await self._guest.leave(restart=restart)
+            if self._manager_directory is not None:
+                await self._manager_directory.release(restart=restart)
 
     async def _remove(self) -> None:
         state = self._state
@@ -328,13 +328,13 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             return
         try:
             if state.id:
-                await in_thread(remove, events.engine, state.id)
+                await run_in_thread(remove_container, events.engine, state.id)
                 if self.ports:
-                    await in_thread(networks.delete_network, events.engine)
+                    await run_in_thread(networks.delete_network, events.engine)
                 state.end(KILLED if state.status is None else state.status)
         finally:
-            await in_thread(self._stack.close)
-            await in_thread(events.let_go)
+            await run_in_thread(self._stack.close)
+            await run_in_thread(events.let_go)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return the container's id and settings, by which another process takes the kernel over."""
@@ -356,11 +356,11 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             events = await self._state.connect()
             self._state.id = container = str(provisioner_info["container"])
             self._state.changed = self._stack.enter_context(events.of(container))
-            self._read_all(await in_thread(events.engine.inspect_container, container))
+            self._apply_all(await run_in_thread(events.engine.inspect_container, container))
         except EngineFailed as exc:
             raise OSError(str(exc)) from exc
 
     async def read_log(self) -> str:
         """Return the end of the output of the container's first process."""
         state = self._state
-        return await in_thread(state.events.engine.logs, state.id) if state.events is not None and state.id else ""
+        return await run_in_thread(state.events.engine.logs, state.id) if state.events is not None and state.id else ""

@@ -7,9 +7,9 @@ from typing import Any
 
 from traitlets import Instance
 
-from kernelexec.provisioning.host.fork_client import ForkServer, NoForkServer
+from kernelexec.provisioning.host.fork_client import ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
-from kernelexec.provisioning.runtime.processes import Leader
+from kernelexec.provisioning.runtime.processes import SessionLeader
 
 
 class ForkedKernelProvisioner(LocalKernelProvisioner):
@@ -22,8 +22,8 @@ class ForkedKernelProvisioner(LocalKernelProvisioner):
             return await super()._launch(cmd, kwargs)
         try:
             self.process = await self.server.fork(cmd[-2:], kwargs["env"], kwargs["cwd"], kwargs["stderr"])
-        except NoForkServer:
+        except ForkServerUnavailable:
             return await super()._launch(cmd, kwargs)
         self.pid = self.pgid = self.process.pid
-        self._leader = Leader.of(self.process.pid)
+        self._leader = SessionLeader.of(self.process.pid)
         return self.connection_info

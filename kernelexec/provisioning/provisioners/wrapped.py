@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
-from kernelexec.provisioning.runtime.processes import ancestors_of, descends
+from kernelexec.provisioning.runtime.processes import is_descendant, walk_ancestors
 from kernelexec.results import Stats
 
 #: A process that a signal ended has this added to the signal's number, as shells say it, and most programs that start others.
@@ -27,7 +27,7 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
 
     def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
         """Accept descendants of the wrapper; the first one is the kernel."""
-        if self.pid is None or not descends(peer, self.pid):
+        if self.pid is None or not is_descendant(peer, self.pid):
             return False
         if self._kernel is None:
             with suppress(OSError):
@@ -36,17 +36,17 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
 
     async def poll(self) -> int | None:
         """Return the exit status, or None while the kernel lives."""
-        return _status(await super().poll())
+        return _kernel_status(await super().poll())
 
     async def wait(self) -> int | None:
         """Return the exit status once the kernel's process has ended."""
-        return _status(await super().wait())
+        return _kernel_status(await super().wait())
 
     @property
     def is_oom_killed(self) -> bool:
         """Whether the kernel was killed while its control group counted a kill for want of memory."""
-        killed = self._left is not None and _status(self._left) == -signal.SIGKILL
-        return killed and self._count.kills() > self._oom_kills
+        killed = self._exit_status is not None and _kernel_status(self._exit_status) == -signal.SIGKILL
+        return killed and self._oom_reader.count_kills() > self._oom_kills
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel where it is known; SIGSTOP and SIGKILL go to the wrapper."""
@@ -64,16 +64,16 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
         if kernel is not None:
             os.close(kernel)
 
-    def _own(self) -> set[int]:
+    def _kernel_pids(self) -> set[int]:
         """Return the wrapper, the kernel, and the processes between them."""
-        return {*super()._own(), *(ancestors_of(self._kernel_pid) if self._kernel_pid is not None else ())}
+        return {*super()._kernel_pids(), *(walk_ancestors(self._kernel_pid) if self._kernel_pid is not None else ())}
 
     async def stats(self) -> Stats:
         """Return the use of the kernel and of all its descendants."""
         return replace(await super().stats(), isolation=self.isolation)
 
 
-def _status(wrapper: int | None) -> int | None:
+def _kernel_status(wrapper: int | None) -> int | None:
     """Return the kernel's exit status, from that of its wrapper."""
     signum = 0 if wrapper is None else wrapper - _SIGNALLED
     return -signum if 0 < signum < signal.NSIG else wrapper

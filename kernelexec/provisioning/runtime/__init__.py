@@ -1,1 +1,1 @@
-"""Private directories: an executor's, a kernel's, their processes and ports, and the hand-over to the next owner."""
+"""Private directories of executors and kernels, their processes and ports, and the handover to the next owner."""

@@ -1,4 +1,4 @@
-"""The living sessions of this user on this machine, each known by a note in its private directory."""
+"""The session files in private directories, by which other processes find living and orphaned sessions."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from typing import Any
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.handover import NAME as NOTE_OF_KERNEL
-from kernelexec.provisioning.runtime.handover import Handover
+from kernelexec.provisioning.runtime.handover import HANDOVER_FILE, Handover
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.owned_directory import NAME, Owner, is_held
+from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, OwnerRecord, has_living_owner
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.rmtree import DIRECTORY
 from kernelexec.workspace.safe_files import replace_file
 
-_NOTE, _NOTE_BYTES, _LANGUAGE = "session.json", 16 * 1024, "language"
+_SESSION_FILE, _SESSION_FILE_BYTES, _LANGUAGE_FILE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
-#: Where the server that has an executor takes commands from its user, and the key that these need, in its private directory.
+#: Names in an executor's private directory: the control socket of its server, and the key for it.
 CONTROL, CONTROL_KEY = "control", "control.key"
-#: What is a session's own in its private directory, beside the directories of its kernels.
-KEPT = frozenset({_NOTE, NOTE_OF_KERNEL, "identity"})
+#: The files of a session in its private directory, besides the directories of its kernels.
+SESSION_FILES = frozenset({_SESSION_FILE, HANDOVER_FILE, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """A session that some process of this user has open; ``kernel`` is the private directory of its newest kernel."""
+    """A session that a process of this user has open; ``kernel`` is the private directory of its newest kernel."""
 
     name: str
     workspace: str
@@ -45,8 +44,8 @@ class LiveSession:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftSession:
-    """A session that a dead owner left, and its kernel, which may still wait for a new one."""
+class OrphanedSessionFile:
+    """A session of a dead owner, whose kernel may wait for a new owner."""
 
     name: str
     workspace: Path
@@ -56,104 +55,110 @@ class LeftSession:
     journal: Path | None = None
 
 
-def left_sessions(root: Path) -> list[LeftSession]:
-    """The sessions in a dead owner's private directory whose kernels may wait for a new one."""
-    found = []
+def list_orphaned_sessions(root: Path) -> list[OrphanedSessionFile]:
+    """Return the sessions in a dead owner's private directory whose kernels may wait for a new owner."""
+    sessions = []
     with suppress(OSError), os.scandir(root) as entries:
         for entry in islice(entries, _SESSIONS_MAX):
             if entry.is_dir(follow_symlinks=False) and (handover := Handover.read(Path(entry.path))) is not None:
-                said = _noted(Path(entry.path))
-                if said is not None:
-                    notebook, journal = (Path(path) if isinstance(path := said.get(name), str) else None for name in _FILES)
-                    place = Path(said["workspace"])
-                    found.append(LeftSession(said["name"], place, Path(entry.path), notebook, handover, journal))
-    return sorted(found, key=lambda session: session.name)
+                content = _read_session_file(Path(entry.path))
+                if content is not None:
+                    notebook, journal = (Path(path) if isinstance(path := content.get(name), str) else None for name in _FILES)
+                    workspace = Path(content["workspace"])
+                    sessions.append(
+                        OrphanedSessionFile(content["name"], workspace, Path(entry.path), notebook, handover, journal)
+                    )
+    return sorted(sessions, key=lambda session: session.name)
 
 
-def note(directory: Path, name: str, workspace: Path, notebook: Path | None = None, journal: Path | None = None) -> None:
-    """Write into a session's private directory which session it is, whatever an owner before wrote there.
+def write_session_file(
+    directory: Path, name: str, workspace: Path, notebook: Path | None = None, journal: Path | None = None
+) -> None:
+    """Write or replace the session file in a session's private directory.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     files = {kind: path and str(path) for kind, path in zip(_FILES, (notebook, journal), strict=True)}
     content = {"name": name, "workspace": str(workspace), "pid": os.getpid(), **files}
-    replace_file(directory / _NOTE, json.dumps(content).encode(), mode=0o600)
+    replace_file(directory / _SESSION_FILE, json.dumps(content).encode(), mode=0o600)
 
 
-def note_language(directory: Path, language: str) -> None:
-    """Write into the private directory of another language's kernels which language that is.
+def write_language_file(directory: Path, language: str) -> None:
+    """Write the name of another language into the private directory of its kernels.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    (directory / _LANGUAGE).write_text(language, encoding="utf-8")
+    (directory / _LANGUAGE_FILE).write_text(language, encoding="utf-8")
 
 
-def ended_beside(directory: Path) -> dict[str, int]:
-    """The languages of a session whose kernels ended with its owner, each with the number of the newest kernel."""
-    found = {}
+def find_ended_languages(directory: Path) -> dict[str, int]:
+    """Return the languages of a session whose kernels ended with its owner, each with the number of the newest kernel."""
+    languages = {}
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             with suppress(OSError, UnicodeDecodeError):
-                language = RuntimeDirectory(Path(entry.path)).read(_LANGUAGE, _NOTE_BYTES).decode()
+                language = RuntimeDirectory(Path(entry.path)).read_file(_LANGUAGE_FILE, _SESSION_FILE_BYTES).decode()
                 epochs = [int(name) for name in os.listdir(entry.path) if name.isdecimal() and len(name) < 10]  # noqa: PLR2004, PTH208
                 if language and epochs:
-                    found[language] = max(epochs)
-    return found
+                    languages[language] = max(epochs)
+    return languages
 
 
-def live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
-    """All living sessions of executors whose private directories are in these directories, in the order of their names."""
-    roots = (root for base in dict.fromkeys(bases) for root in _live_roots(base))
-    found = (session for root, pid in islice(roots, _ROOTS_MAX) for session in _sessions_in(root, pid))
-    return sorted(islice(found, _SESSIONS_MAX), key=lambda session: (session.name, session.pid))
+def list_live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
+    """Return all living sessions of executors with private directories in ``bases``, sorted by name."""
+    roots = (root for base in dict.fromkeys(bases) for root in _find_live_roots(base))
+    sessions = (session for root, pid in islice(roots, _ROOTS_MAX) for session in _find_sessions(root, pid))
+    return sorted(islice(sessions, _SESSIONS_MAX), key=lambda session: (session.name, session.pid))
 
 
-def live_roots(bases: Iterable[Path]) -> list[tuple[Path, int]]:
-    """The private directories of this user's living executors in these directories, each with its process."""
-    return [root for base in dict.fromkeys(bases) for root in islice(_live_roots(base), _ROOTS_MAX)]
+def list_live_roots(bases: Iterable[Path]) -> list[tuple[Path, int]]:
+    """Return the private directories of this user's living executors in ``bases``, each with its process id."""
+    return [root for base in dict.fromkeys(bases) for root in islice(_find_live_roots(base), _ROOTS_MAX)]
 
 
-def _live_roots(base: Path) -> Iterator[tuple[Path, int]]:
-    """The private directories that are this user's and that a living process holds, each with its process."""
+def _find_live_roots(base: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the private directories of this user whose owner lives, each with its process id."""
     with suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
-            if not NAME.fullmatch(entry.name):
+            if not ROOT_NAME.fullmatch(entry.name):
                 continue
             with suppress(OSError):
                 fd = os.open(entry.path, DIRECTORY)
                 try:
-                    found, owner = os.fstat(fd), Owner.of(fd)
-                    private = found.st_uid == platform.user() and not stat.S_IMODE(found.st_mode) & 0o077
-                    if private and owner is not None and is_held(fd, owner):
+                    status, owner = os.fstat(fd), OwnerRecord.read(fd)
+                    private = status.st_uid == platform.user_id() and not stat.S_IMODE(status.st_mode) & 0o077
+                    if private and owner is not None and has_living_owner(fd, owner):
                         yield Path(entry.path), owner.pid
                 finally:
                     os.close(fd)
 
 
-def _sessions_in(root: Path, pid: int) -> Iterator[LiveSession]:
+def _find_sessions(root: Path, pid: int) -> Iterator[LiveSession]:
     with suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 continue
-            if (said := _noted(Path(entry.path))) is not None:
-                journal = Path(path) if isinstance(path := said.get("journal"), str) else None
-                yield LiveSession(said["name"], said["workspace"], pid, *_newest_kernel(Path(entry.path)), root, journal)
+            if (content := _read_session_file(Path(entry.path))) is not None:
+                journal = Path(path) if isinstance(path := content.get("journal"), str) else None
+                yield LiveSession(
+                    content["name"], content["workspace"], pid, *_find_newest_kernel(Path(entry.path)), root, journal
+                )
 
 
-def _noted(directory: Path) -> dict[str, Any] | None:
-    """What ``note`` wrote of a session; None where there is nothing of use."""
+def _read_session_file(directory: Path) -> dict[str, Any] | None:
+    """Return the content of a session file; None if it is missing or invalid."""
     with suppress(ValueError, RecursionError, InvalidRequest):  # a kernel may have written anything there
-        said = json.loads(RuntimeDirectory(directory).read(_NOTE, _NOTE_BYTES))
-        if isinstance(said, dict) and isinstance(said.get("workspace"), str):
-            check_name(said.get("name", ""))
-            return said
+        content = json.loads(RuntimeDirectory(directory).read_file(_SESSION_FILE, _SESSION_FILE_BYTES))
+        if isinstance(content, dict) and isinstance(content.get("workspace"), str):
+            check_name(content.get("name", ""))
+            return content
     return None
 
 
-def _newest_kernel(directory: Path) -> tuple[int, RuntimeDirectory | None]:
-    """How many kernels there were, as far as it can be seen, and the directory of the newest if it is there."""
+def _find_newest_kernel(directory: Path) -> tuple[int, RuntimeDirectory | None]:
+    """Return the number of the newest kernel and its directory; 0 and None if it is missing."""
     with suppress(OSError):
         epochs = [int(name) for name in os.listdir(directory) if name.isdecimal() and len(name) < 10]  # noqa: PLR2004, PTH208
         runtime = RuntimeDirectory(directory / str(max(epochs, default=0)))

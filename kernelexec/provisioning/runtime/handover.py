@@ -12,7 +12,7 @@ from typing import Any, Self
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.workspace.safe_files import replace_file
 
-NAME = "kernel.json"
+HANDOVER_FILE = "kernel.json"
 _BYTES = 64 * 1024
 
 
@@ -35,21 +35,21 @@ class Handover:
         Raises:
             OSError: the file cannot be written.
         """
-        replace_file(directory / NAME, json.dumps(asdict(self)).encode(), mode=0o600)
+        replace_file(directory / HANDOVER_FILE, json.dumps(asdict(self)).encode(), mode=0o600)
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
         """Read the file in a session's private directory; None if it is missing or invalid."""
         with suppress(ValueError, RecursionError, TypeError, LookupError):
-            said = json.loads(RuntimeDirectory(directory).read(NAME, _BYTES))
-            epoch, token, about, provisioner = (said[name] for name in cls.__dataclass_fields__)
-            fits = isinstance(token, str) and isinstance(about, dict) and isinstance(provisioner, dict)
-            if fits and isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
+            content = json.loads(RuntimeDirectory(directory).read_file(HANDOVER_FILE, _BYTES))
+            epoch, token, about, provisioner = (content[name] for name in cls.__dataclass_fields__)
+            is_valid = isinstance(token, str) and isinstance(about, dict) and isinstance(provisioner, dict)
+            if is_valid and isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
                 return cls(epoch, token, about, provisioner)
         return None
 
 
-def forget(directory: Path) -> None:
+def remove_handover(directory: Path) -> None:
     """Remove the file, since the kernel is gone."""
     with suppress(OSError):
-        (directory / NAME).unlink()
+        (directory / HANDOVER_FILE).unlink()

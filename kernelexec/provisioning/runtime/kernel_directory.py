@@ -1,7 +1,7 @@
-"""A kernel's private directory: its sockets, its connection file, and the two pipes by which life and death are said.
+"""A kernel's private directory: its sockets, its connection file, and two pipes, for its readiness and its owner's life.
 
-Everything in it belongs to us (0700), but the kernel can write there too: what is read back is opened without following
-links, must be a regular file, and is capped.
+The directory belongs to this user (0700), but the kernel can write there too: files are read without following links, must
+be regular, and are limited in size.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kernelexec.launcher.protocol import LaunchOptions
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.jupyter.installed import Transport
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
-from kernelexec.provisioning.runtime.owned_directory import hold, let_go
-from kernelexec.provisioning.runtime.ports import free_ports
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.ports import find_free_ports
 from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
 from kernelexec.workspace.safe_files import create_file, read_regular
 
-#: What stands for the channels' ports in the names of unix sockets.
+#: Numbers of the channels in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
-#: Where a kernel in a network of its own listens there; nobody else does, and an ordinary user may.
+#: Ports of a kernel in its own network: unprivileged, and free there.
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
 _LINE_BYTES = 4096
 #: The modes of the directory: of a kernel that runs as this user, and as another.
@@ -41,10 +41,10 @@ _OWN, _SHARED = 0o700, 0o1770
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where a kernel's sockets are and the key that signs its messages.
+    """The addresses of a kernel's sockets and the key that signs its messages.
 
-    Unix sockets beside ``prefix``; or, for a kernel that cannot have them, ports of a loopback ``address``. Where there is a
-    ``server_key``, the connection is encrypted, and only who has the secret to this key is the kernel.
+    Unix sockets have names that begin with ``prefix``; a kernel without them has ports of a loopback ``address``. With a
+    ``server_key`` the connection is encrypted, and only the kernel has the secret of this key.
     """
 
     prefix: Path
@@ -52,20 +52,20 @@ class Connection:
     address: str | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
     server_key: bytes | None = None
-    uid: int = field(default_factory=platform.user)
-    """Who the kernel runs as."""
+    uid: int = field(default_factory=platform.user_id)
+    """User id of the kernel."""
 
     def path(self, channel: str) -> Path:
-        """The socket of a channel: shell, iopub, stdin, control or hb."""
+        """Return the socket of a channel: shell, iopub, stdin, control or hb."""
         return self.prefix.with_name(f"{self.prefix.name}-{PORTS[channel + '_port']}")
 
     def port(self, channel: str) -> int:
-        """The port of a channel, where there is an address."""
+        """Return the port of a channel of a kernel with an ``address``."""
         return self.ports[f"{channel}_port"]
 
 
-def _new_keys() -> dict[str, str]:
-    """A key pair for the kernel's side of encrypted connections, under the names of connection files."""
+def _create_keys() -> dict[str, str]:
+    """Create a key pair for the kernel's side of encrypted connections, with the names of connection files."""
     public, secret = zmq.curve_keypair()
     return {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
 
@@ -73,12 +73,12 @@ def _new_keys() -> dict[str, str]:
 class RuntimeDirectory:
     """The private directory of one kernel process."""
 
-    def __init__(self, path: Path, going_on: RuntimeDirectory | None = None) -> None:
-        """``path`` is named for the kernel's number in its session; one that is ``going_on`` gets that name beside its own."""
-        self._called, self._goes_on = path, going_on is not None
+    def __init__(self, path: Path, reused: RuntimeDirectory | None = None) -> None:
+        """Take the kernel's number in its session from the name of ``path``; a ``reused`` one gets a link of that name."""
+        self._name_path, self._is_reused = path, reused is not None
         self.path: Path
-        if going_on is not None:
-            self.path = going_on.path
+        if reused is not None:
+            self.path = reused.path
         else:
             self.path = path.with_name(path.readlink().name) if path.is_symlink() else path
         self.connection_file = self.path / "connection.json"
@@ -86,12 +86,12 @@ class RuntimeDirectory:
         self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
         self._owner: int | None = None
-        self._told: dict[str, Any] = {}
+        self._encrypted_content: dict[str, Any] = {}
 
     @property
     def epoch(self) -> int:
-        """Which of its session's kernels has it."""
-        return int(self._called.name)
+        """Number of the kernel in its session."""
+        return int(self._name_path.name)
 
     @property
     def session(self) -> Path:
@@ -107,13 +107,13 @@ class RuntimeDirectory:
         scheme: str = "hmac-sha256",
         user: tuple[int, int] | None = None,
     ) -> Connection:
-        """Make the directory, the connection file of a kernel of that name, and its pipes.
+        """Create the directory, the connection file of a kernel of that name, and its pipes.
 
-        Messages are signed with a new key, or with one that is given. For a kernel that runs as another user it is shared with
-        that user's group: it can make files there, and can neither replace nor change these.
-        For a ``bridged`` kernel the address is such that nobody has its ports, in whatever network the kernel is.
-        An encrypted kernel may not see the directory: it is told all in its order, has no pipes but a lease, and the file is
-        for other clients. Where its ports are published, these are known, and the file is there, after ``publish``.
+        Messages are signed with ``key``, or with a new key. For a kernel of another user the directory is shared with that
+        user's group: the kernel can create files there, but can neither replace nor change ours. A ``bridged`` kernel gets
+        an address whose ports are free in any network. An encrypted kernel cannot see the directory: its options hold
+        everything, it has a lease instead of pipes, and the connection file is for other clients. Published ports are known
+        only after ``publish``, which then writes the file.
 
         Raises:
             KernelStartFailed: the path is too long for unix sockets, no port of a loopback address is free, or the directory
@@ -121,83 +121,87 @@ class RuntimeDirectory:
         """
         prefix = self.path / "s"
         if len(os.fsencode(prefix)) + 2 > SOCKET_PATH_BYTES:
-            message = f"{prefix}: a socket's path ends at {SOCKET_PATH_BYTES} bytes; set XDG_RUNTIME_DIR or TMPDIR shorter."
+            message = (
+                f"{prefix}: a socket's path must have at most {SOCKET_PATH_BYTES} bytes; shorten XDG_RUNTIME_DIR or TMPDIR."
+            )
             raise KernelStartFailed(message)
-        if self._goes_on:
-            self._called.symlink_to(self.path.name)
+        if self._is_reused:
+            self._name_path.symlink_to(self.path.name)
         else:
             self.path.mkdir(mode=_OWN, parents=True)
         key = secrets.token_hex(32) if key is None else key
         uid, gid = user or (os.getuid(), os.getgid())
-        said = {"key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
+        common = {"key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
         if transport == "published":
-            self._told = {"transport": "tcp", "ip": "0.0.0.0", **PUBLISHED_PORTS, **said, **_new_keys()}  # noqa: S104 - its own
-            return self._encrypted(prefix, None, {})
-        address, ports = (None, PORTS) if transport == "ipc" else free_ports(tuple(PORTS))
-        content = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports, **said}
+            self._encrypted_content = {"transport": "tcp", "ip": "0.0.0.0", **PUBLISHED_PORTS, **common, **_create_keys()}  # noqa: S104 - its own
+            return self._create_encrypted(prefix, None, {})
+        address, ports = (None, PORTS) if transport == "ipc" else find_free_ports(tuple(PORTS))
+        content = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports, **common}
         if transport == "curve":
-            self._told = content | _new_keys()
-            self._write(self._told)
-            return self._encrypted(prefix, address, ports)
-        self._write(content)
+            self._encrypted_content = content | _create_keys()
+            self._write_connection_file(self._encrypted_content)
+            return self._create_encrypted(prefix, address, ports)
+        self._write_connection_file(content)
         for pipe in ("ready", "owner"):
             os.mkfifo(self.path / pipe, 0o600)
         if uid != os.getuid():
-            self._share(uid, gid)
+            self._share_with(uid, gid)
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
-        self._owner = hold(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
+        self._owner = track_fd(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
         if transport != "bridged":
             return Connection(prefix, key.encode(), address, ports, uid=uid)
         self._bridge = {"address": address, "sockets": {f"{prefix}-{PORTS[name]}": port for name, port in ports.items()}}
         return Connection(prefix, key.encode(), uid=uid)
 
-    def _share(self, uid: int, gid: int) -> None:
+    def _share_with(self, uid: int, gid: int) -> None:
         modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: _SHARED}
         try:
             for path, mode in modes.items():
                 os.chown(path, -1, gid)
                 path.chmod(mode)
         except OSError as exc:
-            message = f"container.user: kernels of {uid}:{gid} can be started by root only ({exc.strerror}). Leave it out."
+            message = f"container.user: only root can start kernels of {uid}:{gid} ({exc.strerror}). Leave the option out."
             raise KernelStartFailed(message) from exc
 
     def take_over(self) -> Connection | None:
-        """Become the owner of a kernel that waits for one; None where none does. The kernel knows from now on."""
+        """Become the owner of a waiting kernel, which notices it at once; None if no kernel waits."""
         try:
             fd = os.open(self.path / "owner", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
-        self._owner = hold(fd)
-        return self.connection() if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
+        self._owner = track_fd(fd)
+        return self.read_connection() if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
 
     @property
-    def leased(self) -> bool:
-        """Whether the kernel may not see the directory."""
-        return bool(self._told)
+    def has_lease(self) -> bool:
+        """Whether the kernel has a lease, since it cannot see the directory."""
+        return bool(self._encrypted_content)
 
-    def publish(self, connection: Connection, where: Mapping[str, Any]) -> Connection:
-        """Where a kernel is reached now that it runs: its ports may be published, as ``where`` says by their names and ``ip``.
+    def publish(self, connection: Connection, published: Mapping[str, Any]) -> Connection:
+        """Return the connection of a running kernel, whose ports may be published: ``published`` holds them and ``ip``.
 
         Raises:
-            KernelStartFailed: a port was not published.
+            KernelStartFailed: a port is not published.
         """
         if connection.server_key is None or connection.address is not None:
             return connection
-        place = {name: where.get(name) for name in ("ip", *PORTS)}
-        if missing := [name for name, found in place.items() if found is None]:
+        endpoint = {name: published.get(name) for name in ("ip", *PORTS)}
+        if missing := [name for name, value in endpoint.items() if value is None]:
             message = f"The kernel cannot be reached: {', '.join(missing)} was not published on this machine."
             raise KernelStartFailed(message)
-        self._write(self._told | place)
-        return replace(connection, address=str(place.pop("ip")), ports={name: int(port or 0) for name, port in place.items()})
+        self._write_connection_file(self._encrypted_content | endpoint)
+        return replace(
+            connection, address=str(endpoint.pop("ip")), ports={name: int(port or 0) for name, port in endpoint.items()}
+        )
 
-    def connection(self) -> Connection | None:
-        """Where the sockets of a kernel are that another process started; None where that cannot be read."""
+    def read_connection(self) -> Connection | None:
+        """Return the connection of a kernel that another process started; None if its file cannot be read."""
         with suppress(ValueError, RecursionError, TypeError, LookupError, OverflowError):
-            said = json.loads(self.read(self.connection_file.name, _LINE_BYTES))
-            key, uid = str.encode(said["key"]), said.get("kernelexec_uid", os.getuid())
-            if "curve_publickey" in said:
-                ports = {name: int(said[name]) for name in PORTS}
-                return Connection(self.path / "s", key, str(said["ip"]), ports, z85.decode(said["curve_publickey"]))
+            content = json.loads(self.read_file(self.connection_file.name, _LINE_BYTES))
+            key, uid = str.encode(content["key"]), content.get("kernelexec_uid", os.getuid())
+            if "curve_publickey" in content:
+                ports = {name: int(content[name]) for name in PORTS}
+                return Connection(self.path / "s", key, str(content["ip"]), ports, z85.decode(content["curve_publickey"]))
             if isinstance(uid, int):
                 return Connection(self.path / "s", key, uid=uid)
         return None
@@ -210,15 +214,16 @@ class RuntimeDirectory:
         lease_seconds: float | None = None,
         patience: float = 0.0,
         tape_bytes: int = 0,
-        **more: object,
+        **extra: object,
     ) -> dict[str, str]:
-        """What the launcher inside the kernel's process is told; an encrypted one's first lease among it.
+        """Return the launcher's options as environment variables; for an encrypted kernel with the first lease.
 
-        ``patience`` is how long it waits for a new owner, in seconds, ``tape_bytes`` what it keeps for that. ``more`` is added.
+        ``patience`` is how long the kernel waits for a new owner, in seconds, and ``tape_bytes`` the size of the output that
+        it keeps for that time. ``extra`` options are added.
         """
-        order: dict[str, Any] = {"token": token, "limits": limits, **more}
-        if self._told:
-            order |= {"connection": self._told, "lease_seconds": lease_seconds}
+        order: dict[str, Any] = {"token": token, "limits": limits, **extra}
+        if self._encrypted_content:
+            order |= {"connection": self._encrypted_content, "lease_seconds": lease_seconds}
         else:
             order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
             order["crash_buffer"] = str(self.path / "words")
@@ -231,23 +236,27 @@ class RuntimeDirectory:
         return LaunchOptions(**order).as_environment()
 
     async def wait_ready(self) -> dict[str, Any]:
-        """What the launcher says once it serves; KernelConnectionFailed where all has ended. The caller bounds the wait."""
+        """Wait for the launcher's report that it serves, and return it; the caller bounds the wait.
+
+        Raises:
+            KernelConnectionFailed: the kernel was ended before.
+        """
         if self._ready is None:
             raise KernelConnectionFailed("it was ended before it served")
-        # One of its own: whoever ends the kernel meanwhile closes the other, whose number is then another file's.
+        # A duplicate: the end of the kernel closes the original, whose number another file may get.
         ready, loop = os.dup(self._ready), asyncio.get_running_loop()
-        said, line = asyncio.Event(), bytearray()
+        is_complete, line = asyncio.Event(), bytearray()
 
         def on_readable() -> None:
             with suppress(BlockingIOError):
                 line.extend(chunk := os.read(ready, _LINE_BYTES))
                 if not chunk or b"\n" in line or len(line) >= _LINE_BYTES:
                     loop.remove_reader(ready)
-                    said.set()
+                    is_complete.set()
 
         loop.add_reader(ready, on_readable)
         try:
-            await said.wait()
+            await is_complete.wait()
         finally:
             loop.remove_reader(ready)
             os.close(ready)
@@ -255,22 +264,22 @@ class RuntimeDirectory:
             return dict(json.loads(bytes(line)))
         return {}
 
-    def _encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:
-        server_key = z85.decode(self._told["curve_publickey"])
-        return Connection(prefix, self._told["key"].encode(), address, ports, server_key)
+    def _create_encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:
+        server_key = z85.decode(self._encrypted_content["curve_publickey"])
+        return Connection(prefix, self._encrypted_content["key"].encode(), address, ports, server_key)
 
-    def _write(self, content: Mapping[str, Any]) -> None:
+    def _write_connection_file(self, content: Mapping[str, Any]) -> None:
         create_file(self.connection_file, json.dumps(content).encode(), mode=0o600)
 
-    def read(self, name: str, limit_bytes: int) -> bytes:
+    def read_file(self, name: str, limit_bytes: int) -> bytes:
         """Return the end of a file that the kernel may have written; empty if it is not a regular file."""
         with suppress(OSError):
             return read_regular(self.path / name, limit_bytes, tail=True)
         return b""
 
     def clear(self) -> bool:
-        """Close the pipes, and remove what is in the directory; whether it is as it was when it was made."""
-        self._let_go()
+        """Close the pipes and remove all content; return whether the directory is as new."""
+        self._close_pipes()
         try:
             fd = os.open(self.path, DIRECTORY)
         except OSError:
@@ -284,14 +293,14 @@ class RuntimeDirectory:
             os.close(fd)
 
     def remove(self) -> None:
-        """Close the pipes and remove the directory with all that is in it."""
-        self._let_go()
+        """Close the pipes and remove the directory with its content."""
+        self._close_pipes()
         remove_tree(self.path)
 
-    def _let_go(self) -> None:
+    def _close_pipes(self) -> None:
         for fd in (self._ready, self._owner):
             if fd is not None:
-                let_go(fd)
+                close_fd(fd)
         self._ready = self._owner = None
-        if self._called.is_symlink():
-            self._called.unlink()
+        if self._name_path.is_symlink():
+            self._name_path.unlink()

@@ -1,7 +1,7 @@
-"""The private directory of one executor: whose it is while that process lives, and the end of what dead owners left.
+"""The private directory of one executor: its ownership by a living process, and the removal of orphaned directories.
 
-An owner holds a lock on the directory itself. The system lets go of it when the process ends, however it ends, and every
-container that shares the directory sees it. A record beside it says which process that is, and is the last thing to go.
+The owner holds a lock on the directory itself. The system releases the lock at any end of the process, and containers that
+share the directory see the lock. An owner record in the directory names the process, and is removed last.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from typing import Any, Self
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.processes import has_ended, status_of
+from kernelexec.provisioning.runtime.processes import has_ended, read_live_status
 from kernelexec.workspace.rmtree import DIRECTORY, clear, names_in
 from kernelexec.workspace.safe_files import read_regular, replace_file
 
-RECORD, _FRESH = ".owner", ".owner.new"
-#: How the roots' names begin, and what ``tempfile`` makes of it.
-PREFIX, NAME = "kx-", re.compile(r"kx-[a-z0-9_]{8}")
-#: A directory without a record that is younger than this, in seconds, is just being made.
+RECORD_FILE, _FRESH = ".owner", ".owner.new"
+#: Prefix of the names of private directories, and the names that ``tempfile`` creates with it.
+ROOT_PREFIX, ROOT_NAME = "kx-", re.compile(r"kx-[a-z0-9_]{8}")
+#: A younger directory without a record, in seconds, is being created.
 _YOUNG_SECONDS = 60.0
 _RECORD_BYTES = 4096
-#: How long a taker waits for a sweep that holds the lock, in seconds, and how often it looks.
+#: How long an adopter waits for a sweep that holds the lock, and the interval of its tries, in seconds.
 _SWEEP_SECONDS, _PAUSE = 2.0, 0.02
 _ENTRIES_MAX = 100_000
 _PROC = Path("/proc")
 
 logger = logging.getLogger("kernelexec")
-_held: set[int] = set()
+_tracked_fds: set[int] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """A process, so that neither a reused id nor another machine's is taken for it; empty where the machine does not say."""
+class OwnerRecord:
+    """The identity of a process: a reused id or a process of another machine differs from it. Unknown parts are empty."""
 
     pid: int
     started: int
@@ -53,36 +53,36 @@ class Owner:
     locked: bool
 
     @classmethod
-    def this(cls, *, locked: bool) -> Self:
-        """The calling process."""
+    def of_this_process(cls, *, locked: bool) -> Self:
+        """Return the identity of this process."""
         pid = os.getpid()
-        return cls(pid, _started(pid) or 0, _boot(), _pid_namespace(), os.uname().nodename, locked)
+        return cls(pid, _read_start_time(pid) or 0, _read_boot_id(), _read_pid_namespace(), os.uname().nodename, locked)
 
     @classmethod
-    def of(cls, directory: int) -> Self | None:
-        """The owner that a directory's record names, if there is one."""
+    def read(cls, directory: int) -> Self | None:
+        """Read the owner record of a directory; None if it is missing or invalid."""
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            record = json.loads(read_regular(RECORD, _RECORD_BYTES, dir_fd=directory))
-            return cls.said(record) if isinstance(record, dict) else None
+            record = json.loads(read_regular(RECORD_FILE, _RECORD_BYTES, dir_fd=directory))
+            return cls.parse(record) if isinstance(record, dict) else None
         return None
 
     @classmethod
-    def said(cls, said: Mapping[str, Any]) -> Self:
-        """The owner as a record says it.
+    def parse(cls, content: Mapping[str, Any]) -> Self:
+        """Return the owner of a decoded record.
 
         Raises:
-            LookupError, TypeError, ValueError: it says no such thing.
+            LookupError, TypeError, ValueError: the record is invalid.
         """
-        return cls(**{name: kind(said[name]) for name, kind in _FIELDS.items()})
+        return cls(**{name: kind(content[name]) for name, kind in _FIELDS.items()})
 
     @property
-    def gone(self) -> bool:
-        """Whether the process has certainly ended, given that nobody holds the directory's lock."""
-        boot, namespace = _boot(), _pid_namespace()
+    def has_ended(self) -> bool:
+        """Whether the process has certainly ended, if the directory's lock is free."""
+        boot, namespace = _read_boot_id(), _read_pid_namespace()
         if bool(self.boot) > bool(boot) or bool(self.pid_namespace) > bool(namespace):
-            return False  # who is out of descriptors, for one, knows nothing of others
+            return False  # for example without free descriptors nothing can be read
         if self.boot != boot:
-            return self.machine == os.uname().nodename  # the machine was started anew; or else it is another one
+            return self.machine == os.uname().nodename  # the machine was rebooted, or it is another machine
         if self.started and self.pid_namespace == namespace:
             return has_ended(self.pid, self.started)
         return self.locked
@@ -91,8 +91,8 @@ class Owner:
 _FIELDS = {"pid": int, "started": int, "boot": str, "pid_namespace": str, "machine": str, "locked": bool}
 
 
-class Root:
-    """A directory that is this process's until it is removed."""
+class OwnedDirectory:
+    """A directory that this process owns until it is removed."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -100,60 +100,60 @@ class Root:
 
     @classmethod
     def claim(cls, path: Path) -> Self:
-        """Make a new, empty directory this process's own.
+        """Become the owner of a new, empty directory.
 
         Raises:
-            KernelStartFailed: it cannot be written in.
+            KernelStartFailed: the directory is not writable.
         """
-        root = cls(path, hold(os.open(path, DIRECTORY)))
+        root = cls(path, track_fd(os.open(path, DIRECTORY)))
         try:
-            root._sign()
+            root._write_record()
         except OSError as exc:
             root.remove()
-            message = f"{path} cannot be written in: {exc.strerror or exc}. Make room there, or set TMPDIR to another place."
+            message = f"{path} is not writable: {exc.strerror or exc}. Free space there, or set TMPDIR to another directory."
             raise KernelStartFailed(message) from exc
         return root
 
     @classmethod
     def take_over(cls, path: Path) -> Self | None:
-        """Make a dead owner's directory this process's own, with all that is in it; of many who ask at once, one gets it.
+        """Become the owner of a dead owner's directory; of several concurrent callers only one succeeds.
 
-        None where the owner lives, nobody can know, or the directory is none of this user's. For a thread: it may wait for
-        a sweep that just looks at it.
+        None means that the owner lives or may live, or that the directory belongs to another user. Called in a thread, since
+        it may wait for a sweep.
         """
         try:
-            fd = hold(os.open(path, DIRECTORY))
+            fd = track_fd(os.open(path, DIRECTORY))
         except OSError:
             return None
         root = cls(path, fd)
         try:
-            if _is_private(os.fstat(fd)) and _locked_soon(fd) and _was_left(fd, path):
-                root._sign()
+            if _is_private(os.fstat(fd)) and _lock_after_sweep(fd) and _is_orphan(fd, path):
+                root._write_record()
                 return root
         except OSError:
-            logger.exception("kernelexec.root_not_taken_over", extra={"root": str(path)})
-        let_go(fd)
+            logger.exception("kernelexec.root_adoption_failed", extra={"root": str(path)})
+        close_fd(fd)
         return None
 
-    def _sign(self) -> None:
-        """Write the record, as a whole: there is one at every moment where there was one."""
+    def _write_record(self) -> None:
+        """Write or replace the owner record atomically."""
         assert self._fd is not None
-        record = json.dumps(asdict(Owner.this(locked=_lock(self._fd)))).encode()
-        replace_file(RECORD, record, mode=0o600, dir_fd=self._fd, temporary=_FRESH)
+        record = json.dumps(asdict(OwnerRecord.of_this_process(locked=_lock(self._fd)))).encode()
+        replace_file(RECORD_FILE, record, mode=0o600, dir_fd=self._fd, temporary=_FRESH)
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it."""
+        """Remove the directory with its content."""
         fd, self._fd = self._fd, None
         if fd is None:
             return
         try:
-            if clear(fd, keep=RECORD):
+            if clear(fd, keep=RECORD_FILE):
                 with suppress(FileNotFoundError):
-                    os.unlink(RECORD, dir_fd=fd)
+                    os.unlink(RECORD_FILE, dir_fd=fd)
                 with suppress(OSError):
                     self.path.rmdir()
         finally:
-            let_go(fd)
+            close_fd(fd)
 
 
 def _spare_none(_root: Path) -> bool:
@@ -161,9 +161,9 @@ def _spare_none(_root: Path) -> bool:
 
 
 def sweep(bases: Iterable[Path], stop: threading.Event, *, spare: Callable[[Path], bool] = _spare_none) -> None:
-    """Remove what dead owners left in these directories, but for what ``spare`` says is still of use to somebody.
+    """Remove the private directories of dead owners in ``bases``, except those that ``spare`` returns True for.
 
-    For a thread: it stops between two files when told to. Nobody takes a root over while it is looked at.
+    Called in a thread; ``stop`` ends it between two files. The lock prevents an adoption during the check.
     """
     for base in dict.fromkeys(bases):
         try:
@@ -172,90 +172,90 @@ def sweep(bases: Iterable[Path], stop: threading.Event, *, spare: Callable[[Path
             continue
         try:
             with os.scandir(fd) as entries:
-                names = [entry.name for entry in islice(entries, _ENTRIES_MAX) if NAME.fullmatch(entry.name)]
+                names = [entry.name for entry in islice(entries, _ENTRIES_MAX) if ROOT_NAME.fullmatch(entry.name)]
             for name in names:
                 with suppress(OSError):
-                    _end(fd, base / name, stop, spare)
+                    _remove_orphan(fd, base / name, stop, spare)
         finally:
             os.close(fd)
 
 
-def _end(base: int, path: Path, stop: threading.Event, spare: Callable[[Path], bool]) -> None:
-    """Remove one root if it is this user's, its owner is dead, and it is not to be spared."""
-    fd = hold(os.open(path.name, DIRECTORY, dir_fd=base))
+def _remove_orphan(base: int, path: Path, stop: threading.Event, spare: Callable[[Path], bool]) -> None:
+    """Remove one directory if it belongs to this user, its owner is dead, and ``spare`` returns False."""
+    fd = track_fd(os.open(path.name, DIRECTORY, dir_fd=base))
     try:
-        found = os.fstat(fd)
-        if not _is_private(found):
+        status = os.fstat(fd)
+        if not _is_private(status):
             return
-        owner, names = Owner.of(fd), set(names_in(fd))
-        if owner is None and (names - {RECORD, _FRESH} or time.time() - found.st_mtime < _YOUNG_SECONDS):
-            return  # none of ours, or one that is just being made
+        owner, names = OwnerRecord.read(fd), set(names_in(fd))
+        if owner is None and (names - {RECORD_FILE, _FRESH} or time.time() - status.st_mtime < _YOUNG_SECONDS):
+            return  # not ours, or being created
         if not _lock(fd) and (owner is None or owner.locked):
             return
-        if owner is not None and (not owner.gone or spare(path)):
+        if owner is not None and (not owner.has_ended or spare(path)):
             return
-        if not clear(fd, keep=RECORD, stop=stop):
+        if not clear(fd, keep=RECORD_FILE, stop=stop):
             return
         with suppress(FileNotFoundError):
-            os.unlink(RECORD, dir_fd=fd)
-        if os.path.samestat(found, os.stat(path.name, dir_fd=base, follow_symlinks=False)):
+            os.unlink(RECORD_FILE, dir_fd=fd)
+        if os.path.samestat(status, os.stat(path.name, dir_fd=base, follow_symlinks=False)):
             os.rmdir(path.name, dir_fd=base)
         if owner is not None:
-            told = {"root": str(path), "owner_pid": owner.pid, "sessions": sorted(names - {RECORD})}
-            logger.info("kernelexec.swept", extra=told)
+            details = {"root": str(path), "owner_pid": owner.pid, "sessions": sorted(names - {RECORD_FILE})}
+            logger.info("kernelexec.orphaned_root_removed", extra=details)
     finally:
-        let_go(fd)
+        close_fd(fd)
 
 
-def _is_private(found: os.stat_result) -> bool:
-    return found.st_uid == platform.user() and not stat.S_IMODE(found.st_mode) & 0o077
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == platform.user_id() and not stat.S_IMODE(status.st_mode) & 0o077
 
 
-def _locked_soon(fd: int) -> bool:
-    """Whether the lock of a dead owner's root is ours now; a sweep lets go of it after a look."""
+def _lock_after_sweep(fd: int) -> bool:
+    """Try to lock a dead owner's directory, for as long as a sweep may hold the lock; return whether it succeeded."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     while not _lock(fd):
-        owner = Owner.of(fd)
-        if owner is None or not owner.gone or time.monotonic() > deadline:
+        owner = OwnerRecord.read(fd)
+        if owner is None or not owner.has_ended or time.monotonic() > deadline:
             return False
-        time.sleep(_PAUSE)  # in a thread: a lock cannot be waited for with a bound
+        time.sleep(_PAUSE)  # in a thread: a wait for a lock has no timeout
     return True
 
 
-def _was_left(fd: int, path: Path) -> bool:
-    """Whether an open root, whose lock is ours, is still there and its owner is dead."""
-    owner = Owner.of(fd)
-    in_place = os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))  # noqa: PTH116 - as the other one
-    return owner is not None and owner.gone and in_place
+def _is_orphan(fd: int, path: Path) -> bool:
+    """Return whether an open directory, which this process has locked, still exists and its owner is dead."""
+    owner = OwnerRecord.read(fd)
+    in_place = os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))  # noqa: PTH116 - as above
+    return owner is not None and owner.has_ended and in_place
 
 
-def hold(fd: int) -> int:
-    """Keep a descriptor to this very process: no forked child may hold it on when this process ends."""
-    _held.add(fd)
+def track_fd(fd: int) -> int:
+    """Track a descriptor of this process, which forked children must not keep open."""
+    _tracked_fds.add(fd)
     return fd
 
 
-def let_go(fd: int) -> None:
-    """Close a descriptor that was held."""
-    _held.discard(fd)
+def close_fd(fd: int) -> None:
+    """Close a tracked descriptor."""
+    _tracked_fds.discard(fd)
     os.close(fd)
 
 
-def _part() -> None:
-    """In a forked child: put nothing in the place of what is its parent's own; the numbers stay taken."""
+def _close_in_child() -> None:
+    """Replace the tracked descriptors in a forked child by the null device; their numbers stay in use."""
     null = os.open(os.devnull, os.O_RDWR)
-    for fd in _held:
+    for fd in _tracked_fds:
         os.dup2(null, fd, inheritable=False)
     os.close(null)
 
 
-# For the whole process, and only here: with its parent's descriptors a child would keep a dead owner's kernels alive too.
-platform.in_forked_children(_part)
+# With its parent's descriptors a forked child would keep the kernels of a dead owner alive.
+platform.call_in_forked_children(_close_in_child)
 
 
-def is_held(fd: int, owner: Owner) -> bool:
-    """Whether the owner of an open root lives; ``fd`` is closed soon after, as this may take a lock that is free."""
-    return not _lock(fd, shared=True) if owner.locked else not owner.gone
+def has_living_owner(fd: int, owner: OwnerRecord) -> bool:
+    """Return whether the owner of an open directory lives. The check may lock a free ``fd``: close it soon."""
+    return not _lock(fd, shared=True) if owner.locked else not owner.has_ended
 
 
 def _lock(fd: int, *, shared: bool = False) -> bool:
@@ -266,19 +266,19 @@ def _lock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
-def _started(pid: int) -> int | None:
-    """When a living process started, in ticks since the machine did."""
-    status = status_of(pid)
+def _read_start_time(pid: int) -> int | None:
+    """Return the start time of a living process, in ticks since the boot."""
+    status = read_live_status(pid)
     return status.born if status else None
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     with suppress(OSError):
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
-def _pid_namespace() -> str:
+def _read_pid_namespace() -> str:
     with suppress(OSError):
         return str((_PROC / "self/ns/pid").readlink())
     return ""

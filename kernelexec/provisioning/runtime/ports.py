@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.processes import descends
+from kernelexec.provisioning.runtime.processes import is_descendant
 
 _LISTENS = "0A"
 _TRIES = 10
@@ -20,7 +20,7 @@ _PROC = Path("/proc")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
-def free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
+def find_free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
     """Return an address of this machine and a free port of it for each name.
 
     A random address of 127.0.0.0/8 avoids collisions: between the choice and the kernel's own bind no other program gets such a
@@ -34,7 +34,7 @@ def free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
         address = platform.loopback() or ("127.0.0.1" if last else _random_address())
         with suppress(OSError), ExitStack() as bound:
             return address, {name: _bind(bound, address) for name in names}
-    message = "No port of a loopback address is free: end what holds them, or raise net.ipv4.ip_local_port_range."
+    message = "No port of a loopback address is free: end the programs that use them, or raise net.ipv4.ip_local_port_range."
     raise KernelStartFailed(message)
 
 
@@ -48,37 +48,37 @@ def _bind(bound: ExitStack, address: str) -> int:
     return int(sock.getsockname()[1])
 
 
-def strangers(address: str, port: int, family: int) -> bool:
+def has_foreign_listener(address: str, port: int, family: int) -> bool:
     """Return whether a process that does not descend from ``family`` listens there; False if the system does not tell."""
     if not (_PROC / "net/tcp").exists():
         return False
-    wanted = set(_listeners(address, port))
-    return not wanted or not wanted <= _sockets_of(family)
+    wanted = set(_find_listeners(address, port))
+    return not wanted or not wanted <= _find_sockets(family)
 
 
-def _listeners(address: str, port: int) -> Iterator[str]:
+def _find_listeners(address: str, port: int) -> Iterator[str]:
     """Return the inodes of the sockets that listen on a port, at that address or at any."""
     raw = struct.unpack("=I", socket.inet_aton(address))[0]
-    places = {f"{raw:08X}:{port:04X}", f"{0:08X}:{port:04X}"}
+    endpoints = {f"{raw:08X}:{port:04X}", f"{0:08X}:{port:04X}"}
     for line in (_PROC / "net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if fields[1] in places and fields[3] == _LISTENS:
+        if fields[1] in endpoints and fields[3] == _LISTENS:
             yield fields[9]
 
 
-def _sockets_of(family: int) -> set[str]:
+def _find_sockets(family: int) -> set[str]:
     """Return the inodes of the sockets of a process and its descendants."""
-    found = set()
-    for place in _PROC.glob("[0-9]*"):
-        if descends(int(place.name), family):
+    inodes = set()
+    for process in _PROC.glob("[0-9]*"):
+        if is_descendant(int(process.name), family):
             with suppress(OSError):
-                for fd in (place / "fd").iterdir():
-                    found |= _socket_behind(fd)
-    return found
+                for fd in (process / "fd").iterdir():
+                    inodes |= _read_socket(fd)
+    return inodes
 
 
-def _socket_behind(fd: Path) -> set[str]:
+def _read_socket(fd: Path) -> set[str]:
     with suppress(OSError):
-        if found := _SOCKET.fullmatch(str(fd.readlink())):
-            return {found[1]}
+        if match := _SOCKET.fullmatch(str(fd.readlink())):
+            return {match[1]}
     return set()

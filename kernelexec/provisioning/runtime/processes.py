@@ -1,8 +1,8 @@
-"""Finding and ending every process that a kernel started, also those that left its session or process group.
+"""The descendants of a kernel, listed and ended even if they left its session or process group.
 
-A kernel carries a mark in its environment, which its descendants inherit. What drops the mark (``env -i``) is still found
-while it stays in the kernel's session, and, as long as the kernel lives, by its descent: the launcher adopts orphans.
-What dropped both is lost when its kernel crashes: a local kernel is no wall.
+A kernel has a marker in its environment, which its descendants inherit. A process without the marker (``env -i``) is found
+by the kernel's session and, while the kernel lives, by its parents: the launcher adopts orphaned processes. A process that
+has left both is lost when its kernel crashes: local kernels are no security boundary.
 """
 
 from __future__ import annotations
@@ -36,94 +36,94 @@ _GENERATIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
-    """A kernel's own process, which leads a session: by its id, and when it was born, since ids are given again."""
+class SessionLeader:
+    """A kernel's own process, which leads a session: its id and its start time, since ids are reused."""
 
     pid: int
     born: int
 
     @classmethod
-    def of(cls, pid: int) -> Leader:
-        """A child of this process. Of one that has ended already nothing can be mistaken for it."""
-        status = status_of(pid)
+    def of(cls, pid: int) -> SessionLeader:
+        """Return a child of this process; for an ended child the start time is -1, which matches no process."""
+        status = read_live_status(pid)
         return cls(pid, status.born if status else -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """One kernel's mark: 128 random bits."""
+class ProcessMarker:
+    """The marker of one kernel: 128 random bits."""
 
     value: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def environ(self) -> dict[str, str]:
-        """The mark as the environment variable that it is."""
+        """The marker as an environment variable."""
         return {protocol.KERNEL_MARK_VARIABLE: self.value}
 
-    def holders(self, leader: Leader | None = None) -> list[int]:
-        """The ids of all living processes that carry the mark, belong to the leader's session, or descend from it."""
+    def marked_pids(self, leader: SessionLeader | None = None) -> list[int]:
+        """Return the ids of all living processes with the marker, in the leader's session, or among its descendants."""
         return list(self._find(leader))
 
-    def signal(self, signum: int, *, leader: Leader | None = None, spare: Container[int] = ()) -> int:
-        """Signal every holder but those to ``spare``, each through a pidfd so that a reused id is never hit; how many were."""
-        return sum(signal_process(pid, signum, found) for pid, found in self._find(leader).items() if pid not in spare)
+    def signal(self, signum: int, *, leader: SessionLeader | None = None, spare: Container[int] = ()) -> int:
+        """Signal every marked process except those in ``spare``, by pidfd so that no reused id is hit; return how many."""
+        return sum(signal_process(pid, signum, status) for pid, status in self._find(leader).items() if pid not in spare)
 
-    def sweep(self, leader: Leader | None = None, spare: int | None = None) -> int:
-        """Kill all but ``spare`` until nobody is left (bounded, for what forks faster than it dies); how many were killed."""
-        if not platform.HERE.process_handles:
+    def sweep(self, leader: SessionLeader | None = None, spare: int | None = None) -> int:
+        """Kill all except ``spare`` in bounded rounds, since processes may fork meanwhile; return how many were killed."""
+        if not platform.PLATFORM.has_pidfd:
             return 0
         spared = () if spare is None else (spare,)
         return len(kill_rounds(lambda table: self._find(leader, table), spared=spared, wait_milliseconds=_DEATH_MILLISECONDS))
 
-    def _find(self, leader: Leader | None, table: Mapping[int, ProcessStatus] | None = None) -> dict[int, ProcessStatus]:
+    def _find(self, leader: SessionLeader | None, table: Mapping[int, ProcessStatus] | None = None) -> dict[int, ProcessStatus]:
         living = {pid: status for pid, status in (table or read_processes()).items() if not status.has_ended}
-        first = living.get(leader.pid) if leader else None
-        known = leader.pid if leader and (first is None or first.born == leader.born) else None
-        family = find_descendants(known, living) | {known} if known else set()
+        leader_status = living.get(leader.pid) if leader else None
+        leader_pid = leader.pid if leader and (leader_status is None or leader_status.born == leader.born) else None
+        family = find_descendants(leader_pid, living) | {leader_pid} if leader_pid else set()
         entry = f"{protocol.KERNEL_MARK_VARIABLE}={self.value}".encode()
 
         def belongs(pid: int) -> bool:
-            return pid in family or living[pid].session == known or has_variable(pid, entry)
+            return pid in family or living[pid].session == leader_pid or has_variable(pid, entry)
 
         return {pid: living[pid] for pid in living if belongs(pid)}
 
 
-def descends(pid: int, ancestor: int) -> bool:
-    """Whether a living process is another one, or comes from it."""
-    return ancestor in ancestors_of(pid)
+def is_descendant(pid: int, ancestor: int) -> bool:
+    """Return whether a living process is ``ancestor`` or one of its descendants."""
+    return ancestor in walk_ancestors(pid)
 
 
-def ancestors_of(pid: int) -> Iterator[int]:
-    """A process, its parent, and so on, as far as they live."""
+def walk_ancestors(pid: int) -> Iterator[int]:
+    """Yield a process, its parent, and so on, while they live."""
     for _ in range(_GENERATIONS):
         yield pid
-        status = status_of(pid)
+        status = read_live_status(pid)
         if status is None or status.parent == 0:
             return
         pid = status.parent
 
 
-def children_of(parent: int, table: Mapping[int, ProcessStatus] | None = None) -> set[int]:
-    """The living processes whose parent it is."""
-    known = read_processes() if table is None else table
-    return {pid for pid, status in known.items() if status.parent == parent and not status.has_ended}
+def find_children(parent: int, table: Mapping[int, ProcessStatus] | None = None) -> set[int]:
+    """Return the living children of a process."""
+    processes = read_processes() if table is None else table
+    return {pid for pid, status in processes.items() if status.parent == parent and not status.has_ended}
 
 
-def programs_of(guard: int) -> dict[int, int]:
-    """The programs that a guarded kernel runs, children of the guard's only child: ids, and when they were born."""
+def find_guarded_children(guard: int) -> dict[int, int]:
+    """Return the children of a guarded kernel, which is the guard's only child: ids and start times."""
     table = read_processes()
-    kernels = children_of(guard, table)
+    kernels = find_children(guard, table)
     return {pid: status.born for pid, status in table.items() if status.parent in kernels and not status.has_ended}
 
 
-class OomCount:
-    """Counts what was killed for want of memory: in a process's own control group, or anywhere if that is silent."""
+class OomKillReader:
+    """A reader of kills for want of memory: in a process's own control group, or else on the whole machine."""
 
     def __init__(self, pid: int | None = None) -> None:
-        self._file = next((file for file in _counts_of(pid) if file.is_file()), PROC / "vmstat")
+        self._file = next((file for file in _find_counter_files(pid) if file.is_file()), PROC / "vmstat")
 
-    def kills(self) -> int:
-        """Since the group, or the machine, came to be; 0 if nobody says."""
+    def count_kills(self) -> int:
+        """Return the kills since the creation of the group or the boot; 0 if they cannot be read."""
         try:
             lines = self._file.read_text().splitlines()
         except OSError:
@@ -131,8 +131,8 @@ class OomCount:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def _counts_of(pid: int | None) -> Iterator[Path]:
-    """Where the control group of a process counts, of version 1 and 2."""
+def _find_counter_files(pid: int | None) -> Iterator[Path]:
+    """Yield the counter files of a process's control group, of version 1 and 2."""
     with suppress(OSError, ValueError):
         for line in (PROC / str(pid) / "cgroup").read_text().splitlines() if pid else ():
             _, controllers, path = line.split(":", 2)
@@ -142,27 +142,27 @@ def _counts_of(pid: int | None) -> Iterator[Path]:
                 yield _GROUPS / path.lstrip("/") / "memory.events.local"
 
 
-def status_of(pid: int) -> ProcessStatus | None:
-    """Return the status of a process; None where it has ended."""
+def read_live_status(pid: int) -> ProcessStatus | None:
+    """Return the status of a process; None if it has ended."""
     status = read_status(pid)
     return None if status is None or status.has_ended else status
 
 
-def peer_of(sock: socket.socket) -> tuple[int, int] | None:
-    """The process and the user at the other end of a unix socket; None where the system does not say."""
-    if not platform.HERE.peers:
+def read_peer(sock: socket.socket) -> tuple[int, int] | None:
+    """Return the process and the user at the other end of a unix socket; None if the system does not report them."""
+    if not platform.PLATFORM.has_peer_credentials:
         return None
     pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, uid
 
 
 def has_ended(pid: int, born: int) -> bool:
-    """Whether the process of that id that was born then is surely gone: not where that cannot be read."""
+    """Return whether the process with that id and start time has certainly ended; False if it cannot be read."""
     try:
-        said = (PROC / str(pid) / "stat").read_bytes()
+        content = (PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return True
     except OSError:
         return False
-    status = parse_status(said)
+    status = parse_status(content)
     return status.has_ended or status.born != born

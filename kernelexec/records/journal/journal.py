@@ -17,7 +17,7 @@ from typing import Any
 from kernelexec.errors import Refused
 from kernelexec.events import Event, JournaledRequest
 from kernelexec.provisioning.platform import lock
-from kernelexec.provisioning.runtime.owned_directory import hold, let_go
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.records.journal.reader import next_part, parts, requests, requests_of_life, sibling_path
 from kernelexec.records.journal.records import line, record
 
@@ -115,7 +115,7 @@ class Journal:
         """Close the file."""
         self._closed = True
         if self._fd is not None:
-            let_go(self._fd)
+            close_fd(self._fd)
             self._fd = None
 
     def _claim(self) -> None:
@@ -125,7 +125,7 @@ class Journal:
             for path in _numbered_paths(self._name):
                 fd = os.open(path, _FLAGS, 0o600)
                 if _lock(fd, path):
-                    self._fd, self.path = hold(fd), path
+                    self._fd, self.path = track_fd(fd), path
                     self._mend(fd)
                     self.owner_was_killed = _was_left(fd)
                     return
@@ -163,7 +163,7 @@ class Journal:
     def _current(self) -> int:
         """Return the open file; begin a new one if it was removed or moved."""
         if self._fd is not None and not self._is_in_place(self._fd):
-            let_go(self._fd)
+            close_fd(self._fd)
             self._fd = None
         if self._fd is None:
             self._claim()
@@ -182,11 +182,11 @@ class Journal:
         next_part(self.path).hardlink_to(self.path)
         fresh = self.path.with_name(f".{self.path.name}.new")
         fresh.unlink(missing_ok=True)
-        new = hold(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
+        new = track_fd(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
         lock(new)
         fresh.replace(self.path)
         self._fd = new
-        let_go(fd)
+        close_fd(fd)
         for path in parts(self.path)[:-PARTS]:
             path.unlink(missing_ok=True)
         return new

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning.platform import lock
-from kernelexec.provisioning.runtime.owned_directory import hold, let_go
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNFIT = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
@@ -47,7 +47,7 @@ class LogFile:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise InvalidConfig(_unfit(self.path, "It is not a regular file"))
-        self._fd = hold(fd)
+        self._fd = track_fd(fd)
 
     def append(self, content: bytes) -> None:
         """Append lines.
@@ -65,7 +65,7 @@ class LogFile:
     def close(self) -> None:
         """Close the file."""
         if self._fd is not None:
-            let_go(self._fd)
+            close_fd(self._fd)
             self._fd = None
 
     def _current(self, more_bytes: int) -> int:

@@ -23,7 +23,7 @@ from kernelexec.cells import CodeCell, ShellCell
 from kernelexec.config import Config
 from kernelexec.kernel import Kernel
 from kernelexec.launcher import protocol
-from kernelexec.provisioning import Place
+from kernelexec.provisioning import Backend
 from kernelexec.results import ExecuteResult, ExecutionResult, Timing
 from kernelexec.session.cells.cell_run import CellRun
 
@@ -38,7 +38,7 @@ _ANSWER_SECONDS = 10.0
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b|\bipykernel_\d+\b")
 
 
-def open_result_cache(config: Config, backend: Place, workspace: Path) -> ResultCache | None:
+def open_result_cache(config: Config, backend: Backend, workspace: Path) -> ResultCache | None:
     """Return the result cache of a new session, or None if nothing may be cached."""
     options = config.cache
     if not options.enabled or backend.secrets is not None or config.container.mode == "ephemeral":
@@ -145,7 +145,7 @@ def _strip_run_fields(result: ExecutionResult) -> ExecutionResult:
     return replace(result, outputs=outputs, execution_count=None, notes=(), timing=Timing(), execution_id="", session="")
 
 
-def _collect_settings(config: Config, backend: Place) -> Mapping[str, Any]:
+def _collect_settings(config: Config, backend: Backend) -> Mapping[str, Any]:
     container = config.container.model_dump(mode="json") if config.isolation == "container" else {}
     return {
         "isolation": backend.isolation,

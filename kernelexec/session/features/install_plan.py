@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernelexec.config import system_refusal
 from kernelexec.errors import InvalidRequest
-from kernelexec.provisioning.launch.one_shot import Network
+from kernelexec.provisioning.launch.one_shot_task import Network
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.requirements import is_wheel
 
@@ -76,7 +76,7 @@ class InstallPlan:
         context, venv = self._context, self._context.config.programs.venv
         if venv is None:
             return (_DEFAULT_VENV,)
-        path = Path(os.path.normpath(context.kernels.backend.outside(str(venv))))
+        path = Path(os.path.normpath(context.kernels.backend.to_host_path(str(venv))))
         if not path.is_relative_to(context.workspace_path) or path == context.workspace_path:
             message = f"programs.venv={venv} is not in the session's workspace: install there with its own pip, or omit it."
             raise InvalidRequest(message)
@@ -85,7 +85,7 @@ class InstallPlan:
     def resolve_path(self, path: str | os.PathLike[str]) -> Path:
         """Return a path on this machine for a path as kernels see it, or for a path relative to the workspace."""
         context = self._context
-        return Path(os.path.normpath(context.workspace_path / Path(context.kernels.backend.outside(path)).expanduser()))
+        return Path(os.path.normpath(context.workspace_path / Path(context.kernels.backend.to_host_path(path)).expanduser()))
 
     def map_into_workspace(self, path: Path | None) -> str | None:
         """Return a directory of the workspace as kernels see it, or None for other directories.

@@ -15,7 +15,14 @@ from packaging.utils import canonicalize_name
 from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.launch.one_shot import TIMED_OUT, Done, Errand, Network, copy_wheel, new_directory
+from kernelexec.provisioning.launch.one_shot_task import (
+    TIMED_OUT,
+    Network,
+    OneShotTask,
+    TaskResult,
+    copy_wheel,
+    create_task_directory,
+)
 from kernelexec.results import ExecutionFailed, Installation
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.inspection import Inspection
@@ -130,7 +137,7 @@ class PackageInstaller:
                 notes += await self._activate(result, before) if activate else []
             return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
 
-    async def _run_pip(self, request: InstallRequest, venv: tuple[str, ...]) -> Done:
+    async def _run_pip(self, request: InstallRequest, venv: tuple[str, ...]) -> TaskResult:
         """Run pip, after a separate process has downloaded the wheels if only that process may have the network."""
         context, backend = self._context, self._context.kernels.backend
         deadline = anyio.current_time() + request.seconds
@@ -141,7 +148,7 @@ class PackageInstaller:
         try:
             async with self._one_shot_directory(request) as fetch_dir, self._one_shot_directory(request) as install_dir:
                 if fetches_separately:
-                    errand = Errand(fetch_dir, {**task_fields, "fills": False}, request.network, wheels, request.seconds)
+                    errand = OneShotTask(fetch_dir, {**task_fields, "fills": False}, request.network, wheels, request.seconds)
                     done = await backend.run(errand, context.runtime_dir)
                     if done.exit_code or done.answer.get("exit_code") != 0 or not _is_directory(fetch_dir / "fetched"):
                         return done
@@ -150,7 +157,7 @@ class PackageInstaller:
                 remaining_seconds = max(1.0, deadline - anyio.current_time())
                 network = False if fetches_separately else request.network
                 return await backend.run(
-                    Errand(install_dir, task_fields, network, None if inside else wheels, remaining_seconds),
+                    OneShotTask(install_dir, task_fields, network, None if inside else wheels, remaining_seconds),
                     context.runtime_dir,
                 )
         except OSError as exc:
@@ -160,7 +167,7 @@ class PackageInstaller:
     async def _one_shot_directory(self, request: InstallRequest) -> AsyncIterator[Path]:
         """Yield a private directory with copies of the wheels that the requirements name by path."""
         context = self._context
-        path = await anyio.to_thread.run_sync(new_directory, context.runtime_dir, context.kernels.backend.user)
+        path = await anyio.to_thread.run_sync(create_task_directory, context.runtime_dir, context.kernels.backend.user)
         try:
             for wheel in filter(is_wheel, request.requirements):
                 try:
@@ -178,7 +185,7 @@ class PackageInstaller:
             return {package.key: package for package in _read_lock_file(self._context.workspace_path / LOCK).packages}
         return {}
 
-    def _write_lock(self, done: Done, known_packages: dict[str, LockedPackage]) -> str | None:
+    def _write_lock(self, done: TaskResult, known_packages: dict[str, LockedPackage]) -> str | None:
         """Write the environment's lock; return its path as kernels see it, or None if it cannot be written."""
         locked = []
         for name, version in _list_versions(done.answer.get("holds")):
@@ -232,10 +239,10 @@ def _read_lock_file(path: Path) -> PackageLock:
     return PackageLock.parse(read_regular(path, _LOCK_BYTES), str(path))
 
 
-def _build_installation(done: Done, installed: dict[str, LockedPackage]) -> Installation:
+def _build_installation(done: TaskResult, installed: dict[str, LockedPackage]) -> Installation:
     """Return the installation that pip reported, without its lock."""
     failure, code = done.answer.get("failure"), done.answer.get("exit_code")
-    output = done.said if not isinstance(failure, str) else f"{done.said}{failure}\n"
+    output = done.output if not isinstance(failure, str) else f"{done.output}{failure}\n"
     if done.exit_code == TIMED_OUT:
         return Installation((), "", TIMED_OUT, f"{output}The time limit was reached.\n", 0.0)
     if done.exit_code or not isinstance(code, int) or isinstance(code, bool):
@@ -243,7 +250,7 @@ def _build_installation(done: Done, installed: dict[str, LockedPackage]) -> Inst
     return Installation(tuple(package.package for package in installed.values()), "", code, output, 0.0)
 
 
-def _read_installed_packages(done: Done) -> dict[str, LockedPackage]:
+def _read_installed_packages(done: TaskResult) -> dict[str, LockedPackage]:
     """Return the packages that pip reported, by name. Cells may have changed the report: malformed entries are skipped."""
     entries = done.answer.get("installed")
     packages = {}
@@ -260,7 +267,7 @@ def _list_versions(versions: object) -> list[tuple[str, str]]:
     return [(str(name), str(version)) for name, version in versions.items()] if isinstance(versions, dict) else []
 
 
-def _check_python_version(lock: PackageLock | None, done: Done) -> list[str]:
+def _check_python_version(lock: PackageLock | None, done: TaskResult) -> list[str]:
     """Return a note if a lock was made with another version of Python."""
     version = done.answer.get("python")
     if lock is None or not lock.python or not isinstance(version, str) or version == lock.python:

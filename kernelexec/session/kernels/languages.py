@@ -15,8 +15,8 @@ from kernelexec.config import Config
 from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, did_you_mean
 from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
-from kernelexec.provisioning import InstalledSpec, Place
-from kernelexec.provisioning.runtime.discovery import note_language
+from kernelexec.provisioning import Backend, InstalledSpec
+from kernelexec.provisioning.runtime.discovery import write_language_file
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
@@ -32,7 +32,7 @@ class LanguageKernels:
         config: Config,
         session: str,
         runtime: Path,
-        backend: Place,
+        backend: Backend,
         scope: TaskScope,
         dispatch: Callable[[KernelChanged | MemoryHigh], None],
     ) -> None:
@@ -53,7 +53,7 @@ class LanguageKernels:
         self._limit = config.capacity.code_bytes
 
     @property
-    def backend(self) -> Place:
+    def backend(self) -> Backend:
         """The backend of the kernels."""
         return self._backend
 
@@ -109,7 +109,7 @@ class LanguageKernels:
         Raises:
             LimitRefused, EngineFailed: one kernel cannot be limited; nothing changed.
         """
-        backend, before, changed = self._backend.limited(config), self._backend, list[KernelSupervisor]()
+        backend, before, changed = self._backend.with_limits(config), self._backend, list[KernelSupervisor]()
         if backend is None:
             wanted = {"memory_bytes": memory_bytes, "cpus": cpus}
             return tuple(_explain_missing_limit(name, value) for name, value in wanted.items() if value is not None)
@@ -151,7 +151,7 @@ class LanguageKernels:
         wanted = _normalize_language(language)
         if wanted in self._labels:
             return self._labels[wanted]
-        installed = await self._backend.installed()
+        installed = await self._backend.list_kernelspecs()
         spec = installed.find(wanted)
         if spec is None and wanted in ("bash", "javascript"):
             return None
@@ -160,11 +160,12 @@ class LanguageKernels:
                 "python",
                 "bash",
                 "javascript",
-                *(word.strip("()") for entry in installed.told() for word in entry.split()),
+                *(word.strip("()") for entry in installed.describe() for word in entry.split()),
             )
             message = (
                 f"language={language!r} is not known here{did_you_mean(wanted, known_names)}: there are python, bash and "
-                f"javascript, and the kernelspecs {self._backend.specs_where}: {', '.join(installed.told()) or 'none'}. "
+                f"javascript, and the kernelspecs {self._backend.kernelspec_location}: "
+                f"{', '.join(installed.describe()) or 'none'}. "
                 "`jupyter kernelspec list` there shows where they are."
             )
             raise InvalidRequest(message)
@@ -177,7 +178,7 @@ class LanguageKernels:
         directory = self._runtime / f"k{len(self._supervisors)}"
         directory.mkdir(mode=0o700)
         with suppress(OSError):  # without the file, as on a full disk, a later owner does not report the lost state
-            note_language(directory, spec.label)
+            write_language_file(directory, spec.label)
         supervisor = self._make_supervisor(runtime=directory, installed=spec)
         if (epoch := self.ended_epochs.get(spec.label)) is not None:
             supervisor.epoch, supervisor.lost_state = epoch, LOST_WITH_OWNER

@@ -15,7 +15,7 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
-from kernelexec.provisioning import Handover, InstalledSpec, Place, RuntimeDirectory, stored_identity
+from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.results import Cause, MemoryUse
 from kernelexec.session.kernels.escalation import escalate
 from kernelexec.session.kernels.verdict import LOST_WITH_OWNER, LostState, Verdict, add_memory_notes, memory_limit_text
@@ -42,7 +42,7 @@ class KernelSupervisor:
         dispatch: Callable[[KernelChanged | MemoryHigh], None],
         *,
         installed: InstalledSpec | None = None,
-        backend: Place | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
@@ -58,7 +58,7 @@ class KernelSupervisor:
         self._cwd = cwd
         self._scope = scope
         self._dispatch = dispatch
-        self._make_kernel = partial(Kernel, config, cwd=cwd, identity=stored_identity(runtime), installed=installed)
+        self._make_kernel = partial(Kernel, config, cwd=cwd, identity=load_identity(runtime), installed=installed)
         self._installed, self._backend = installed, backend
         self._kill_cause: Cause | None = None
         self._warm_kernel = NO_WARM_KERNEL
@@ -157,7 +157,7 @@ class KernelSupervisor:
         self._check_open()
         return kernel
 
-    async def apply_limits(self, backend: Place, memory_bytes: int | None, cpus: float | None) -> None:
+    async def apply_limits(self, backend: Backend, memory_bytes: int | None, cpus: float | None) -> None:
         """Apply the limits of a backend to the living or starting kernel, and to all later kernels.
 
         Raises:
@@ -195,7 +195,7 @@ class KernelSupervisor:
         notes, self.notes = self.notes, []
         if self._backend is not None and not self._has_sent_notices:
             self._has_sent_notices = True
-            notes += (*self._backend.notices(self._installed, kernel.transport), *kernel.confinement.notices)
+            notes += (*self._backend.describe_start(self._installed, kernel.transport), *kernel.confinement.notices)
         return notes
 
     async def _judge_state(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
@@ -253,7 +253,7 @@ class KernelSupervisor:
     def _new_kernel(self) -> Kernel:
         host = self._reuse_slot.take()
         runtime = RuntimeDirectory(self._runtime / str(self.epoch), host.runtime if host else None)
-        self._starting_kernel = self._make_kernel(runtime, place=self._backend, host=host)
+        self._starting_kernel = self._make_kernel(runtime, backend=self._backend, host=host)
         return self._starting_kernel
 
     async def kill(self, cause: Cause) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernelexec.kernel.usage import Usage
+from kernelexec.kernel.resource_usage import Usage
 from kernelexec.results import Cause, Interrupted, InterruptStep, State
 from kernelexec.results.resource_usage import format_size
 

@@ -9,7 +9,7 @@ from anyio.abc import TaskGroup
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.kernel import Kernel
-from kernelexec.provisioning import Place
+from kernelexec.provisioning import Backend
 
 #: The seconds that a warm kernel may take to answer before a new kernel is started.
 _ANSWER_SECONDS = 2.0
@@ -24,7 +24,7 @@ class WarmKernel:
     environment_changes: Mapping[str, str | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    async def claim(self, cwd: str, backend: Place | None) -> Kernel | None:
+    async def claim(self, cwd: str, backend: Backend | None) -> Kernel | None:
         """Move the kernel to a directory, and send it the secrets; end it and return None if it does not answer.
 
         Raises:
@@ -49,7 +49,7 @@ NO_WARM_KERNEL = WarmKernel()
 
 
 async def start_with_retry(
-    make_kernel: Callable[[], Kernel], backend: Place | None, tasks: TaskGroup, check_open: Callable[[], None]
+    make_kernel: Callable[[], Kernel], backend: Backend | None, tasks: TaskGroup, check_open: Callable[[], None]
 ) -> Kernel:
     """Start a kernel; retry twice if the backend's Python has changed meanwhile, or the failure is transient.
 
@@ -72,7 +72,7 @@ async def start_with_retry(
                 raise
             await backend.prepare(failure)
             check_open()
-            if backend.python == python and not backend.passes(str(failure)):
+            if backend.python == python and not backend.is_transient(str(failure)):
                 raise
         else:
             return kernel

@@ -10,8 +10,8 @@ from kernelexec import Executor
 from kernelexec.config import CREDENTIALS, Config, load
 from kernelexec.docker.accounts import with_home
 from kernelexec.errors import InvalidConfig
-from kernelexec.provisioning.container.environment import environment_inside
-from kernelexec.provisioning.container.mounts import binds
+from kernelexec.provisioning.container.environment import container_environment
+from kernelexec.provisioning.container.mounts import build_mounts
 from tests.support.engine import MINIMAL, needs_engine
 
 FILES = {
@@ -42,7 +42,7 @@ def config_of(*names: str) -> Config:
 def test_each_sort_has_its_place(home: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    found = binds(config_of(*CREDENTIALS).container, workspace=workspace, root=tmp_path / "root", records=())
+    found = build_mounts(config_of(*CREDENTIALS).container, workspace=workspace, root=tmp_path / "root", records=())
     given = [bind for bind in found if bind[1].startswith("/home/kernel")]
     assert given == [(str(home / path), f"/home/kernel/{path}", True) for path in CREDENTIALS.values()]
     assert set(CREDENTIALS) == set(FILES)
@@ -53,7 +53,7 @@ def test_what_is_named_twice_is_given_once(home: Path, tmp_path: Path) -> None:
     assert container.credentials == ("ssh_keys", "git_config")
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    found = binds(container, workspace=workspace, root=tmp_path / "root", records=())
+    found = build_mounts(container, workspace=workspace, root=tmp_path / "root", records=())
     assert [bind[0] for bind in found if bind[1].startswith("/home/kernel")] == [str(home / ".ssh"), str(home / ".gitconfig")]
 
 
@@ -64,8 +64,8 @@ def test_an_account_of_the_image_gets_the_home() -> None:
 
 
 def test_without_credentials_the_workspace_is_the_home() -> None:
-    assert environment_inside(config_of(), "/w")["HOME"] == "/w"
-    assert "GH_CONFIG_DIR" not in environment_inside(config_of("ssh_keys"), "/w")
+    assert container_environment(config_of(), "/w")["HOME"] == "/w"
+    assert "GH_CONFIG_DIR" not in container_environment(config_of("ssh_keys"), "/w")
     assert list(config_of().container.memory_directories) == ["/tmp"]
 
 

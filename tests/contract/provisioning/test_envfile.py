@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidConfig, notices
-from kernelexec.provisioning.launch.envfile import variables_of
+from kernelexec.provisioning.launch.envfile import read_env_file
 from tests.conftest import EVERY_KIND, KINDS
 
 LINES = """
@@ -41,15 +41,15 @@ READ = {
 
 def test_lines_are_read_and_bad_ones_told_by_their_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "env").write_text(LINES)
-    assert variables_of(tmp_path / "env") == READ
-    told = [record for record in caplog.records if record.getMessage() == "kernelexec.environment_line_unread"]
+    assert read_env_file(tmp_path / "env") == READ
+    told = [record for record in caplog.records if record.getMessage() == "kernelexec.env_file_line_ignored"]
     assert [(record.levelno, record.__dict__["line"]) for record in told] == [(logging.WARNING, line) for line in (12, 13, 14)]
     assert "eleven" not in repr([record.__dict__ for record in told])
-    variables_of(tmp_path / "env")
+    read_env_file(tmp_path / "env")
     assert len(caplog.records) == 3
     (tmp_path / "env").write_text("PLAIN=changed\n")
-    assert variables_of(tmp_path / "env") == {"PLAIN": "changed"}
-    assert variables_of(None) == {}
+    assert read_env_file(tmp_path / "env") == {"PLAIN": "changed"}
+    assert read_env_file(None) == {}
 
 
 @pytest.mark.parametrize("name", ["none", ".", "binary", "large"])

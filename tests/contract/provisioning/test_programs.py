@@ -160,7 +160,7 @@ def test_a_prefix_that_is_no_words_is_refused(prefix: str) -> None:
 
 def test_a_named_environment_that_is_missing_or_none_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name, why in (("gone", "is not there"), ("empty", "has no directory bin")):
+    for name, why in (("gone", "does not exist"), ("empty", "has no directory bin")):
         with pytest.raises(InvalidConfig, match=rf"{tmp_path}/{name} {why}"):
             Executor("local", config={"programs": {"venv": tmp_path / name}})
 

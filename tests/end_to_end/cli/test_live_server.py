@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor
-from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, live_roots
-from kernelexec.provisioning.runtime.locations import bases
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, list_live_roots
+from kernelexec.provisioning.runtime.locations import runtime_bases
 from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment, kernelexec
 from tests.end_to_end.mcp.test_http import Server, serving
 from tests.support.mcp_clients import record_of
@@ -89,7 +89,7 @@ def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: 
 def test_only_who_has_the_key_is_answered(server: Server, tmp_path: Path) -> None:
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="1")
-        (root,) = [root for root, pid in live_roots(bases()) if pid == server.process.pid]
+        (root,) = [root for root, pid in list_live_roots(runtime_bases()) if pid == server.process.pid]
         assert stat.S_IMODE((root / CONTROL).stat().st_mode) == stat.S_IMODE((root / CONTROL_KEY).stat().st_mode) == 0o600
         for line in (b'{"key": "0", "do": "stop"}\n', b'{"do": "stop"}\n', b"no JSON\n", b"[]\n", b"\n", b"x" * 100):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -68,7 +68,7 @@ def test_the_users_own_directory_and_that_of_the_environment_are_known(tmp_path:
 
 
 REFUSED = {
-    "another's name": (["--name", "theirs"], "is not of kernelexec: choose another name by --name"),
+    "another's name": (["--name", "theirs"], "belongs to another program: choose another name by --name"),
     "no name": (["--name", "Ab c"], "'Ab c' cannot be a kernelspec's name"),
     "no size": (["--memory", "much"], "--memory='much': must be a size, as in 512m, 1.5g or 1048576."),
     "endless memory": (["--memory", "inf"], "--memory='inf': must be a size"),

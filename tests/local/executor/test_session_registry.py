@@ -14,7 +14,7 @@ from kernelexec import AsyncExecutor, session_registry
 from kernelexec.config import Config
 from kernelexec.executor_directories import ExecutorDirectories, adopted_resources
 from kernelexec.provisioning import Handover
-from kernelexec.provisioning.runtime.discovery import LeftSession
+from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import SessionResources
 
@@ -25,18 +25,18 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, opened = threading.Event(), threading.Event()
-    left = LeftSession("a", tmp_path / "ws" / "a", tmp_path / "left", None, Handover(1, "token", {}, {}))
+    left = OrphanedSessionFile("a", tmp_path / "ws" / "a", tmp_path / "left", None, Handover(1, "token", {}, {}))
     left.directory.mkdir()
-    given_up: list[LeftSession] = []
+    given_up: list[OrphanedSessionFile] = []
     found: list[SessionResources] = []
 
-    async def inherit(_self: ExecutorDirectories) -> list[tuple[Path, LeftSession]]:
+    async def inherit(_self: ExecutorDirectories) -> list[tuple[Path, OrphanedSessionFile]]:
         return [(tmp_path, left)]
 
-    async def give_up(_self: ExecutorDirectories, what: LeftSession) -> None:
+    async def give_up(_self: ExecutorDirectories, what: OrphanedSessionFile) -> None:
         given_up.append(what)
 
-    def late(what: LeftSession, root: Path, config: Config, *more: Any) -> tuple[SessionResources, OrphanedSession]:
+    def late(what: OrphanedSessionFile, root: Path, config: Config, *more: Any) -> tuple[SessionResources, OrphanedSession]:
         asked.set()
         assert opened.wait(BOUND)
         belongings, was = adopted_resources(what, root, config, *more)

@@ -29,10 +29,10 @@ from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.wire.connect import Connector
 from kernelexec.kernel.wire.zmtp import GREETING, message, ready_command
 from kernelexec.outputs import Collector
-from kernelexec.provisioning import Connection, LocalPlace, RuntimeDirectory, Transport
+from kernelexec.provisioning import Connection, LocalBackend, RuntimeDirectory, Transport
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime import kernel_directory
-from kernelexec.provisioning.runtime.ports import free_ports
+from kernelexec.provisioning.runtime.ports import find_free_ports
 from tests.support.remains import descriptors, marked_processes
 
 BOUND = 60.0
@@ -46,8 +46,8 @@ def with_kernel(path: Path, use: Use, transport: Transport = "curve", **settings
     async def run() -> None:
         config = Config(isolation="local", **settings)
         async with anyio.create_task_group() as tasks:
-            place = LocalPlace(config, str(path), reached_by=transport)
-            kernel = Kernel(config, RuntimeDirectory(path / "1"), cwd=str(path), identity=b"me", place=place)
+            place = LocalBackend(config, str(path), transport=transport)
+            kernel = Kernel(config, RuntimeDirectory(path / "1"), cwd=str(path), identity=b"me", backend=place)
             await kernel.start(tasks)
             try:
                 await use(kernel)
@@ -70,7 +70,7 @@ async def text_of(kernel: Kernel, code: str) -> str:
 
 
 def connection_to(path: Path) -> Connection:
-    found = RuntimeDirectory(path / "1").connection()
+    found = RuntimeDirectory(path / "1").read_connection()
     assert found is not None
     return found
 
@@ -270,7 +270,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """A provisioner whose kernels are reached at other ports than they bind, known once they run."""
-    ports = free_ports(tuple(f"{channel}_port" for channel in CHANNELS))[1]
+    ports = find_free_ports(tuple(f"{channel}_port" for channel in CHANNELS))[1]
     monkeypatch.setattr(kernel_directory, "PUBLISHED_PORTS", ports)
     publisher, launch = Publisher(ports), LocalKernelProvisioner.launch_kernel
 
@@ -328,14 +328,14 @@ import anyio
 from kernelexec.outputs import Collector
 from kernelexec.config import Config, OutputLimits
 from kernelexec.kernel import Kernel, lease
-from kernelexec.provisioning import LocalPlace, RuntimeDirectory
+from kernelexec.provisioning import LocalBackend, RuntimeDirectory
 lease.SECONDS = 1.0
 
 async def main(path):
     async with anyio.create_task_group() as tasks:
         config = Config(isolation="local")
-        place = LocalPlace(config, str(path), reached_by="curve")
-        kernel = Kernel(config, RuntimeDirectory(path / "1"), cwd=str(path), identity=b"me", place=place)
+        backend = LocalBackend(config, str(path), transport="curve")
+        kernel = Kernel(config, RuntimeDirectory(path / "1"), cwd=str(path), identity=b"me", backend=backend)
         await kernel.start(tasks)
         if (child := os.fork()) == 0:
             time.sleep(600)
@@ -376,6 +376,6 @@ def test_the_order_says_all_that_a_kernel_elsewhere_needs(short_path: Path) -> N
     assert order["connection"] == json.loads(told.connection_file.read_text())
     assert zmq.utils.z85.decode(order["connection"]["curve_publickey"]) == connection.server_key
     assert told.connection_file.stat().st_mode & 0o777 == 0o600
-    assert told.connection() == connection
+    assert told.read_connection() == connection
     assert sorted(place.name for place in told.path.iterdir()) == ["connection.json"]
     told.remove()

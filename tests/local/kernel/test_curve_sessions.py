@@ -9,7 +9,7 @@ import pytest
 
 from kernelexec import Executor, Session, session_resources
 from kernelexec.config import Config
-from kernelexec.provisioning import LocalPlace
+from kernelexec.provisioning import LocalBackend
 from tests.contract.launcher.test_launcher import (
     test_displays_and_prints_keep_their_order,
     test_figures_are_shown_without_being_asked_for_and_saved,
@@ -61,14 +61,14 @@ __all__ = [
 ]
 
 
-def encrypted(config: Config, *, workspace: Path, **_: object) -> LocalPlace:
-    return LocalPlace(config, str(workspace), reached_by="curve")
+def encrypted(config: Config, *, workspace: Path, **_: object) -> LocalBackend:
+    return LocalBackend(config, str(workspace), transport="curve")
 
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_resources, "place_of", encrypted)
+        patch.setattr(session_resources, "backend_for", encrypted)
         with Executor("local", workspace=tmp_path_factory.mktemp("workspaces")) as opened:
             yield opened
 

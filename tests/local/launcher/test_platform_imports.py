@@ -65,7 +65,7 @@ from kernelexec import Executor
 from kernelexec.provisioning import platform
 from kernelexec.launcher import platform as inner
 executor = Executor("local")
-print(platform.HERE.name, inner.PLATFORM.name, inner.resource, executor.config.isolation)
+print(platform.PLATFORM.name, inner.PLATFORM.name, inner.resource, executor.config.isolation)
 """
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.runtime.ports import free_ports
+from kernelexec.provisioning.runtime.ports import find_free_ports
 from tests.support.takeovers import wait_until
 
 SERVES = """
@@ -26,7 +26,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def place() -> tuple[str, int]:
-    address, ports = free_ports(("shell",))
+    address, ports = find_free_ports(("shell",))
     return address, ports["shell"]
 
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.provisioning.host.fork_client import ForkedProcess, ForkServer, NoForkServer
-from kernelexec.provisioning.runtime.processes import Mark
+from kernelexec.provisioning.host.fork_client import ForkedProcess, ForkServer, ForkServerUnavailable
+from kernelexec.provisioning.runtime.processes import ProcessMarker
 from tests.support.remains import marked_processes
 
 BOUND = 30
@@ -197,9 +197,9 @@ def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(t
 
 def test_a_server_that_is_stopped_has_forked_nobody_that_it_did_not_tell_of(tmp_path: Path) -> None:
     async def run() -> None:
-        mark = Mark()
+        mark = ProcessMarker()
         server = ForkServer(sys.executable, dict(os.environ), (), tmp_path / "complaints")
-        await server.serves
+        await server.ready
         with (tmp_path / "stderr").open("wb") as stderr:
             arguments = [["-f", str(tmp_path / f"{number}.json")] for number in range(20)]
             asked = [
@@ -211,14 +211,14 @@ def test_a_server_that_is_stopped_has_forked_nobody_that_it_did_not_tell_of(tmp_
             found = await asyncio.gather(*asked, return_exceptions=True)
         born = {kernel.pid for kernel in found if isinstance(kernel, ForkedProcess)}
         try:
-            assert {type(one) for one in found} == {ForkedProcess, NoForkServer}
-            assert {pid for pid in mark.holders() if psutil.Process(pid).ppid() not in born} == born
+            assert {type(one) for one in found} == {ForkedProcess, ForkServerUnavailable}
+            assert {pid for pid in mark.marked_pids() if psutil.Process(pid).ppid() not in born} == born
         finally:
             for kernel in found:
                 if isinstance(kernel, ForkedProcess):
                     kernel.kill()
                     kernel.wait()
-            assert mark.holders() == []
+            assert mark.marked_pids() == []
 
     asyncio.run(run())
 
@@ -238,13 +238,13 @@ def test_what_a_server_had_said_is_heard_though_it_left_requests_unread(tmp_path
         python.write_text(ANSWERS_ONCE.format(python=sys.executable))
         python.chmod(0o755)
         server = ForkServer(str(python), dict(os.environ), (), tmp_path / "complaints")
-        await server.serves
+        await server.ready
         with (tmp_path / "stderr").open("wb") as stderr:
             asked = [asyncio.create_task(server.fork([], {}, "/", stderr)) for _ in range(2)]
             await asyncio.sleep(0)  # both are sent
             server._process.wait()  # all that will be said has been, and nothing of it is read
             found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(one) for one in found] == [ForkedProcess, NoForkServer]
+        assert [type(one) for one in found] == [ForkedProcess, ForkServerUnavailable]
         await server.stop()
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ import pytest
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.connect import Connector
 from kernelexec.provisioning import Connection
-from kernelexec.provisioning.runtime.ports import free_ports, strangers
+from kernelexec.provisioning.runtime.ports import find_free_ports, has_foreign_listener
 
 LISTENS = """
 import socket, sys, time
@@ -40,7 +40,7 @@ def listening(address: str, port: int) -> Iterator[int]:
 
 
 def test_ports_are_free_and_of_one_address() -> None:
-    address, ports = free_ports(("a", "b", "c"))
+    address, ports = find_free_ports(("a", "b", "c"))
     assert address.startswith("127.")
     assert len(set(ports.values())) == 3
     for port in ports.values():
@@ -49,28 +49,28 @@ def test_ports_are_free_and_of_one_address() -> None:
 
 
 def test_addresses_differ() -> None:
-    assert len({free_ports(("a",))[0] for _ in range(20)}) > 15
+    assert len({find_free_ports(("a",))[0] for _ in range(20)}) > 15
 
 
 def test_whoever_listens_is_told_from_a_stranger() -> None:
-    address, ports = free_ports(("a",))
-    assert strangers(address, ports["a"], os.getpid())
+    address, ports = find_free_ports(("a",))
+    assert has_foreign_listener(address, ports["a"], os.getpid())
     with listening(address, ports["a"]) as pid:
-        assert not strangers(address, ports["a"], pid)
-        assert not strangers(address, ports["a"], os.getpid())
-        with listening(address, free_ports(("b",))[1]["b"]) as other:
-            assert strangers(address, ports["a"], other)
+        assert not has_foreign_listener(address, ports["a"], pid)
+        assert not has_foreign_listener(address, ports["a"], os.getpid())
+        with listening(address, find_free_ports(("b",))[1]["b"]) as other:
+            assert has_foreign_listener(address, ports["a"], other)
 
 
 def test_a_listener_at_every_address_is_seen_too() -> None:
-    address, ports = free_ports(("a",))
+    address, ports = find_free_ports(("a",))
     with listening("0.0.0.0", ports["a"]) as pid:  # noqa: S104 - what a stranger may do
-        assert not strangers(address, ports["a"], pid)
-        assert strangers(address, ports["a"], pid + 10**8)
+        assert not has_foreign_listener(address, ports["a"], pid)
+        assert has_foreign_listener(address, ports["a"], pid + 10**8)
 
 
 def test_a_port_that_a_stranger_serves_is_not_written_to() -> None:
-    address, ports = free_ports(("shell_port",))
+    address, ports = find_free_ports(("shell_port",))
     with listening(address, ports["shell_port"]) as pid, subprocess.Popen(["sleep", "600"]) as other:
         try:
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, sweep
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, sweep
 from tests.local.provisioning.test_owned_directory import base, dead, left, line_of, owner, swept
 
 __all__ = ["base", "owner"]
@@ -19,33 +19,33 @@ __all__ = ["base", "owner"]
 TAKE = """
 import sys
 from pathlib import Path
-from kernelexec.provisioning.runtime.owned_directory import Root
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 sys.stdin.readline()
-root = Root.take_over(Path(sys.argv[1]))
+root = OwnedDirectory.take_over(Path(sys.argv[1]))
 print(root is not None, flush=True)
 sys.stdin.read()
 """
 
 
-def owner_of(path: Path) -> Owner | None:
+def owner_of(path: Path) -> OwnerRecord | None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return Owner.of(fd)
+        return OwnerRecord.read(fd)
     finally:
         os.close(fd)
 
 
 def test_what_a_dead_owner_left_is_taken_over_with_all_that_is_in_it(base: Path, owner: subprocess.Popen[str]) -> None:
     path = Path(line_of(owner))
-    assert Root.take_over(path) is None
+    assert OwnedDirectory.take_over(path) is None
     owner.kill()
     owner.wait()
-    root = Root.take_over(path)
+    root = OwnedDirectory.take_over(path)
     assert root is not None
     assert (path / "work" / "1" / "spill").read_text() == "kept"
-    assert owner_of(path) == Owner.this(locked=True)
+    assert owner_of(path) == OwnerRecord.of_this_process(locked=True)
     assert swept(base) == [path.name]
-    assert Root.take_over(path) is None
+    assert OwnedDirectory.take_over(path) is None
     root.remove()
     assert list(base.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_a_sweep_spares_what_it_is_told_to(base: Path) -> None:
         asked.append(root)
         return root == spared
 
-    living = Root.claim(left(base, None, name="kx-living00"))
+    living = OwnedDirectory.claim(left(base, None, name="kx-living00"))
     sweep([base], threading.Event(), spare=spare)
     assert sorted(asked) == [other, spared]
     assert sorted(base.iterdir()) == [living.path, spared]
@@ -97,25 +97,25 @@ REFUSED = {
     "no record": None,
     "a record that says nothing": "{",
     "an owner on another machine": dead(boot="another", machine="another"),
-    "an owner that lives": Owner.this(locked=True),
+    "an owner that lives": OwnerRecord.of_this_process(locked=True),
 }
 
 
 @pytest.mark.parametrize("record", REFUSED.values(), ids=REFUSED)
-def test_what_may_be_somebodys_is_not_taken_over(base: Path, record: Owner | str | None) -> None:
+def test_what_may_be_somebodys_is_not_taken_over(base: Path, record: OwnerRecord | str | None) -> None:
     path = left(base, record, "work")
     before = sorted(path.iterdir())
-    assert Root.take_over(path) is None
+    assert OwnedDirectory.take_over(path) is None
     assert sorted(path.iterdir()) == before
 
 
 def test_what_is_no_private_directory_is_not_taken_over(base: Path) -> None:
     path = left(base, dead())
     (base / "kx-link0000").symlink_to(path)
-    assert Root.take_over(base / "kx-link0000") is None
-    assert Root.take_over(base / "kx-missing0") is None
+    assert OwnedDirectory.take_over(base / "kx-link0000") is None
+    assert OwnedDirectory.take_over(base / "kx-missing0") is None
     path.chmod(0o755)
-    assert Root.take_over(path) is None
+    assert OwnedDirectory.take_over(path) is None
 
 
 def test_a_full_disk_leaves_it_to_the_next_one(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +126,8 @@ def test_a_full_disk_leaves_it_to_the_next_one(base: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", full)
-        assert Root.take_over(path) is None
-    assert (path / RECORD).is_file()
-    root = Root.take_over(path)
+        assert OwnedDirectory.take_over(path) is None
+    assert (path / RECORD_FILE).is_file()
+    root = OwnedDirectory.take_over(path)
     assert root is not None
     root.remove()

@@ -19,15 +19,15 @@ import pytest
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.runtime import owned_directory
-from kernelexec.provisioning.runtime.locations import bases
-from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner, Root, sweep
+from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, sweep
 
 OWN = """
 import os, sys
 from pathlib import Path
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.runtime.owned_directory import Root
-root = Root.claim(new_root())
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
+root = OwnedDirectory.claim(new_root())
 (root.path / "work" / "1").mkdir(parents=True)
 (root.path / "work" / "1" / "spill").write_text("kept")
 print(root.path, flush=True)
@@ -63,14 +63,14 @@ OUT_OF_DESCRIPTORS = """
 import json, os, resource, sys
 from pathlib import Path
 from kernelexec.docker.labels import OWNER, ROOT
-from kernelexec.provisioning.container.orphans import abandoned
-from kernelexec.provisioning.runtime.owned_directory import RECORD, Owner
-record = Path(sys.argv[1], RECORD).read_text()
-owner, labels = Owner.said(json.loads(record)), {OWNER: record, ROOT: sys.argv[1]}
+from kernelexec.provisioning.container.orphans import has_dead_owner
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnerRecord
+record = Path(sys.argv[1], RECORD_FILE).read_text()
+owner, labels = OwnerRecord.parse(json.loads(record)), {OWNER: record, ROOT: sys.argv[1]}
 free = os.dup(0)
 os.close(free)
 resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-print(owner.gone, abandoned(labels), abandoned({**labels, ROOT: "/nowhere"}))
+print(owner.has_ended, has_dead_owner(labels), has_dead_owner({**labels, ROOT: "/nowhere"}))
 """
 
 
@@ -85,22 +85,29 @@ def swept(base: Path) -> list[str]:
     return sorted(path.name for path in base.iterdir())
 
 
-def left(base: Path, record: Owner | str | None, *names: str, name: str = "kx-abcd1234") -> Path:
+def left(base: Path, record: OwnerRecord | str | None, *names: str, name: str = "kx-abcd1234") -> Path:
     """A root that nobody holds, with this record."""
     path = base / name
     path.mkdir(mode=0o700)
     for each in names:
         (path / each).mkdir()
     if record is not None:
-        (path / RECORD).write_text(json.dumps(asdict(record)) if isinstance(record, Owner) else record)
+        (path / RECORD_FILE).write_text(json.dumps(asdict(record)) if isinstance(record, OwnerRecord) else record)
     os.utime(path, (OLD, OLD))
     return path
 
 
-def dead(**changes: Any) -> Owner:
+def dead(**changes: Any) -> OwnerRecord:
     """An owner on this machine that has ended."""
     return replace(
-        Owner(2**22 + 1, 5, owned_directory._boot(), owned_directory._pid_namespace(), os.uname().nodename, locked=True),
+        OwnerRecord(
+            2**22 + 1,
+            5,
+            owned_directory._read_boot_id(),
+            owned_directory._read_pid_namespace(),
+            os.uname().nodename,
+            locked=True,
+        ),
         **changes,
     )
 
@@ -115,7 +122,7 @@ def test_what_a_killed_owner_left_is_removed_and_told(
     with caplog.at_level(logging.INFO, logger="kernelexec"):
         assert swept(base) == []
     [record] = caplog.records
-    assert (record.message, record.levelname) == ("kernelexec.swept", "INFO")
+    assert (record.message, record.levelname) == ("kernelexec.orphaned_root_removed", "INFO")
     told = record.__dict__
     assert (told["root"], told["owner_pid"], told["sessions"]) == (str(root), owner.pid, ["work"])
 
@@ -139,7 +146,7 @@ def test_a_forked_child_that_lives_on_holds_nothing(base: Path) -> None:
 
 
 def test_the_own_root_is_held_until_its_removal(base: Path) -> None:
-    root = Root.claim(new_root())
+    root = OwnedDirectory.claim(new_root())
     (root.path / "work" / "deep").mkdir(parents=True)
     assert swept(base) == [root.path.name]
     root.remove()
@@ -157,13 +164,13 @@ STALE = {
 
 
 @pytest.mark.parametrize("record", STALE.values(), ids=STALE)
-def test_an_owner_that_is_gone_is_recognised(base: Path, record: Owner) -> None:
+def test_an_owner_that_is_gone_is_recognised(base: Path, record: OwnerRecord) -> None:
     left(base, record, "work")
     assert swept(base) == []
 
 
 def test_an_owner_that_may_live_is_left_alone(base: Path) -> None:
-    alive = Owner.this(locked=True)
+    alive = OwnerRecord.of_this_process(locked=True)
     elsewhere = dead(boot="another", machine="another")
     unknown = dead(pid_namespace="pid:[1]", locked=False)
     names = [left(base, record, name=f"kx-{n:08}").name for n, record in enumerate((alive, elsewhere, unknown))]
@@ -213,9 +220,9 @@ def test_no_link_is_followed_out_of_a_root(base: Path) -> None:
 
 def test_a_record_that_is_no_plain_file_says_nothing(base: Path) -> None:
     path = left(base, None, "precious")
-    os.mkfifo(path / RECORD)
+    os.mkfifo(path / RECORD_FILE)
     other = left(base, None, "precious", name="kx-other000")
-    (other / RECORD).symlink_to("/etc/passwd")
+    (other / RECORD_FILE).symlink_to("/etc/passwd")
     os.utime(path, (OLD, OLD))
     assert swept(base) == [path.name, other.name]
 
@@ -250,7 +257,7 @@ def test_sweeps_at_once_and_starts_at_once_harm_nobody(base: Path) -> None:
 def test_every_place_where_roots_can_be_is_swept_and_a_missing_one_is_passed_over(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert next(bases()) == base
+    assert next(runtime_bases()) == base
     left(base, dead(), "work")
     left(tmp_path, dead(), "work")
     sweep([tmp_path / "missing", base, tmp_path, base], threading.Event())
@@ -263,15 +270,15 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(base: Path, monkeypatch
 
     path = new_root()
     monkeypatch.setattr(os, "rename", full)
-    with pytest.raises(KernelStartFailed, match=r"kx-.* cannot be written in: No space left on device"):
-        Root.claim(path)
+    with pytest.raises(KernelStartFailed, match=r"kx-.* is not writable: No space left on device"):
+        OwnedDirectory.claim(path)
     assert list(base.iterdir()) == []
 
 
 def test_a_sweep_of_many_names_is_quick(base: Path) -> None:
     for n in range(2000):
         (base / f"other-{n}").touch()
-    held = [Root.claim(new_root()) for _ in range(50)]
+    held = [OwnedDirectory.claim(new_root()) for _ in range(50)]
     begun = time.monotonic()
     sweep([base], threading.Event())
     assert time.monotonic() - begun < 5

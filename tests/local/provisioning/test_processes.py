@@ -17,7 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
-from kernelexec.provisioning.runtime.processes import Leader, Mark
+from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 
 PATIENCE_MS = 30_000
 #: Says its id and stays; says every signal of two that it gets.
@@ -73,7 +73,7 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def start(stack: ExitStack, mark: Mark | None, *, shell: str = "", code: str = STAYS, session: bool = True) -> Started:
+def start(stack: ExitStack, mark: ProcessMarker | None, *, shell: str = "", code: str = STAYS, session: bool = True) -> Started:
     """A python that runs the code, started by a shell or directly, with the mark or without."""
     argv = ["sh", "-c", shell] if shell else []
     environ = {**os.environ, **(mark.environ if mark else {})}
@@ -89,7 +89,7 @@ def start(stack: ExitStack, mark: Mark | None, *, shell: str = "", code: str = S
 
 
 @contextmanager
-def zombie(mark: Mark) -> Iterator[int]:
+def zombie(mark: ProcessMarker) -> Iterator[int]:
     """A process that has ended and that nobody has asked about."""
     with subprocess.Popen(["true"], env={**os.environ, **mark.environ}, start_new_session=True) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
@@ -97,65 +97,65 @@ def zombie(mark: Mark) -> Iterator[int]:
 
 
 def test_a_marked_child_is_found_and_its_unmarked_neighbour_is_not(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     child, _ = start(stack, mark), start(stack, None)
-    assert mark.holders() == [child.pid]
+    assert mark.marked_pids() == [child.pid]
 
 
 def test_a_child_of_the_same_session_and_group_is_found_by_its_mark(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     child = start(stack, mark, session=False)
     assert os.getsid(child.pid) == os.getsid(0)
-    assert mark.holders() == [child.pid]
+    assert mark.marked_pids() == [child.pid]
 
 
 def test_a_grandchild_that_left_its_session_and_lost_its_parent_is_found(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     orphan = start(stack, mark, shell=ORPHAN)
     assert orphan.parent.wait() == 0
     assert os.getsid(orphan.pid) == orphan.pid != orphan.parent.pid
-    assert mark.holders() == mark.holders(Leader.of(orphan.parent.pid)) == [orphan.pid]
+    assert mark.marked_pids() == mark.marked_pids(SessionLeader.of(orphan.parent.pid)) == [orphan.pid]
 
 
 def test_a_process_that_dropped_its_mark_is_found_by_its_session(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     bare = start(stack, mark, shell=BARE)
     leader = bare.parent.pid
-    assert mark.holders() == [leader]
-    assert sorted(mark.holders(Leader.of(leader))) == sorted([leader, bare.pid])
+    assert mark.marked_pids() == [leader]
+    assert sorted(mark.marked_pids(SessionLeader.of(leader))) == sorted([leader, bare.pid])
 
 
 def test_a_process_that_dropped_its_mark_is_found_after_the_first_of_its_session_ended(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     bare = start(stack, mark, shell=BARE)
     bare.parent.kill()
     bare.parent.wait()
-    assert mark.holders() == []
-    assert mark.holders(Leader.of(bare.parent.pid)) == [bare.pid]
-    assert mark.sweep(Leader.of(bare.parent.pid)) >= 1
+    assert mark.marked_pids() == []
+    assert mark.marked_pids(SessionLeader.of(bare.parent.pid)) == [bare.pid]
+    assert mark.sweep(SessionLeader.of(bare.parent.pid)) >= 1
     assert bare.gone()
 
 
 @pytest.mark.parametrize("near", ["{value}x", "x{value}", "", "{value} "])
 def test_a_mark_that_is_nearly_the_same_is_another(stack: ExitStack, near: str) -> None:
-    mark = Mark()
-    start(stack, Mark(near.format(value=mark.value)))
-    assert mark.holders() == []
+    mark = ProcessMarker()
+    start(stack, ProcessMarker(near.format(value=mark.value)))
+    assert mark.marked_pids() == []
 
 
 def test_no_two_marks_are_the_same() -> None:
-    marks = [Mark() for _ in range(100)]
+    marks = [ProcessMarker() for _ in range(100)]
     assert len({mark.value for mark in marks}) == 100
     assert all(len(mark.value) == 32 for mark in marks)
     assert marks[0].environ == {KERNEL_MARK_VARIABLE: marks[0].value}
 
 
 def test_a_sweep_kills_all_wherever_they_went_and_spares_the_unrelated(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     bare = start(stack, mark, shell=BARE)
     orphan, child = start(stack, mark, shell=ORPHAN), start(stack, mark)
-    unmarked, neighbour, ours = start(stack, None), start(stack, Mark()), start(stack, None, session=False)
-    assert mark.sweep(Leader.of(bare.parent.pid)) >= 4
+    unmarked, neighbour, ours = start(stack, None), start(stack, ProcessMarker()), start(stack, None, session=False)
+    assert mark.sweep(SessionLeader.of(bare.parent.pid)) >= 4
     assert bare.gone()
     assert orphan.gone()
     assert child.gone()
@@ -166,7 +166,7 @@ def test_a_sweep_kills_all_wherever_they_went_and_spares_the_unrelated(stack: Ex
 
 
 def test_a_sweep_without_a_session_leaves_what_dropped_its_mark(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     bare = start(stack, mark, shell=BARE)
     assert mark.sweep() >= 1
     assert bare.parent.wait() == -signal.SIGKILL
@@ -174,7 +174,7 @@ def test_a_sweep_without_a_session_leaves_what_dropped_its_mark(stack: ExitStack
 
 
 def test_a_stopped_process_is_swept(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     child = start(stack, mark)
     signal.pidfd_send_signal(child.pidfd, signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
@@ -183,37 +183,37 @@ def test_a_stopped_process_is_swept(stack: ExitStack) -> None:
 
 
 def test_the_family_of_a_process_that_has_got_the_leaders_id_is_spared(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     bare = start(stack, None, shell=BARE)
-    now = Leader.of(bare.parent.pid)
-    assert sorted(mark.holders(now)) == sorted([bare.parent.pid, bare.pid])
-    assert mark.holders(Leader(now.pid, now.born - 1)) == []
-    assert mark.sweep(Leader(now.pid, now.born - 1)) == 0
+    now = SessionLeader.of(bare.parent.pid)
+    assert sorted(mark.marked_pids(now)) == sorted([bare.parent.pid, bare.pid])
+    assert mark.marked_pids(SessionLeader(now.pid, now.born - 1)) == []
+    assert mark.sweep(SessionLeader(now.pid, now.born - 1)) == 0
 
 
 def test_a_sweep_of_nobody_kills_nobody() -> None:
-    assert Mark().sweep() == 0
-    assert Mark().sweep(Leader(2**22 + 1, 0)) == 0  # no process can have this id
+    assert ProcessMarker().sweep() == 0
+    assert ProcessMarker().sweep(SessionLeader(2**22 + 1, 0)) == 0  # no process can have this id
 
 
 def test_a_process_that_takes_long_to_die_is_counted_once(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     child = start(stack, mark, code="held = b'x' * 300_000_000\n" + STAYS)
-    killed = mark.sweep(Leader.of(child.pid))
+    killed = mark.sweep(SessionLeader.of(child.pid))
     assert child.gone()
     assert killed == 1
 
 
 def test_a_zombie_is_nobody() -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     with zombie(mark) as pid:
-        assert mark.holders(Leader.of(pid)) == []
-        assert mark.signal(signal.SIGTERM, leader=Leader.of(pid)) == 0
-        assert mark.sweep(Leader.of(pid)) == 0
+        assert mark.marked_pids(SessionLeader.of(pid)) == []
+        assert mark.signal(signal.SIGTERM, leader=SessionLeader.of(pid)) == 0
+        assert mark.sweep(SessionLeader.of(pid)) == 0
 
 
 def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     child = start(stack, mark)
     with zombie(mark):
         assert mark.sweep() >= 1
@@ -221,15 +221,15 @@ def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
 
 
 def test_a_signal_reaches_every_holder_but_the_spared_one(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     spared, child, orphan = start(stack, mark), start(stack, mark), start(stack, mark, shell=ORPHAN)
-    assert mark.signal(signal.SIGUSR1, leader=Leader.of(spared.pid), spare={spared.pid}) == 2
+    assert mark.signal(signal.SIGUSR1, leader=SessionLeader.of(spared.pid), spare={spared.pid}) == 2
     assert child.says() == orphan.says() == str(int(signal.SIGUSR1))
     assert spared.lives()
 
 
 def test_a_signal_leaves_no_descriptor(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     start(stack, mark)
     before = len(list(Path("/proc/self/fd").iterdir()))
     assert mark.signal(signal.SIGUSR1) == 1
@@ -238,19 +238,19 @@ def test_a_signal_leaves_no_descriptor(stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("name", [b") Z 0 0 0 (", b"a b\n) S 1", b"()", b"\xff\xfe"])
 def test_what_a_process_calls_itself_does_not_hide_it(stack: ExitStack, name: bytes) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     bare = start(stack, mark, shell=BARE, code=named(name))
-    assert sorted(mark.holders(Leader.of(bare.parent.pid))) == sorted([bare.parent.pid, bare.pid])
-    assert mark.sweep(Leader.of(bare.parent.pid)) >= 2
+    assert sorted(mark.marked_pids(SessionLeader.of(bare.parent.pid))) == sorted([bare.parent.pid, bare.pid])
+    assert mark.sweep(SessionLeader.of(bare.parent.pid)) >= 2
     assert bare.gone()
 
 
 def test_what_an_unrelated_process_calls_itself_hides_nobody(stack: ExitStack) -> None:
-    mark = Mark()
+    mark = ProcessMarker()
     stranger = start(stack, None, code=named(b"\xff"))
     child = start(stack, mark)
-    assert mark.holders(Leader.of(child.pid)) == [child.pid]
-    assert mark.sweep(Leader.of(child.pid)) >= 1
+    assert mark.marked_pids(SessionLeader.of(child.pid)) == [child.pid]
+    assert mark.sweep(SessionLeader.of(child.pid)) >= 1
     assert child.gone()
     assert stranger.lives()
 
@@ -261,10 +261,10 @@ def test_a_kernel_is_killed_though_what_it_started_cannot_be_looked_for(monkeypa
     def fails(*_: object) -> int:
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    monkeypatch.setattr(Mark, "sweep", fails)
+    monkeypatch.setattr(ProcessMarker, "sweep", fails)
     provisioner = LocalKernelProvisioner(kernel_id="a", kernel_spec=KernelSpec(argv=["sleep", "60"]))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as kernel:
-        provisioner.process, provisioner.mark = kernel, Mark()
+        provisioner.process, provisioner.marker = kernel, ProcessMarker()
         with pytest.raises(RuntimeError):
             asyncio.run(provisioner.kill())
         assert kernel.wait(10) == -signal.SIGKILL

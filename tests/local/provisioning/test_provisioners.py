@@ -15,7 +15,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from kernelexec.config import load
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector
-from kernelexec.provisioning import InstalledSpec, KernelexecProvisioner, LocalPlace, RuntimeDirectory
+from kernelexec.provisioning import InstalledSpec, KernelexecProvisioner, LocalBackend, RuntimeDirectory
 from kernelexec.provisioning.launch.kernelspec import create_provisioner
 from kernelexec.provisioning.provisioners.base import ForeignProvisioner
 
@@ -24,11 +24,11 @@ JUPYTERS_OWN = {"kernel_provisioner": {"provisioner_name": "local-provisioner", 
 COMMAND = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
 
 
-class ForeignPlace(LocalPlace):
+class ForeignPlace(LocalBackend):
     """This machine, with the provisioner of jupyter_client."""
 
-    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
-        spec = super().spec(runtime, token, installed)
+    def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
+        spec = super().build_spec(runtime, token, installed)
         spec.metadata = dict(JUPYTERS_OWN)
         return spec
 
@@ -61,7 +61,7 @@ def test_a_provisioner_of_another_package_has_the_defaults() -> None:
 def kernel(short_path: Path) -> Kernel:
     config = load("local", config={"budgets": {"start": BOUND}})
     place = ForeignPlace(config, str(short_path))
-    return Kernel(config, RuntimeDirectory(short_path / "1"), cwd=str(short_path), identity=b"identity", place=place)
+    return Kernel(config, RuntimeDirectory(short_path / "1"), cwd=str(short_path), identity=b"identity", backend=place)
 
 
 def test_a_kernel_of_another_packages_provisioner_runs_cells_is_interrupted_and_ends(kernel: Kernel) -> None:

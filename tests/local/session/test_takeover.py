@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelexec import AsyncSession, ExecutionResult
 from kernelexec.events import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
-from kernelexec.provisioning.runtime.discovery import left_sessions
+from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions
 from kernelexec.records.journal import journal_path, read, read_history, running_cell
 from kernelexec.records.log import ContainerLog
 from kernelexec.results import Stream
@@ -168,7 +168,7 @@ def test_where_the_kernel_is_gone_a_new_one_starts_and_the_loss_is_told(tmp_path
 
     with session_owner(tmp_path, LAST) as (owner, path):
         kill_after(owner, "before")
-        [left] = left_sessions(path)
+        [left] = list_orphaned_sessions(path)
         pid = kernel_pid(left.directory)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: gone(pid))

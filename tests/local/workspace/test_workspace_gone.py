@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidWorkDir, KernelStartFailed
-from kernelexec.provisioning.launch.kernelspec import start_failure
+from kernelexec.provisioning.launch.kernelspec import explain_start_failure
 from kernelexec.workspace import Workspace
 from tests.support.remains import processes_of
 
@@ -92,7 +92,7 @@ SAID: dict[str, tuple[OSError, str]] = {
 
 @pytest.mark.parametrize(("exc", "said"), SAID.values(), ids=SAID)
 def test_only_what_the_system_named_is_blamed(exc: OSError, said: str) -> None:
-    message = start_failure(exc, PYTHON, "/w")
+    message = explain_start_failure(exc, PYTHON, "/w")
     assert said in message
     assert (PYTHON in message) is ("interpreter" in message)
 
@@ -103,7 +103,7 @@ def test_an_interpreter_whose_own_interpreter_is_missing_is_not_said_to_be_missi
     program.chmod(0o755)
     link.symlink_to("/no/such/python")
     for python, said in (
-        (program, "it is there, but the program that runs it"),
+        (program, "the file exists, but its interpreter"),
         (link, "/no/such/python, which it is a link to"),
     ):
         config = {"python": str(python)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.config import Environment
-from kernelexec.provisioning.launch.environment import looks_secret, scrubbed
+from kernelexec.provisioning.launch.environment import looks_secret, scrub_environment
 
 HELD_NAMES = """
     API_KEY APIKEY OPENAI_API_KEY ANTHROPIC_API_KEY openai_api_key OpenAI_Api_Key MYAPIKEY API_KEY_2 GOOGLE_APIKEY
@@ -86,27 +86,27 @@ PLAIN_VALUES: dict[str, str] = {
 
 @pytest.mark.parametrize("name", HELD_NAMES.split())
 def test_a_name_that_looks_like_a_secret_stays(name: str) -> None:
-    assert scrubbed(Environment(), {name: "1", "KEPT": "1"}) == {"KEPT": "1"}
+    assert scrub_environment(Environment(), {name: "1", "KEPT": "1"}) == {"KEPT": "1"}
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES.split())
 def test_a_plain_name_goes_along(name: str) -> None:
-    assert scrubbed(Environment(), {name: "1"}) == {name: "1"}
+    assert scrub_environment(Environment(), {name: "1"}) == {name: "1"}
 
 
 @pytest.mark.parametrize("value", SECRET_VALUES.values(), ids=SECRET_VALUES)
 def test_a_value_that_looks_like_a_secret_stays(value: str) -> None:
-    assert scrubbed(Environment(), {"PLAIN": value, "KEPT": "1"}) == {"KEPT": "1"}
+    assert scrub_environment(Environment(), {"PLAIN": value, "KEPT": "1"}) == {"KEPT": "1"}
 
 
 @pytest.mark.parametrize("value", PLAIN_VALUES.values(), ids=PLAIN_VALUES)
 def test_a_plain_value_goes_along(value: str) -> None:
-    assert scrubbed(Environment(), {"PLAIN": value}) == {"PLAIN": value}
+    assert scrub_environment(Environment(), {"PLAIN": value}) == {"PLAIN": value}
 
 
 @pytest.mark.parametrize("name", OURS.split())
 def test_handles_into_this_process_stay(name: str) -> None:
-    assert scrubbed(Environment(), {name: "1"}) == {}
+    assert scrub_environment(Environment(), {name: "1"}) == {}
 
 
 def test_either_the_name_or_the_value_is_enough() -> None:
@@ -120,29 +120,29 @@ def test_either_the_name_or_the_value_is_enough() -> None:
     [("TOKEN", "1"), ("PLAIN", SECRET_VALUES["postgres"]), ("SSH_AUTH_SOCK", "/run/agent"), ("HOME", "/root")],
 )
 def test_a_variable_that_is_named_goes_along_whatever_it_looks_like(name: str, value: str) -> None:
-    assert scrubbed(Environment(pass_names=(name,)), {name: value, "OTHER_TOKEN": "1"}) == {name: value}
+    assert scrub_environment(Environment(pass_names=(name,)), {name: value, "OTHER_TOKEN": "1"}) == {name: value}
 
 
 @pytest.mark.parametrize("named", ["token", "TOKE", "TOKENS", "*", "", "OKEN"])
 def test_a_name_counts_in_full_only(named: str) -> None:
-    assert scrubbed(Environment(pass_names=(named,)), {"TOKEN": "1"}) == {}
+    assert scrub_environment(Environment(pass_names=(named,)), {"TOKEN": "1"}) == {}
 
 
 def test_a_named_variable_that_is_not_there_is_not_made() -> None:
-    assert scrubbed(Environment(pass_names=("TOKEN",)), {}) == {}
+    assert scrub_environment(Environment(pass_names=("TOKEN",)), {}) == {}
 
 
 def test_what_is_set_goes_over_everything_and_past_every_rule() -> None:
     rules = Environment(pass_names=("A_TOKEN",), set={"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s"})
-    found = scrubbed(rules, {"A_TOKEN": "1", "PATH": "/usr/bin", "B_TOKEN": "1", "HOME": "/root"})
+    found = scrub_environment(rules, {"A_TOKEN": "1", "PATH": "/usr/bin", "B_TOKEN": "1", "HOME": "/root"})
     assert found == {"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s", "HOME": "/root"}
 
 
 def test_the_environment_of_the_process_is_read_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KX_PLAIN", "1")
     monkeypatch.setenv("KX_TOKEN", "1")
-    found = scrubbed(Environment(set={"KX_PLAIN": "2"}))
+    found = scrub_environment(Environment(set={"KX_PLAIN": "2"}))
     assert found["KX_PLAIN"] == "2"
     assert "KX_TOKEN" not in found
-    again = scrubbed(Environment(pass_names=("KX_TOKEN",)))
+    again = scrub_environment(Environment(pass_names=("KX_TOKEN",)))
     assert (again["KX_PLAIN"], again["KX_TOKEN"]) == ("1", "1")

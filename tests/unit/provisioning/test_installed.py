@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest
-from kernelexec.provisioning.jupyter.installed import Installed
-from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_provisioner, guarded_spec
+from kernelexec.provisioning.jupyter.installed import KernelspecCatalog
+from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_guarded_spec, create_provisioner
 from tests.support.kernelspecs import write
 
 
@@ -22,7 +22,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(wanted: str) -> tuple[str, str]:
-    spec = Installed.here().find(wanted)
+    spec = KernelspecCatalog.on_this_machine().find(wanted)
     assert spec is not None
     return spec.name, spec.label
 
@@ -37,7 +37,7 @@ def test_a_name_comes_before_a_language(specs: Path) -> None:
     assert found("a") == ("a", "a")
     assert found("q") == ("d", "q")
     assert found("e") == ("e", "e")
-    assert Installed.here().find("x") is None
+    assert KernelspecCatalog.on_this_machine().find("x") is None
 
 
 def test_a_label_finds_its_kernelspec_again(specs: Path) -> None:
@@ -51,8 +51,8 @@ def test_a_label_finds_its_kernelspec_again(specs: Path) -> None:
 UNUSABLE: tuple[tuple[list[str], dict[str, Any], str], ...] = (
     ([], {}, "argv is empty"),
     (["a\0"], {}, "argv holds a NUL"),
-    (["a"], {"A": 5}, "env holds"),
-    (["a"], {"A": "\0"}, "env holds"),
+    (["a"], {"A": 5}, "env must hold"),
+    (["a"], {"A": "\0"}, "env must hold"),
 )
 
 
@@ -62,13 +62,13 @@ def test_a_kernelspec_that_starts_nothing_is_refused_with_the_reason(
 ) -> None:
     write(specs, "broken", argv, "x", env=env)
     with pytest.raises(InvalidRequest, match=f"kernelspec 'broken' in {specs}.*{told}"):
-        Installed.here().find("broken")
+        KernelspecCatalog.on_this_machine().find("broken")
 
 
 def test_what_is_installed_is_listed_with_its_languages(specs: Path) -> None:
     write(specs, "deno", ["deno"], "typescript")
     write(specs, "bash", ["bash"], "bash")
-    assert Installed.here().told()[:2] == ("bash", "deno (typescript)")
+    assert KernelspecCatalog.on_this_machine().describe()[:2] == ("bash", "deno (typescript)")
 
 
 def test_a_kernelspec_that_is_broken_harms_no_other(specs: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_kernelspec_that_is_broken_harms_no_other(specs: Path) -> None:
 
 def test_placeholders_are_filled_in(specs: Path) -> None:
     write(specs, "k", ["python", "{connection_file}", "{resource_dir}/x", "{kernel_name}", "{prefix}", "{other}"], "l")
-    spec = Installed.here().find("k")
+    spec = KernelspecCatalog.on_this_machine().find("k")
     assert spec is not None
     place = str(specs / "kernels" / "k")
     assert spec.argv(Path("/c")) == [sys.executable, "/c", f"{place}/x", "k", sys.prefix, "{other}"]
@@ -100,7 +100,7 @@ TRANSPORTS = {
 def test_the_transport_follows_from_the_kernelspec(specs: Path, case: tuple[list[str], dict[str, object], str]) -> None:
     argv, metadata, transport = case
     write(specs, "k", argv, "l", metadata=metadata)
-    spec = Installed.here().find("k")
+    spec = KernelspecCatalog.on_this_machine().find("k")
     assert spec is not None
     assert spec.transport == transport
 
@@ -108,9 +108,9 @@ def test_the_transport_follows_from_the_kernelspec(specs: Path, case: tuple[list
 def test_our_guard_and_provisioner_serve_every_kernelspec(specs: Path) -> None:
     stanza = {"kernel_provisioner": {"provisioner_name": "local-provisioner"}}
     write(specs, "k", ["k", "-f", "{connection_file}"], "l", env={"A": "1"}, interrupt_mode="message", metadata=stanza)
-    spec = Installed.here().find("k")
+    spec = KernelspecCatalog.on_this_machine().find("k")
     assert spec is not None
-    guarded = guarded_spec(spec, Path("/c"))
+    guarded = create_guarded_spec(spec, Path("/c"))
     assert (guarded.argv[0], guarded.argv[-4:]) == (sys.executable, ["--guard", "k", "-f", "/c"])
     assert (guarded.env, guarded.interrupt_mode) == ({"A": "1"}, "message")
     assert type(create_provisioner("id", guarded)).__module__ == "kernelexec.provisioning.provisioners.local"

@@ -11,7 +11,7 @@ import pytest
 import kernelexec
 from kernelexec.config import MIB, Container, Mount
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.provisioning.container.mounts import binds, give, refusal
+from kernelexec.provisioning.container.mounts import build_mounts, explain_refusal, give_workspace
 
 NEVER = {
     "everything": "/",
@@ -60,7 +60,7 @@ GIVEN = [
 
 
 def refused(path: str, *, read_only: bool) -> str | None:
-    return refusal(
+    return explain_refusal(
         Path(path),
         read_only=read_only,
         sockets=["/var/run/docker.sock", "/srv/engine/engine.sock"],
@@ -93,11 +93,11 @@ def had(
     place = tmp_path / workspace
     place.mkdir(exist_ok=True)
     options = Container.model_validate({"mounts": mounts, "layout": layout, "tmpfs": dict.fromkeys(tmpfs, MIB)})
-    return binds(options, workspace=place, root=tmp_path / "root", records=[tmp_path / "ws" / ".journals"])
+    return build_mounts(options, workspace=place, root=tmp_path / "root", records=[tmp_path / "ws" / ".journals"])
 
 
 def test_a_mount_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match=r"missing cannot be had: No such file or directory\. Make it, or leave it out"):
+    with pytest.raises(InvalidConfig, match=r"missing cannot be read: No such file or directory\. Create it, or leave it out"):
         had(tmp_path, Mount(source=tmp_path / "missing"))
 
 
@@ -110,20 +110,20 @@ def test_a_link_to_what_is_never_given_is_refused(tmp_path: Path) -> None:
 def test_a_socket_is_not_given(tmp_path: Path, short_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(short_path / "s"))
-        with pytest.raises(ValueError, match=r"socket|neither a directory nor a plain file"):
+        with pytest.raises(ValueError, match=r"socket|neither a directory nor a regular file"):
             had(tmp_path, Mount(source=short_path / "s"))
 
 
 def test_the_engine_of_docker_host_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "engine").mkdir()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine/engine.sock")
-    with pytest.raises(InvalidConfig, match="who has the container engine has this machine"):
+    with pytest.raises(InvalidConfig, match="access to the container engine is access to this machine"):
         had(tmp_path, Mount(source=tmp_path / "engine"))
 
 
 def test_the_package_is_never_given_for_writing(tmp_path: Path) -> None:
     package = Path(kernelexec.__file__).parent
-    with pytest.raises(InvalidConfig, match="this program itself runs from there"):
+    with pytest.raises(InvalidConfig, match="this program runs from there"):
         had(tmp_path, Mount(source=package, read_only=False))
     assert (str(package), str(package), True) in had(tmp_path, Mount(source=package))
 
@@ -131,7 +131,7 @@ def test_the_package_is_never_given_for_writing(tmp_path: Path) -> None:
 def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> None:
     project = Path(kernelexec.__file__).parent.parent
     options = Container()
-    found = binds(options, workspace=project, root=Path("/nowhere"), records=[project / "tests"])
+    found = build_mounts(options, workspace=project, root=Path("/nowhere"), records=[project / "tests"])
     assert found[0] == (str(project), str(project), False)
     assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(found[1:])
 
@@ -139,11 +139,11 @@ def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> No
 def test_each_directory_on_the_way_to_what_is_kept_is_a_mount_that_nobody_can_move(tmp_path: Path) -> None:
     kept, project = tmp_path / "project/a/b/.journals", tmp_path / "project"
     (kept / "c").mkdir(parents=True)
-    found = binds(Container(), workspace=project, root=tmp_path / "root", records=[kept])
+    found = build_mounts(Container(), workspace=project, root=tmp_path / "root", records=[kept])
     place = str(project)
     ways = [(f"{place}{way}", f"{place}{way}", False) for way in ("", "/a", "/a/b")]
     assert found == [*ways, (str(kept), str(kept), True)]
-    classic = binds(Container(layout="classic"), workspace=project, root=tmp_path / "root", records=[kept])
+    classic = build_mounts(Container(layout="classic"), workspace=project, root=tmp_path / "root", records=[kept])
     assert [target for _, target, _ in classic] == [
         "/workspace", "/workspace/a", "/workspace/a/b", "/workspace/a/b/.journals"
     ]  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_mount_of_the_callers_own_on_the_way_to_what_is_kept_stays_as_it_is(tm
     project = tmp_path / "project"
     (project / "a/b/.journals").mkdir(parents=True)
     options = Container(mounts=(Mount(source=project / "a"),))
-    found = binds(options, workspace=project, root=tmp_path / "root", records=[project / "a/b/.journals"])
+    found = build_mounts(options, workspace=project, root=tmp_path / "root", records=[project / "a/b/.journals"])
     assert [target for _, target, _ in found].count(str(project / "a")) == 1
     assert (str(project / "a"), str(project / "a"), True) in found
 
@@ -161,7 +161,7 @@ def test_a_mount_of_the_callers_own_on_the_way_to_what_is_kept_stays_as_it_is(tm
 def test_records_are_given_for_reading_only(tmp_path: Path) -> None:
     records = tmp_path / "ws" / ".journals"
     records.mkdir(parents=True)
-    with pytest.raises(InvalidConfig, match=r"records of what ran are kept there\. Mount it read only"):
+    with pytest.raises(InvalidConfig, match=r"must be mounted read-only: it holds the records of executed code"):
         had(tmp_path, Mount(source=records, read_only=False))
     assert (str(records), str(records), True) in had(tmp_path, Mount(source=records))
 
@@ -171,7 +171,7 @@ def test_records_are_given_for_reading_only(tmp_path: Path) -> None:
 )
 def test_a_target_that_would_hide_what_containers_have_is_refused(tmp_path: Path, target: str) -> None:
     (tmp_path / "data").mkdir()
-    with pytest.raises(ValueError, match=r"cannot be a mount's place|target"):
+    with pytest.raises(ValueError, match=r"cannot be a mount's target|target"):
         had(tmp_path, Mount(source=tmp_path / "data", target=target))
 
 
@@ -179,7 +179,7 @@ def test_two_mounts_of_one_name_are_refused_in_the_classic_layout_only(tmp_path:
     for name in ("a/data", "b/data"):
         (tmp_path / name).mkdir(parents=True)
     mounts = (Mount(source=tmp_path / "a/data"), Mount(source=tmp_path / "b/data"))
-    with pytest.raises(InvalidConfig, match=r"would all be at /context/data in the container.*`target`"):
+    with pytest.raises(InvalidConfig, match=r"have the same target /context/data in the container.*`target`"):
         had(tmp_path, *mounts, layout="classic")
     named = (mounts[0], Mount(source=tmp_path / "b/data", target="/context/other"))
     assert [target for _, target, _ in had(tmp_path, *named, layout="classic")] == [
@@ -194,14 +194,14 @@ def test_two_mounts_of_one_name_are_refused_in_the_classic_layout_only(tmp_path:
 def test_a_directory_in_memory_does_not_hide_a_mount(tmp_path: Path, path: str) -> None:
     (tmp_path / "data").mkdir()
     mount = Mount(source=tmp_path / "data", target="//data/")
-    with pytest.raises(InvalidConfig, match=rf"^tmpfs: /data would be in memory, and {tmp_path}/data is at that place"):
+    with pytest.raises(InvalidConfig, match=rf"^tmpfs: /data is also the target of the mount {tmp_path}/data"):
         had(tmp_path, mount, tmpfs=[path])
 
 
 @pytest.mark.parametrize("within", ["", "/.journals"])
 def test_a_directory_in_memory_does_not_hide_a_workspace_or_what_is_kept_of_it(tmp_path: Path, within: str) -> None:
     (tmp_path / "ws/.journals").mkdir(parents=True)
-    with pytest.raises(InvalidConfig, match=r"would be in memory, and .* is at that place: name another one"):
+    with pytest.raises(InvalidConfig, match=r"is also the target of the mount .*: choose another path"):
         had(tmp_path, tmpfs=[f"{tmp_path}/ws{within}"])
 
 
@@ -226,14 +226,14 @@ def test_a_directory_in_memory_that_could_not_be_made_is_refused(tmp_path: Path,
         Mount(source=tmp_path / "read/file", target="/file"),
         Mount(source=tmp_path / "written", target="/written", read_only=False),
     ]
-    with pytest.raises(InvalidConfig, match=rf"^tmpfs: {path} cannot be made in memory: .* is no directory\. Make it one"):
+    with pytest.raises(InvalidConfig, match=rf"^tmpfs: {path} cannot be created: .* is no directory\. Create it"):
         had(tmp_path, *mounts, tmpfs=[path])
 
 
 def test_two_mounts_at_one_place_by_two_names_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    with pytest.raises(InvalidConfig, match="would all be at /data in the container"):
+    with pytest.raises(InvalidConfig, match="have the same target /data in the container"):
         had(tmp_path, Mount(source=tmp_path / "a", target="/data"), Mount(source=tmp_path / "b", target="//data"))
 
 
@@ -241,9 +241,9 @@ def test_a_workspace_that_its_user_cannot_write_is_refused(tmp_path: Path) -> No
     found = tmp_path.stat()
     tmp_path.chmod(0o755)
     with pytest.raises(InvalidWorkDir, match=r"run as 4321:4321; it belongs to .*`chown 4321:4321`"):
-        give(tmp_path, (4321, 4321), own=False)
+        give_workspace(tmp_path, (4321, 4321), is_own_workspace=False)
     tmp_path.chmod(0o775)
-    give(tmp_path, (4321, found.st_gid), own=False)
+    give_workspace(tmp_path, (4321, found.st_gid), is_own_workspace=False)
     tmp_path.chmod(0o777)
-    give(tmp_path, (4321, 4321), own=False)
+    give_workspace(tmp_path, (4321, 4321), is_own_workspace=False)
     assert tmp_path.stat().st_uid == found.st_uid

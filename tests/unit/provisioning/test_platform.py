@@ -14,104 +14,104 @@ import pytest
 from kernelexec import Executor
 from kernelexec.config import Config
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning import Connection, KernelSpec, LocalPlace, place_of, platform
+from kernelexec.provisioning import Connection, KernelSpec, LocalBackend, backend_for, platform
 from kernelexec.provisioning.jupyter.installed import InstalledSpec
-from kernelexec.provisioning.platform import System
-from kernelexec.provisioning.runtime.ports import free_ports
-from kernelexec.provisioning.runtime.processes import peer_of
+from kernelexec.provisioning.platform import Platform
+from kernelexec.provisioning.runtime.ports import find_free_ports
+from kernelexec.provisioning.runtime.processes import read_peer
 
 SYSTEMS = ("linux", "darwin", "win32")
 PYTHON = InstalledSpec("own", "own", "", KernelSpec(argv=["python", "-m", "ipykernel_launcher"], language="python"))
 #: What each system is, field by field, in the order of ``SYSTEMS``.
 CHOICES: dict[str, tuple[object, object, object]] = {
     "transport": ("ipc", "curve", "curve"),
-    "loopbacks": (True, False, False),
-    "fork_server": (True, False, False),
-    "process_handles": (True, False, False),
-    "peers": (True, False, False),
-    "apart": ({"start_new_session": True}, {"start_new_session": True}, {"creationflags": 0x200}),
-    "signals": (True, True, False),
-    "programs": ("bin", "bin", "Scripts"),
-    "interpreter": ("python", "python", "python.exe"),
+    "has_loopback_range": (True, False, False),
+    "has_fork_server": (True, False, False),
+    "has_pidfd": (True, False, False),
+    "has_peer_credentials": (True, False, False),
+    "process_group_options": ({"start_new_session": True}, {"start_new_session": True}, {"creationflags": 0x200}),
+    "has_group_signals": (True, True, False),
+    "venv_directory": ("bin", "bin", "Scripts"),
+    "venv_interpreter": ("python", "python", "python.exe"),
     "confinement": (("no-new-privileges", "landlock", "capabilities", "no-network"), (), ()),
-    "own_containers": (True, False, False),
-    "locks": ("fcntl", "fcntl", "msvcrt"),
-    "users": (True, True, False),
+    "has_local_containers": (True, False, False),
+    "lock_module": ("fcntl", "fcntl", "msvcrt"),
+    "has_user_ids": (True, True, False),
 }
 
 
 @pytest.fixture(params=SYSTEMS)
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> System:
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """A system in the place of this machine's."""
-    found = System.of(str(request.param))
-    monkeypatch.setattr(platform, "HERE", found)
+    found = Platform.of(str(request.param))
+    monkeypatch.setattr(platform, "PLATFORM", found)
     return found
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "HERE", System.of(name))
+    monkeypatch.setattr(platform, "PLATFORM", Platform.of(name))
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_each_choice_is_made_for_each_system(name: str) -> None:
-    assert tuple(getattr(System.of(system), name) for system in SYSTEMS) == CHOICES[name]
+    assert tuple(getattr(Platform.of(system), name) for system in SYSTEMS) == CHOICES[name]
 
 
 def test_every_choice_is_in_the_table() -> None:
-    assert {"name", *CHOICES} == set(System.__dataclass_fields__)
+    assert {"name", *CHOICES} == set(Platform.__dataclass_fields__)
 
 
 def test_this_machine_is_the_one_that_python_names() -> None:
-    assert System.of(sys.platform) == platform.HERE
+    assert Platform.of(sys.platform) == platform.PLATFORM
 
 
 def test_a_system_that_nobody_has_looked_at_is_taken_for_the_poorer_unix() -> None:
-    unknown, mac = System.of("freebsd14"), System.of("darwin")
+    unknown, mac = Platform.of("freebsd14"), Platform.of("darwin")
     assert {name: getattr(unknown, name) for name in CHOICES} == {name: getattr(mac, name) for name in CHOICES}
 
 
-def test_kernels_on_this_machine_are_reached_as_the_system_can(system: System, tmp_path: Path) -> None:
-    place = place_of(Config(isolation="local"), session="a", workspace=tmp_path, root=tmp_path)
-    assert place.reach(None) == system.transport
+def test_kernels_on_this_machine_are_reached_as_the_system_can(system: Platform, tmp_path: Path) -> None:
+    place = backend_for(Config(isolation="local"), session="a", workspace=tmp_path, root=tmp_path)
+    assert place.transport_for(None) == system.transport
 
 
-def test_a_kernel_that_is_not_ours_takes_unix_sockets_only_where_they_are_pinned(system: System, tmp_path: Path) -> None:
-    place = LocalPlace(Config(isolation="local"), str(tmp_path), reached_by=system.transport)
-    assert place.reach(PYTHON) == ("ipc" if system.name == "linux" else "tcp")
+def test_a_kernel_that_is_not_ours_takes_unix_sockets_only_where_they_are_pinned(system: Platform, tmp_path: Path) -> None:
+    place = LocalBackend(Config(isolation="local"), str(tmp_path), transport=system.transport)
+    assert place.transport_for(PYTHON) == ("ipc" if system.name == "linux" else "tcp")
 
 
-def test_where_kernels_need_ports_none_starts_without_a_network(system: System, tmp_path: Path) -> None:
+def test_where_kernels_need_ports_none_starts_without_a_network(system: Platform, tmp_path: Path) -> None:
     config = Config.model_validate({"isolation": "local", "confinement": {"network": False}})
-    place = place_of(config, session="a", workspace=tmp_path, root=tmp_path)
+    place = backend_for(config, session="a", workspace=tmp_path, root=tmp_path)
     if system.name == "linux":
-        assert place.reach(None) == "ipc"
+        assert place.transport_for(None) == "ipc"
     else:
         with pytest.raises(KernelStartFailed, match="'python' listens on ports"):
-            place.reach(None)
+            place.transport_for(None)
 
 
-def test_ports_are_of_an_address_that_the_system_has(system: System) -> None:
-    addresses = {free_ports(("shell",))[0] for _ in range(4)}
+def test_ports_are_of_an_address_that_the_system_has(system: Platform) -> None:
+    addresses = {find_free_ports(("shell",))[0] for _ in range(4)}
     assert (addresses == {"127.0.0.1"}) == (system.name != "linux")
 
 
-def test_a_fork_server_is_had_where_kernels_can_be_forked(system: System, tmp_path: Path) -> None:
+def test_a_fork_server_is_had_where_kernels_can_be_forked(system: Platform, tmp_path: Path) -> None:
     executor = Executor("local", workspace=tmp_path)
     roster = executor._executor._registry
     assert (roster._forks is not None) == (system.name == "linux")
 
 
-def test_who_is_at_the_other_end_is_told_where_the_system_tells(system: System) -> None:
+def test_who_is_at_the_other_end_is_told_where_the_system_tells(system: Platform) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
-        assert peer_of(ours) == ((os.getpid(), os.getuid()) if system.name == "linux" else None)
+        assert read_peer(ours) == ((os.getpid(), os.getuid()) if system.name == "linux" else None)
 
 
-def test_who_files_belong_to_is_no_question_on_windows(system: System) -> None:
+def test_who_files_belong_to_is_no_question_on_windows(system: Platform) -> None:
     numbered = system.name != "win32"
-    assert platform.user() == (os.getuid() if numbered else 0)
+    assert platform.user_id() == (os.getuid() if numbered else 0)
     assert platform.is_root() == (numbered and os.geteuid() == 0)
-    assert Connection(Path("s"), b"").uid == platform.user()
+    assert Connection(Path("s"), b"").uid == platform.user_id()
 
 
 @pytest.mark.parametrize("name", ["linux", "darwin"])

@@ -107,7 +107,7 @@ def test_the_longest_path_that_a_socket_can_have_is_taken(short_path: Path) -> N
 
 @pytest.mark.parametrize("length", [108, 150])
 def test_a_path_that_no_socket_can_have_is_a_clear_error(short_path: Path, length: int) -> None:
-    with pytest.raises(KernelStartFailed, match=r"107 bytes; set XDG_RUNTIME_DIR or TMPDIR shorter"):
+    with pytest.raises(KernelStartFailed, match=r"107 bytes; shorten XDG_RUNTIME_DIR or TMPDIR"):
         of_length(short_path, length).create()
     assert list(short_path.iterdir()) == []
 
@@ -215,7 +215,7 @@ def test_what_is_no_plain_file_is_read_as_nothing(runtime: RuntimeDirectory, mak
     runtime.create()
     make(runtime.path / "stderr")
     before = descriptors()
-    assert runtime.read("stderr", 1000) == b""
+    assert runtime.read_file("stderr", 1000) == b""
     assert descriptors() == before
 
 
@@ -233,7 +233,7 @@ def test_the_tail_of_a_plain_file_is_read(runtime: RuntimeDirectory, content: by
     runtime.create()
     runtime.stderr_file.write_bytes(content)
     before = descriptors()
-    assert runtime.read("stderr", limit) == tail
+    assert runtime.read_file("stderr", limit) == tail
     assert descriptors() == before
 
 
@@ -243,7 +243,7 @@ def test_a_file_of_many_gigabytes_costs_no_more_than_its_tail(runtime: RuntimeDi
         file.truncate(2**40)
         file.seek(0, os.SEEK_END)
         file.write(b"end")
-    assert runtime.read("stderr", 5) == b"\0\0end"
+    assert runtime.read_file("stderr", 5) == b"\0\0end"
 
 
 def test_nothing_stays_after_the_removal(runtime: RuntimeDirectory, short_path: Path) -> None:

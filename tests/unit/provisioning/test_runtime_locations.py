@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning import new_root, stored_identity
+from kernelexec.provisioning import load_identity, new_root
 
 
 def mode(path: Path) -> int:
@@ -81,9 +81,9 @@ def test_where_all_are_too_long_a_short_one_is_found(bases: Path, monkeypatch: p
 
 
 def test_a_sessions_identity_is_made_once_and_is_its_owners_only(tmp_path: Path) -> None:
-    identity = stored_identity(tmp_path)
-    assert stored_identity(tmp_path) == identity
+    identity = load_identity(tmp_path)
+    assert load_identity(tmp_path) == identity
     assert len(identity) == 32
     assert mode(tmp_path / "identity") == 0o600
     (tmp_path / "other").mkdir()
-    assert stored_identity(tmp_path / "other") != identity
+    assert load_identity(tmp_path / "other") != identity

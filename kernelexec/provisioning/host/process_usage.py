@@ -12,24 +12,24 @@ from kernelexec.results import Stats
 _PROC = Path("/proc")
 
 
-def usage_of(pids: Iterable[int]) -> Stats | None:
+def read_usage(pids: Iterable[int]) -> Stats | None:
     """Return the sums over the living ones of these processes; None if none can be read.
 
     Shared memory counts once where the system reports shares; processor time includes that of ended children.
     """
-    memory, seconds, tasks, found = 0, 0.0, 0, False
+    memory, seconds, tasks, is_known = 0, 0.0, 0, False
     for pid in pids:
         with suppress(OSError, ValueError, IndexError):
             fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-            used = _memory(pid)
+            used = _read_memory(pid)
             memory += used
             seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             tasks += int(fields[17])
-            found = True
-    return Stats("local", "idle", 0, memory_bytes=memory, cpu_seconds=seconds, pids=tasks) if found else None
+            is_known = True
+    return Stats("local", "idle", 0, memory_bytes=memory, cpu_seconds=seconds, pids=tasks) if is_known else None
 
 
-def _memory(pid: int) -> int:
+def _read_memory(pid: int) -> int:
     """Return the proportional memory share of a process, or else all of its memory."""
     with suppress(OSError):
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():

@@ -14,33 +14,39 @@ from kernelexec.config import WORKSPACE_INSIDE, Config
 from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.environment import environment_inside
-from kernelexec.provisioning.container.init_client import NAME as WARDEN
-from kernelexec.provisioning.container.mounted_python import PYTHON as STAND_IN
-from kernelexec.provisioning.container.mounted_python import find_stand_in, notice, stand_in
-from kernelexec.provisioning.container.mounts import Bind, binds, credentials, give
-from kernelexec.provisioning.host.file_roots import records
-from kernelexec.provisioning.host.writable_paths import First
-from kernelexec.provisioning.jupyter.installed import Installed, InstalledSpec, Transport
-from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, KernelNotHeard, guarded_spec, kernel_spec
-from kernelexec.provisioning.launch.one_shot import Done, Errand, Network
-from kernelexec.provisioning.owner_labels import labels_of
+from kernelexec.provisioning.container.environment import container_environment
+from kernelexec.provisioning.container.init_client import SOCKET_NAME
+from kernelexec.provisioning.container.mounted_python import MOUNTED_PYTHON, choose_python, chosen_python, describe_python
+from kernelexec.provisioning.container.mounts import Bind, build_mounts, give_workspace, list_credentials
+from kernelexec.provisioning.container.owner_labels import build_labels
+from kernelexec.provisioning.host.file_roots import record_directories
+from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment
+from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
+from kernelexec.provisioning.launch.kernelspec import (
+    GUARD,
+    LAUNCHER,
+    KernelReadyTimeout,
+    create_guarded_spec,
+    create_kernel_spec,
+)
+from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 _NO_TCP = (
-    "Kernels with container.network='host' are not reached by tcp: their ports would be this machine's. Choose another network."
+    "Kernels with container.network='host' cannot be reached by tcp: their ports would be this machine's. Choose another"
+    " network."
 )
 _NOT_NONE = (
     "The network is not 'none': kernels of this engine are reached by ports, and those need a network. It leads nowhere and to"
-    " no other container, but what listens on all addresses of the engine's machine can be reached."
+    " no other container, but services on all addresses of the engine's machine can be reached."
 )
 _NO_CREDENTIALS = "The credentials {} are not given to the container: there is no {} on this machine."
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerPlace:
+class ContainerBackend:
     """Containers with the session's workspace and other mounts, one for each kernel."""
 
     config: Config
@@ -64,19 +70,31 @@ class ContainerPlace:
         """The caller's user and group, or the chosen ones."""
         return self.config.container.ids
 
-    def inside(self, path: str) -> str:
+    def to_kernel_path(self, path: str) -> str:
         """Return the path in containers of a path of the workspace, or of a context path."""
         return next(
-            (str(there / Path(path).relative_to(here)) for here, there in self._seen if Path(path).is_relative_to(here)), path
+            (
+                str(kernel_directory / Path(path).relative_to(host_directory))
+                for host_directory, kernel_directory in self._path_pairs
+                if Path(path).is_relative_to(host_directory)
+            ),
+            path,
         )
 
-    def outside(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    def to_host_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Return the path on this machine of a path in containers."""
-        pairs = self._seen if isinstance(path, str | os.PathLike) else []
-        return next((here / Path(path).relative_to(there) for here, there in pairs if Path(path).is_relative_to(there)), path)
+        pairs = self._path_pairs if isinstance(path, str | os.PathLike) else []
+        return next(
+            (
+                host_directory / Path(path).relative_to(kernel_directory)
+                for host_directory, kernel_directory in pairs
+                if Path(path).is_relative_to(kernel_directory)
+            ),
+            path,
+        )
 
     @property
-    def _seen(self) -> list[tuple[Path, Path]]:
+    def _path_pairs(self) -> list[tuple[Path, Path]]:
         """The workspace and the context paths on this machine and in containers, the deeper paths first."""
         pairs = [(self.workspace, Path(self.cwd))]
         if self.config.container.layout == "classic":
@@ -84,7 +102,7 @@ class ContainerPlace:
         return sorted(pairs, key=lambda pair: len(pair[0].parts), reverse=True)
 
     @property
-    def patience(self) -> float:
+    def adoption_seconds(self) -> float:
         """Seconds in which a new executor of the same workspace may take over kernels, if their adoption is on."""
         options = self.config.container
         return options.orphan_seconds if options.adopt and options.mode == "persistent" else 0.0
@@ -93,7 +111,7 @@ class ContainerPlace:
     def python(self) -> str:
         """The image's interpreter, or a mounted one, for a message."""
         options = self.config.container
-        python = STAND_IN if stand_in(options) else options.python
+        python = MOUNTED_PYTHON if chosen_python(options) else options.python
         return f"{python} in the image {options.image[0]}"
 
     @property
@@ -106,36 +124,36 @@ class ContainerPlace:
         """Processor limit of a container."""
         return self.config.container.cpus
 
-    def limited(self, config: Config) -> ContainerPlace:
+    def with_limits(self, config: Config) -> ContainerBackend:
         """Return the same backend with other limits."""
         return replace(self, config=config)
 
     @property
-    def specs_where(self) -> str:
+    def kernelspec_location(self) -> str:
         """The place of kernelspecs, for a message."""
         return f"in the image {' or '.join(self.config.container.image)}"
 
-    async def installed(self) -> Installed:
+    async def list_kernelspecs(self) -> KernelspecCatalog:
         """Return the kernelspecs of the image; a container of it lists them, once in this process.
 
         Raises:
             KernelStartFailed: there is no image, or the engine does not answer.
         """
-        from kernelexec.docker.images.image_info_cache import known_facts  # noqa: PLC0415 - who runs code locally needs no docker package
+        from kernelexec.docker.images.image_info_cache import known_facts  # noqa: PLC0415 - local kernels need no docker package
 
         options = self.config.container
         try:
-            return Installed.in_image(await anyio.to_thread.run_sync(known_facts, options.image, options.python))
+            return KernelspecCatalog.in_image(await anyio.to_thread.run_sync(known_facts, options.image, options.python))
         except EngineFailed as exc:
             raise KernelStartFailed(str(exc)) from exc
 
-    def reach(self, installed: InstalledSpec | None) -> Transport:
+    def transport_for(self, installed: InstalledSpec | None) -> Transport:
         """Return unix sockets, which may be the guard's, or published ports where sockets do not reach containers.
 
         Raises:
             KernelStartFailed: sockets do not reach containers, and the kernel has no launcher of ours.
         """
-        if self._crosses:
+        if self._are_sockets_reachable:
             return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
         if installed is None:
             return "published"
@@ -147,13 +165,13 @@ class ContainerPlace:
         raise KernelStartFailed(message)
 
     @property
-    def _crosses(self) -> bool:
+    def _are_sockets_reachable(self) -> bool:
         """Whether unix sockets reach containers, as far as is known."""
         if self.config.container.transport != "auto":
             return self.config.container.transport == "ipc"
-        from kernelexec.provisioning.container.socket_probe import known_to_cross  # noqa: PLC0415 - docker, as above
+        from kernelexec.provisioning.container.socket_probe import are_sockets_reachable  # noqa: PLC0415 - docker, as above
 
-        return known_to_cross()
+        return are_sockets_reachable()
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
         """Mount a Python where the image's own is not wanted, or has failed, and probe whether unix sockets reach containers.
@@ -163,92 +181,92 @@ class ContainerPlace:
         Raises:
             KernelStartFailed: there is no Python, or no transport to the kernel.
         """
-        await find_stand_in(self.config.container, failure)
-        if isinstance(failure, KernelNotHeard):
-            from kernelexec.provisioning.container.socket_probe import doubt  # noqa: PLC0415 - docker, as above
+        await choose_python(self.config.container, failure)
+        if isinstance(failure, KernelReadyTimeout):
+            from kernelexec.provisioning.container.socket_probe import forget  # noqa: PLC0415 - docker, as above
 
-            doubt()
+            forget()
         elif failure is None:
-            await self._find_way()
+            await self._choose_transport()
 
-    async def _find_way(self) -> None:
+    async def _choose_transport(self) -> None:
         options = self.config.container
         if options.transport == "auto":
-            mounted = stand_in(options)
+            mounted = chosen_python(options)
             try:
-                await self._try_sockets()
+                await self._probe_sockets()
             except EngineFailed as exc:  # the image may have no Python for a trial either
                 failure = KernelStartFailed(str(exc))
-                await find_stand_in(options, failure)
-                if stand_in(options) is mounted:
+                await choose_python(options, failure)
+                if chosen_python(options) is mounted:
                     raise failure from exc
-                await self._find_way()
-        if options.network == "host" and not self._crosses:
+                await self._choose_transport()
+        if options.network == "host" and not self._are_sockets_reachable:
             raise KernelStartFailed(_NO_TCP)
 
-    async def _try_sockets(self) -> None:
-        from kernelexec.provisioning.container.socket_probe import sockets_cross  # noqa: PLC0415 - docker, as above
+    async def _probe_sockets(self) -> None:
+        from kernelexec.provisioning.container.socket_probe import probe_sockets  # noqa: PLC0415 - docker, as above
 
-        mounted = stand_in(self.config.container)
-        python = (STAND_IN, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (self.config.container.python, ())
-        await anyio.to_thread.run_sync(sockets_cross, self.config, self.root, *python)
+        mounted = chosen_python(self.config.container)
+        python = (MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (self.config.container.python, ())
+        await anyio.to_thread.run_sync(probe_sockets, self.config, self.root, *python)
 
-    def passes(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
+    def is_transient(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
         """Return False: no failure of a container's start is transient."""
         return False
 
-    def notices(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
+    def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """Return notes on a mounted Python, on a network that the transport needs, and on missing credentials."""
         if installed is not None:
             return ()
         networked = transport == "published" and self.config.container.network == "none"
-        wanted = credentials(self.config.container)
+        wanted = list_credentials(self.config.container)
         missing = [_NO_CREDENTIALS.format(name, path) for name, path, _ in wanted if not path.exists()]
-        return (*notice(self.config.container), *([_NOT_NONE] if networked else []), *missing)
+        return (*describe_python(self.config.container), *([_NOT_NONE] if networked else []), *missing)
 
-    def spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
+    def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """Return the kernelspec of our launcher, or of another kernel under our guard, in a container of the chosen image.
 
         The private directory is mounted too, unless the kernel is reached by ports.
         """
         options = self.config.container
-        python = STAND_IN if stand_in(options) else options.python
-        forks = self.config.fork_server and not runtime.leased and installed is None and options.is_reusable
-        warden = str(runtime.path / WARDEN) if forks else ""
+        python = MOUNTED_PYTHON if chosen_python(options) else options.python
+        has_init = self.config.fork_server and not runtime.has_lease and installed is None and options.is_reusable
+        init_socket = str(runtime.path / SOCKET_NAME) if has_init else ""
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, protocol.GUARD_ALONE_FLAG)
-            spec = guarded_spec(installed, runtime.connection_file, guard=guard)
+            spec = create_guarded_spec(installed, runtime.connection_file, guard=guard)
         else:
-            spec = kernel_spec(python, None if runtime.leased else runtime.connection_file, launcher=LAUNCHER_INSIDE)
-            if warden:
-                spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, warden]
-        parts = (options.name, installed.label if installed else None, options.instance)
-        named = options.name and "-".join(filter(None, parts))
+            spec = create_kernel_spec(python, None if runtime.has_lease else runtime.connection_file, launcher=LAUNCHER_INSIDE)
+            if init_socket:
+                spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, init_socket]
+        name_parts = (options.name, installed.label if installed else None, options.instance)
+        name = options.name and "-".join(filter(None, name_parts))
         settings = {
             "container": options.model_dump(mode="json"),
             "limits": self.config.limits.model_dump(mode="json"),
-            "mounts": [*self._binds(), *self._ours(runtime)],
-            "labels": labels_of(
+            "mounts": [*self._mounts_at_start(), *self._own_mounts(runtime)],
+            "labels": build_labels(
                 session=self.session,
                 workspace=self.config.workspaces,
                 root=self.root,
                 runtime=runtime.path,
-                held_by="lease" if runtime.leased else "pipe",
+                held_by="lease" if runtime.has_lease else "pipe",
             ),
-            "warden": warden,
-            "ports": PUBLISHED_PORTS if runtime.leased else {},
-            "name": named or container_name(self.session, token, options.instance),
+            "init_socket": init_socket,
+            "ports": PUBLISHED_PORTS if runtime.has_lease else {},
+            "name": name or container_name(self.session, token, options.instance),
         }
         spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}
         return spec
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of kernels: see ``environment_inside``."""
-        return environment_inside(self.config, self.cwd)
+        """Return the environment of kernels: see ``container_environment``."""
+        return container_environment(self.config, self.cwd)
 
-    def first(self) -> First:
+    def bootstrap(self) -> BootstrapEnvironment:
         """Return the environment and the directory of the first process: it loads nothing of this machine."""
-        return First(self.environment(), self.cwd)
+        return BootstrapEnvironment(self.environment(), self.cwd)
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - of the protocol
         """Return None: the container confines its kernel."""
@@ -260,38 +278,42 @@ class ContainerPlace:
         chosen = self.config.container.network
         return False if chosen == "none" else chosen
 
-    async def run(self, errand: Errand, session: Path) -> Done:  # noqa: ARG002 - of the protocol
-        """Run an errand in a container of its own, with the workspace only if the errand writes there."""
-        from kernelexec.provisioning.container.one_shot import run_in_container  # noqa: PLC0415 - docker, as above
+    async def run(self, task: OneShotTask, session: Path) -> TaskResult:  # noqa: ARG002 - of the protocol
+        """Run a task in a container of its own, with the workspace only if the task writes there."""
+        from kernelexec.provisioning.container.task_container import run_in_container  # noqa: PLC0415 - docker, as above
 
-        labels = labels_of(session=self.session, workspace=self.config.workspaces, root=self.root, runtime=errand.directory)
-        binds = self._binds() if errand.fills else []
-        return await run_in_container(errand, self.config, self.environment(), labels, binds, self.cwd)
+        labels = build_labels(session=self.session, workspace=self.config.workspaces, root=self.root, runtime=task.directory)
+        binds = self._mounts_at_start() if task.sees_workspace else []
+        return await run_in_container(task, self.config, self.environment(), labels, binds, self.cwd)
 
-    def check(self, *, own: bool) -> None:
-        """Check that kernels can start and write in the workspace, which was created for the session if ``own``.
+    def check(self, *, is_own_workspace: bool) -> None:
+        """Check that kernels can start and write in the workspace; a session's own one is given to the kernels' user.
 
         Raises:
             InvalidConfig: a mount is missing, or is refused to containers.
             InvalidWorkDir: kernels could not write in the workspace.
         """
         self._mounts()
-        give(self.workspace, self.user, own=own)
+        give_workspace(self.workspace, self.user, is_own_workspace=is_own_workspace)
 
-    def _ours(self, runtime: RuntimeDirectory) -> list[Bind]:
-        mounted = stand_in(self.config.container)
+    def _own_mounts(self, runtime: RuntimeDirectory) -> list[Bind]:
+        mounted = chosen_python(self.config.container)
         python = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
-        private = [] if runtime.leased else [(str(runtime.path), str(runtime.path), False)]
+        private = [] if runtime.has_lease else [(str(runtime.path), str(runtime.path), False)]
         return [*python, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
 
-    def _binds(self) -> list[Bind]:
+    def _mounts_at_start(self) -> list[Bind]:
         try:
             return self._mounts()
         except InvalidConfig as exc:
             raise KernelStartFailed(str(exc)) from exc
 
     def _mounts(self) -> list[Bind]:
-        seen = contexts(self.config, self.workspace)
-        return binds(
-            self.config.container, workspace=self.workspace, root=self.root, records=records(self.config), contexts=seen
+        context_paths = contexts(self.config, self.workspace)
+        return build_mounts(
+            self.config.container,
+            workspace=self.workspace,
+            root=self.root,
+            records=record_directories(self.config),
+            contexts=context_paths,
         )

@@ -25,7 +25,7 @@ class Usage:
         self._ready_at = 0.0
         self._measured = time.monotonic(), 0.0
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Note that the kernel serves: its uptime begins."""
         self._ready_at = time.monotonic()
         if (provisioner := self._provisioner()) is not None:
@@ -36,7 +36,7 @@ class Usage:
         self.watermark, self.killed = None, 0
         self._limit = self.limit_bytes
 
-    def learn(self, report: object) -> None:
+    def update(self, report: object) -> None:
         """Take the launcher's report of its memory."""
         use = MemoryUse.from_reply(report)
         if use is None:

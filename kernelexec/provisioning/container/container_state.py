@@ -42,21 +42,21 @@ class ContainerState:
             EngineUnavailable: the engine does not answer.
         """
 
-        def hold() -> None:
+        def subscribe() -> None:
             self.events = News.hold()
 
-        await to_end(hold)
+        await run_to_end(subscribe)
         if self.events is None:
             raise KernelStartFailed(STOPPED)
         return self.events
 
-    def begin_kernel(self) -> None:
-        """Forget the end of the kernel before."""
+    def reset_kernel(self) -> None:
+        """Forget the end of the previous kernel."""
         self.status, self.is_kill_requested = None, False
 
-    def begin_container(self) -> None:
-        """Forget the container before."""
-        self.begin_kernel()
+    def reset_container(self) -> None:
+        """Forget the previous container."""
+        self.reset_kernel()
         self.id, self.pid = "", 0
 
     def end(self, status: int) -> None:
@@ -65,18 +65,18 @@ class ContainerState:
         self.changed.set()
 
 
-async def in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
+async def run_in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
     """Call the engine, which blocks, in a thread; the number of calls at once is not limited."""
     return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))
 
 
-async def to_end(call: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - the call's own
-    """Call the engine in a thread and wait for the end of the call even if this task is cancelled: it acquires something.
+async def run_to_end(call: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - the call's own
+    """Call the engine in a thread and wait for the end of the call even if this task is cancelled: the call acquires something.
 
     A shielded scope of anyio stops cancellation by anyio only, not of the task itself, as by ``asyncio.wait_for``.
     """
     with anyio.CancelScope(shield=True):
-        calling = asyncio.ensure_future(in_thread(call, *args))
+        calling = asyncio.ensure_future(run_in_thread(call, *args))
         try:
             await asyncio.shield(calling)
         except asyncio.CancelledError:

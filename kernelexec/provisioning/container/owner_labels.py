@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kernelexec.docker.labels import HELD_BY, OWNER, ROOT, RUNTIME, SESSION, WORKSPACE
-from kernelexec.provisioning.runtime.owned_directory import Owner
+from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 
 
-def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path, held_by: str = "pipe") -> dict[str, str]:
+def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path, held_by: str = "pipe") -> dict[str, str]:
     """Return the labels of a kernel's container."""
     return {
-        OWNER: json.dumps(asdict(Owner.this(locked=True))),
+        OWNER: json.dumps(asdict(OwnerRecord.of_this_process(locked=True))),
         SESSION: session,
         WORKSPACE: str(workspace),
         ROOT: str(root),
@@ -24,8 +24,8 @@ def labels_of(*, session: str, workspace: Path, root: Path, runtime: Path, held_
     }
 
 
-def owner_of(labels: Mapping[str, str]) -> Owner | None:
+def read_owner(labels: Mapping[str, str]) -> OwnerRecord | None:
     """Return the process that created a container; None if its label is missing or invalid."""
     with suppress(ValueError, LookupError, TypeError, RecursionError):
-        return Owner.said(json.loads(labels[OWNER]))
+        return OwnerRecord.parse(json.loads(labels[OWNER]))
     return None

@@ -1,0 +1,196 @@
+"""The backend that runs a session's kernels as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec
+
+from kernelexec.config import Config
+from kernelexec.errors import KernelStartFailed
+from kernelexec.launcher.protocol import ONE_SHOT_FLAG
+from kernelexec.provisioning import platform
+from kernelexec.provisioning.host.confinement_rules import confinement_rules
+from kernelexec.provisioning.host.fork_servers import ForkServers
+from kernelexec.provisioning.host.interpreters import choose_interpreter
+from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment, all_writable_directories, bootstrap
+from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
+from kernelexec.provisioning.launch.environment import kernel_environment
+from kernelexec.provisioning.launch.kernelspec import (
+    GUARD,
+    LAUNCHER,
+    check_directory,
+    check_program,
+    create_guarded_spec,
+    create_kernel_spec,
+)
+from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult, run_process
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
+from kernelexec.secrets import SecretStore
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBackend:
+    """Processes with the caller's rights, less those that their confinement takes away."""
+
+    config: Config
+    cwd: str
+    adoption_seconds: float = 0.0
+    user: None = None
+    transport: Transport = "ipc"
+    fork_servers: ForkServers | None = None
+    root: Path | None = None
+    secrets: SecretStore | None = None
+
+    @property
+    def isolation(self) -> str:
+        """The isolation that results report: whether this machine is a container itself."""
+        return "container-host" if self.config.isolation == "container-host" else "local"
+
+    @property
+    def python(self) -> str:
+        """The chosen interpreter, that of a virtual environment, or the one behind a prefix, for a message."""
+        programs = self.config.programs
+        return f"{self._wrapped_interpreter} behind `{programs.prefix}`" if programs.prefix_kernel else self._interpreter
+
+    @property
+    def _interpreter(self) -> str:
+        return choose_interpreter(self.config, self.cwd)
+
+    @property
+    def _wrapped_interpreter(self) -> str:
+        return self.config.python if "python" in self.config.model_fields_set else platform.PLATFORM.venv_interpreter
+
+    def to_kernel_path(self, path: str) -> str:
+        """Return the same path."""
+        return path
+
+    def to_host_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Return the same path."""
+        return path
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """None: single kernels have no limit here."""
+        return None
+
+    @property
+    def cpus(self) -> float | None:
+        """None: single kernels have no limit here."""
+        return None
+
+    def with_limits(self, config: Config) -> None:
+        """Return None: single kernels have no limits here."""
+
+    @property
+    def kernelspec_location(self) -> str:
+        """The place of kernelspecs, for a message."""
+        return "that are installed here"
+
+    async def list_kernelspecs(self) -> KernelspecCatalog:
+        """Return the kernelspecs of this machine."""
+        return KernelspecCatalog.on_this_machine()
+
+    def transport_for(self, installed: InstalledSpec | None) -> Transport:
+        """Return unix sockets where the kernel and the system support them, else ports.
+
+        Raises:
+            KernelStartFailed: the kernel needs ports and has no network.
+        """
+        transport = installed.transport if installed else self.transport
+        if transport == "ipc" and platform.PLATFORM.transport != "ipc":
+            transport = "tcp"  # a kernel without our launcher does not support encrypted ports
+        if transport != "ipc" and not self.config.has_local_network:
+            name = installed.name if installed is not None else "python"
+            message = (
+                f"The kernel {name!r} listens on ports, but has no network"
+                " (confinement.network=False): choose containers for it, or leave kernels on this machine their network."
+            )
+            raise KernelStartFailed(message)
+        return transport
+
+    async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - of the protocol
+        """Start a fork server if one is configured."""
+        if self.fork_servers is not None and self.root is not None:
+            await self.fork_servers.prepare(self.root)
+
+    def is_transient(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
+        """Return False: no failure of a start is transient here."""
+        return False
+
+    def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
+        """Return notes on a loopback port, which other users can reach, and on a kernel that could not be forked."""
+        if installed is None or transport != "tcp":
+            failure = self.fork_servers.failure if self.fork_servers is not None and installed is None else None
+            return () if failure is None else (failure,)
+        return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
+
+    def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - of the protocol
+        """Return the kernelspec of our launcher in the chosen interpreter, or of another kernel under our guard."""
+        if installed is not None:
+            return create_guarded_spec(installed, runtime.connection_file)
+        return self._python_spec(runtime)
+
+    def _python_spec(self, runtime: RuntimeDirectory) -> KernelSpec:
+        python, programs = self._interpreter, self.config.programs
+        confined = self.config.confines_kernels
+        if programs.prefix_kernel:
+            return create_kernel_spec(
+                self._wrapped_interpreter, runtime.connection_file, prefix=programs.prefix_words, confined=confined
+            )
+        if confined:
+            check_program(python, self.cwd)
+        server = (
+            self.fork_servers.find_serving() if self.fork_servers is not None and self.fork_servers.python == python else None
+        )
+        return create_kernel_spec(python, runtime.connection_file, forked_by=server, confined=confined)
+
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment without variables that look like secrets."""
+        return kernel_environment(self.config)
+
+    def bootstrap(self) -> BootstrapEnvironment:
+        """Return the environment and the directory of the first process, which loads no file of confined kernels."""
+        environ, places = self.environment(), self._writable_directories
+        if not places:
+            return BootstrapEnvironment(environ, self.cwd)
+        check_directory(self.cwd)
+        return bootstrap(environ, self.cwd, places)
+
+    @property
+    def _writable_directories(self) -> list[str]:
+        return all_writable_directories(self.config, self.cwd)
+
+    def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
+        """Return the rules that confine a kernel to its workspace, as configured."""
+        return confinement_rules(self.config, self.cwd, runtime, self.root)
+
+    @property
+    def network(self) -> Network:
+        """The machine's network, or none."""
+        return self.config.has_local_network
+
+    async def run(self, task: OneShotTask, session: Path) -> TaskResult:
+        """Run a task as a process that confines itself to the task's directory and, if the task sees it, the workspace."""
+        rules = self.confinement(RuntimeDirectory(session / task.directory.name))
+        if rules is not None:
+            directory = str(task.directory.resolve())
+            own_rules = {"temporary": str(task.directory / "tmp"), "writable": [directory], "private": None}
+            rules |= {**own_rules, "network": bool(task.network), "hidden": [*rules["hidden"], self.cwd]}
+            rules["readable"] = [*rules["readable"], *self._extra_readable(task)]
+        limits, bootstrap = self.config.limits.model_dump(exclude_none=True), self.bootstrap()
+        launch_options = {"python": self._interpreter, "environment": bootstrap.deferred.get("environment", {})}
+        task.write_order(workspace=self.cwd, confinement=rules, wheels=str(task.wheels or ""), limits=limits, **launch_options)
+        argv = [sys.executable, *GUARD, str(LAUNCHER), ONE_SHOT_FLAG, str(task.directory)]
+        return await run_process(self._wrap_command(argv, task), bootstrap.environ, task)
+
+    def _extra_readable(self, task: OneShotTask) -> list[str]:
+        """Return hidden paths that a task may read."""
+        return [str(path) for path in (task.wheels, self.cwd if task.sees_workspace else None) if path is not None]
+
+    def _wrap_command(self, argv: list[str], task: OneShotTask) -> list[str]:  # noqa: ARG002 - for subclasses
+        return argv

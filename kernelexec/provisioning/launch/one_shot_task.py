@@ -1,0 +1,145 @@
+"""One-shot tasks of a session: the launcher runs one job in the isolation of kernels, and all its processes are ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+
+from kernelexec.launcher import protocol
+from kernelexec.provisioning import platform
+from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
+from kernelexec.provisioning.runtime.temp_dirs import create_temp_directory
+from kernelexec.text import clean_text
+from kernelexec.workspace.safe_files import open_regular, read_regular
+
+#: Exit code of a task whose time was over.
+TIMED_OUT = 124
+_ANSWER_BYTES, _OUTPUT_BYTES, _READ_BYTES = 4 * 1024 * 1024, 64 * 1024, 64 * 1024
+Network = bool | Literal["bridge", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotTask:
+    """A job for the launcher; ``directory`` is its own, for its input and its answer."""
+
+    directory: Path
+    order: Mapping[str, Any]
+    """The launcher's parameters; paths as kernels see them."""
+    network: Network = False
+    wheels: Path | None = None
+    """A read-only directory of wheels on this machine."""
+    seconds: float = 600.0
+
+    @property
+    def sees_workspace(self) -> bool:
+        """Whether the task sees the workspace."""
+        return self.order["fills"] is True
+
+    def write_order(self, **extra: object) -> None:
+        """Write the launcher's parameters into the directory, with ``extra`` ones."""
+        path = self.directory / protocol.ONE_SHOT_ORDER
+        path.write_text(json.dumps({**self.order, **extra}), encoding="utf-8")
+        path.chmod(0o644)
+
+    def read_answer(self) -> dict[str, Any]:
+        """Return the answer of the program; empty if it is missing or invalid, as cells may write there."""
+        with suppress(OSError, ValueError, RecursionError):
+            answer = json.loads(read_regular(self.directory / protocol.ONE_SHOT_ANSWER, _ANSWER_BYTES))
+            return answer if isinstance(answer, dict) else {}
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The end of a task: the program's exit code, 124 after a timeout, its output and its answer."""
+
+    exit_code: int
+    output: str
+    answer: dict[str, Any] = field(default_factory=dict)
+
+
+def create_task_directory(session: Path, user: tuple[int, int] | None) -> Path:
+    """Create a directory for a task of that session, which kernels do not see and which belongs to ``user``."""
+    base = create_temp_directory(session).parent
+    path = Path(tempfile.mkdtemp(prefix="task-", dir=base)).resolve()
+    for name in ("tmp", "wheels", "fetched"):
+        (path / name).mkdir()
+    if user is not None and user[0] != platform.user_id():
+        for each in (path, *path.iterdir()):
+            os.chown(each, *user)
+    return path
+
+
+def copy_wheel(path: Path, directory: Path) -> Path:
+    """Copy a wheel for a task. A cell may have created it, so neither the path nor a directory above it may be a link.
+
+    Raises:
+        OSError: the wheel is missing, reached by a link, or not a regular file.
+    """
+    with os.fdopen(open_regular(path), "rb") as source:
+        if Path(f"/proc/self/fd/{source.fileno()}").readlink() != path:
+            message = f"a link leads to {path}"
+            raise OSError(message)
+        target = directory / "wheels" / path.name
+        with target.open("xb") as copy:
+            shutil.copyfileobj(source, copy)
+    return target
+
+
+async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: OneShotTask) -> TaskResult:
+    """Run a task as a process of this machine; all its descendants end with it.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    marker = ProcessMarker()
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=task.directory,
+        env={**environ, **marker.environ},
+        **platform.PLATFORM.process_group_options,
+    )
+    leader, output, code = SessionLeader.of(process.pid), bytearray(), TIMED_OUT
+    async with anyio.create_task_group() as reading:
+        reading.start_soon(_read_output, process.stdout, output)
+        try:
+            with anyio.move_on_after(task.seconds):
+                code = await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_kill_processes, marker, leader)
+                await process.wait()
+    return build_result(task, code, bytes(output))
+
+
+async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray) -> None:
+    """Read until all writers have closed the pipe, and keep the end of the output."""
+    while stdout is not None and (chunk := await stdout.read(_READ_BYTES)):
+        output += chunk
+        del output[:-_OUTPUT_BYTES]
+
+
+def _kill_processes(marker: ProcessMarker, leader: SessionLeader) -> None:
+    with suppress(OSError):
+        platform.kill_group(leader.pid)
+    marker.sweep(leader)
+
+
+def build_result(task: OneShotTask, code: int, output: bytes) -> TaskResult:
+    """Return the result of an ended task from its output and its answer."""
+    return TaskResult(code, clean_text(output[-_OUTPUT_BYTES:].decode("utf-8", "replace")), task.read_answer())
