@@ -55,7 +55,7 @@ def test_a_session_of_an_executor_that_is_closed_says_so(closed: Executor) -> No
 
 def test_an_executor_is_entered_once_at_a_time(closed: Executor) -> None:
     with closed:
-        with pytest.raises(InvalidRequest, match="open already"):
+        with pytest.raises(InvalidRequest, match="already open"):
             closed.__enter__()
         assert closed.session().execute("1 + 1").text == "2\n"
     closed.__exit__(None, None, None)

@@ -84,7 +84,7 @@ def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(alone: Execu
 def test_a_kernel_that_is_gone_is_told(alone: Executor, tmp_path: Path) -> None:
     session = alone.session("dead")
     session.execute("import os; os._exit(1)")
-    assert "has no living kernel" in refused(kernelexec(tmp_path, "variables", "dead"))
+    assert "has no running kernel" in refused(kernelexec(tmp_path, "variables", "dead"))
 
 
 def test_what_a_kernel_writes_into_its_sessions_note_harms_nobody(alone: Executor, tmp_path: Path, short_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_what_nobody_can_know_says_so_and_what_to_do(tmp_path: Path) -> None:
     with raw(tmp_path, "legacy") as client:
         text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
     assert text.startswith("[unknown: session default; its result is unknown]\n(its output is unknown)\n")
-    assert "It was not run again." in text
+    assert "It did not run again." in text
     assert "With a new request_id it would run again." in text
 
 

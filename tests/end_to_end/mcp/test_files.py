@@ -69,7 +69,7 @@ def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
     assert first.endswith(f"\n[long.txt, from byte 0 of {len(whole)}; continue with offset=20000]")
     rest = agent.text("read_file", path="long.txt", offset=20000, limit=10**9, session=name)
     assert first.rpartition("\n[")[0] + rest.rpartition("\n[")[0] == whole
-    assert "(nothing)" in agent.text("read_file", path="long.txt", offset=10**6, session=name)
+    assert "(empty)" in agent.text("read_file", path="long.txt", offset=10**6, session=name)
 
 
 def test_a_file_that_is_no_text_says_so(agent: Agent, name: str) -> None:

@@ -34,7 +34,9 @@ def test_what_happens_is_logged_and_no_code_is(tmp_path: Path, era: str) -> None
     assert "hunter2" not in text
     assert log.stat().st_mode & 0o777 == 0o600
     assert all(datetime.fromisoformat(line["time"]).utcoffset() == timedelta(0) for line in found)
-    events = [line["event"] for line in found if line["event"] != "swept"]  # what other servers left on this machine
+    events = [
+        line["event"] for line in found if line["event"] != "orphaned_root_removed"
+    ]  # what other servers left on this machine
     expected = ["session_opened", "kernel_started", "cell_started", "cell_ended", "call", "cell_started", "cell_ended", "call"]
     assert events[: len(expected)] == expected
     assert events[-3:] == ["session_closed", "call", "call"]

@@ -103,7 +103,7 @@ print(token)
         assert "s3cr3t-value" not in said, address
     assert "contains a secret" in refused(agent, "secret/files/t.bin")
     too_large = refused(agent, "secret/files/s3cr3t-value")
-    assert "the limit of a resource is" in too_large
+    assert "the limit of a binary resource is" in too_large
     assert "s3cr3t-value has" not in too_large
 
 

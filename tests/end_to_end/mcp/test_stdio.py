@@ -154,7 +154,11 @@ def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("option", "why"),
-    [(("--timeout", "0"), "timeout=0"), (("--workspace", " "), "is empty"), (("--isolation", "locl"), "did you mean 'local'")],
+    [
+        (("--timeout", "0"), "timeout=0"),
+        (("--workspace", " "), "must not be empty"),
+        (("--isolation", "locl"), "did you mean 'local'"),
+    ],
 )
 def test_an_option_that_makes_no_sense_is_refused(option: tuple[str, str], why: str, tmp_path: Path) -> None:
     chosen = () if option[0] == "--isolation" else ("--isolation", "local")

@@ -34,7 +34,10 @@ def test_a_strangers_task_is_one_that_there_is_not(tmp_path: Path) -> None:
         body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"taskId": task.task_id, "_meta": META}}
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", "mcp-name": "other"}
         headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": "tasks/get", "x-kernelexec-agent": "one"}
-        assert b"names another task" in json.dumps(server.ask("POST", "/mcp", json.dumps(body).encode(), **headers)[1]).encode()
+        assert (
+            b"must name the same task"
+            in json.dumps(server.ask("POST", "/mcp", json.dumps(body).encode(), **headers)[1]).encode()
+        )
 
 
 def test_tokens_say_whose_task_it_is_and_what_may_be_done_to_it(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments:
         ("execute_code", {"code": "1", "timeout": -1}, "timeout=-1"),
         ("execute_code", {"code": "1", "tiemout": 1}, "'tiemout' is no argument (did you mean 'timeout'?)"),
         ("execute_code", {"code": "1", "timeout": "5"}, "timeout: Input should be a valid number (given: '5')"),
-        ("execute_code", {}, "code is missing"),
+        ("execute_code", {}, "code is required"),
         ("wait_execution", {"execution_id": "nobody"}, "None of your open sessions has an execution 'nobody'"),
         ("read_output", {"execution_id": "nobody"}, "None of your open sessions has an execution 'nobody'"),
         ("interrupt_kernel", {"session": "defautl"}, "No session 'defautl' is open (did you mean 'default'?)"),

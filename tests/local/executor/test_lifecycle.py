@@ -157,7 +157,7 @@ def test_a_block_that_is_cancelled_while_it_ends_ends_first(executor: AsyncExecu
 def test_an_executor_is_entered_once_at_a_time(executor: AsyncExecutor) -> None:
     async def main() -> None:
         async with executor:
-            with pytest.raises(InvalidRequest, match="open already"):
+            with pytest.raises(InvalidRequest, match="already open"):
                 await executor.__aenter__()
             assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
         with pytest.raises(Closed, match="async with"):

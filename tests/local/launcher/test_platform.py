@@ -53,7 +53,7 @@ def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
     else:
         assert argv == ["cmd", "/c", "true"]
         assert (directory, second, "KX_LASTS" in env) == (None, None, False)
-    assert capsys.readouterr().err.count("does not last on this system") == (not system.keeps_shell_state)
+    assert capsys.readouterr().err.count("do not last on this system") == (not system.keeps_shell_state)
 
 
 @pytest.mark.parametrize("name", ["linux", "darwin"])

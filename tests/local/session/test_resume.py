@@ -182,4 +182,4 @@ def test_a_report_says_where_the_kernel_had_been_replaced(tmp_path: Path) -> Non
         session = executor.session("a", notebook=journal_path(tmp_path, "a"))
         assert outcomes(session) == ["repeated", "repeated"]
         assert session.replay is not None
-        assert [note[:47] for note in session.replay.notes] == ["After cell 1 a new kernel had taken the old one"]
+        assert [note[:47] for note in session.replay.notes] == ["After cell 1 a new kernel had replaced the old "]
