@@ -35,7 +35,7 @@ from kernelexec.results import (
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session import AsyncSession
 from kernelexec.session.cells.cell_run import OnOutput
-from kernelexec.session.cells.executions import PAGE_BYTES
+from kernelexec.session.features.executions import PAGE_BYTES
 from kernelexec.session.features.inspection import INSPECTION_SECONDS
 from kernelexec.session.features.retry import RETRIES, Between, Fix
 from kernelexec.session.features.run_tests import CASE_SECONDS

@@ -70,7 +70,7 @@ class Execution:
             self._timer.cancel()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause_budget(self) -> Iterator[None]:
         """Stop the cell's clock while it waits for an answer."""
         loop = asyncio.get_running_loop()
         if not self._pauses and self._timer is not None:

@@ -81,4 +81,4 @@ class Interrupter:
         runtime = self._process.runtime
         if runtime.has_lease:
             return await self._process.read_stderr()
-        return self._process.masked(runtime.read_file("stacks", _STACKS_BYTES))
+        return self._process.mask_output(runtime.read_file("stacks", _STACKS_BYTES))

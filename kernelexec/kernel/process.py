@@ -87,10 +87,10 @@ class KernelProcess:
     async def read_stderr(self) -> str:
         """Return the end of the process's own stderr, without secrets."""
         if self.provisioner is not None and (log := await self.provisioner.read_log()) is not None:
-            return self.masked(log.encode())
-        return self.masked(self.runtime.read_file("stderr", _STDERR_BYTES))
+            return self.mask_output(log.encode())
+        return self.mask_output(self.runtime.read_file("stderr", _STDERR_BYTES))
 
-    def masked(self, raw: bytes) -> str:
+    def mask_output(self, raw: bytes) -> str:
         """Return output of the process without secrets."""
         text = raw.decode("utf-8", "replace")
         return text if self.secrets is None else self.secrets.masker.mask_text(text)

@@ -8,12 +8,12 @@ from kernelexec.provisioning.backend import Backend, backend_for, explain_unavai
 from kernelexec.provisioning.host.file_roots import file_roots
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.local_backend import LocalBackend
-from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
 from kernelexec.provisioning.launch.environment import scrub_environment
+from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import create_provisioner
-from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
+from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.handover import Handover
-from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory
+from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.locations import load_identity, new_root
 from kernelexec.provisioning.runtime.processes import ProcessMarker
 

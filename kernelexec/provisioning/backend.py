@@ -17,9 +17,9 @@ from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
 from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment
-from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
+from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
-from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import contexts
 

@@ -31,17 +31,16 @@ from kernelexec.recorded_history import History
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import OnOutput
-from kernelexec.session.cells.executions import Executions
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue
 from kernelexec.session.cells.result_cache import open_result_cache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
-from kernelexec.session.cells.submit import CellSubmitter
 from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.background_commands import BackgroundCommands
 from kernelexec.session.features.culling import IdleCulling, IdleTimer
+from kernelexec.session.features.executions import Executions
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.session.features.limits import SessionLimits
 from kernelexec.session.features.package_installer import PackageInstaller
@@ -51,6 +50,7 @@ from kernelexec.session.features.run_tests import CodeTests
 from kernelexec.session.features.session_files import AsyncFiles
 from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.snapshots import VariableSnapshots
+from kernelexec.session.features.submission import CellSubmitter
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread

@@ -15,28 +15,41 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "kernelexec"
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-SHARED = (
-    "kernelexec.launcher.protocol",
-    "kernelexec.launcher.processes.proc",
-)  # what others import of the launcher
-LONG_FILES: dict[str, str] = {}  # path -> why it may be longer than 300 lines
+#: The modules of the launcher that other packages import.
+SHARED = ("kernelexec.launcher.protocol", "kernelexec.launcher.processes.proc")
 
 
 def block(name: str) -> list[list[str]]:
-    found = re.search(rf"```{name}\n(.*?)```", TEXT, re.DOTALL)
-    assert found, f"ARCHITECTURE.md has no {name} block"
-    return [line.split() for line in found[1].splitlines() if line.strip()]
+    match = re.search(rf"```{name}\n(.*?)```", TEXT, re.DOTALL)
+    assert match, f"ARCHITECTURE.md has no {name} block"
+    return [line.split() for line in match[1].splitlines() if line.strip()]
 
 
 def floors() -> dict[str, tuple[int, int]]:
-    """Module name to (floor, place on the floor)."""
-    placed = {}
+    """Return the floor of each module and its position there."""
+    positions = {}
     for line in block("floors"):
         if line[0] == "apart":
-            placed.update(dict.fromkeys(line[1:], (-1, 0)))
+            positions.update(dict.fromkeys(line[1:], (-1, 0)))
         else:
-            placed.update({name: (int(line[0]), place) for place, name in enumerate(line[2:])})
-    return placed
+            positions.update({name: (int(line[0]), position) for position, name in enumerate(line[2:])})
+    return positions
+
+
+def doors_of_libraries() -> dict[str, set[str]]:
+    """Return the packages that may import each library; a library may have several lines."""
+    doors: dict[str, set[str]] = {}
+    for library, *packages in block("doors"):
+        doors.setdefault(library, set()).update(packages)
+    return doors
+
+
+def inner_orders() -> dict[str, list[str]]:
+    """Return the order of the folders and modules of each package that has folders; an order may take several lines."""
+    orders: dict[str, list[str]] = {}
+    for package, *names in block("inner"):
+        orders.setdefault(package, []).extend(names)
+    return orders
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -46,15 +59,15 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    """Yield the absolute names of the modules, and of the names in them, that a module imports."""
+    package = ["kernelexec", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            if node.level == 0 and node.module in ("kernelexec", "kernelexec.launcher"):
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            elif node.level == 0 and node.module:
-                yield node.module
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 SOURCES = [pytest.param(top, path, id=str(path.relative_to(PACKAGE))) for top, path in modules()]
@@ -62,10 +75,10 @@ SOURCES = [pytest.param(top, path, id=str(path.relative_to(PACKAGE))) for top, p
 
 @pytest.mark.parametrize(("top", "path"), SOURCES)
 def test_a_module_imports_only_from_below_and_from_its_left(top: str, path: Path) -> None:
-    placed = floors()
+    positions = floors()
     if top == "__init__":
         return
-    assert top in placed, f"{path.name} stands on no floor"
+    assert top in positions, f"{path.name} stands on no floor"
     for name in imports(path):
         if not name.startswith("kernelexec."):
             continue
@@ -75,16 +88,42 @@ def test_a_module_imports_only_from_below_and_from_its_left(top: str, path: Path
         assert top != "launcher", f"launcher imports {name}"
         if name.startswith(SHARED):
             continue
-        assert other in placed, name
-        floor, place = placed[other]
-        own_floor, own_place = placed[top]
+        assert other in positions, name
         assert other != "launcher", f"{path.name} imports {name}, which runs inside the kernel"
-        assert floor < own_floor or (floor == own_floor and place < own_place), f"{top} imports {name}"
+        assert positions[other] < positions[top], f"{top} imports {name}"
+
+
+@pytest.mark.parametrize(("package", "order"), inner_orders().items(), ids=list(inner_orders()))
+def test_inside_a_package_imports_lead_to_the_left(package: str, order: list[str]) -> None:
+    directory = PACKAGE / package
+    prefix = f"kernelexec.{package.replace('/', '.')}."
+    entries = {entry.stem for entry in directory.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").exists()}
+    assert sorted(order) == sorted(name for name in entries if not name.startswith("__"))
+    for path in directory.rglob("*.py"):
+        own = path.relative_to(directory).parts[0].removesuffix(".py")
+        for name in imports(path):
+            other = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else own
+            if own not in ("__init__", other) and other in order:
+                assert order.index(other) < order.index(own), f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+def test_every_package_with_folders_has_an_inner_order() -> None:
+    parents = {path.parent.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE}
+    assert {str(parent) for parent in parents if str(parent) != "."} == set(inner_orders())
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=lambda path: str(path.parent.relative_to(PACKAGE)))
+def test_each_folder_says_its_purpose_in_at_most_forty_lines(path: Path) -> None:
+    if path.parent == PACKAGE:
+        return
+    readme = path.with_name("README.md")
+    assert readme.exists(), f"{readme.relative_to(ROOT)} is missing"
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 40
 
 
 @pytest.mark.parametrize(("top", "path"), SOURCES)
 def test_each_library_is_imported_at_its_doors_only(top: str, path: Path) -> None:
-    doors = {line[0]: set(line[1:]) for line in block("doors")}
+    doors = doors_of_libraries()
     for name in imports(path):
         library = name.split(".")[0]
         if library in sys.stdlib_module_names or library == "kernelexec":
@@ -97,7 +136,6 @@ def test_each_library_is_imported_at_its_doors_only(top: str, path: Path) -> Non
 def test_modules_that_driver_and_launcher_share_need_the_standard_library_only(module: str) -> None:
     path = ROOT / f"{module.replace('.', '/')}.py"
     assert {name.split(".")[0] for name in imports(path)} <= sys.stdlib_module_names
-    assert not re.search(r"^from \.", path.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize(("top", "path"), SOURCES)
@@ -113,6 +151,7 @@ def test_every_module_on_a_floor_exists() -> None:
 
 def test_architecture_stays_readable() -> None:
     assert len(TEXT.splitlines()) <= 200
+    assert [line for line in TEXT.splitlines() if len(line) > 120] == []
 
 
 def test_the_public_names_are_what_all_says() -> None:

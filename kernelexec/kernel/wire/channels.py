@@ -91,7 +91,7 @@ class Channel(asyncio.Protocol):
         else:
             from kernelexec.kernel.wire import curve  # noqa: PLC0415 - its library takes time to load, and most kernels need none
 
-            boxes = curve.Decoder(limit_bytes, server_key, zmtp.properties(socket_type, identity))
+            boxes = curve.CurveDecoder(limit_bytes, server_key, zmtp.properties(socket_type, identity))
             self._hello, self._decoder, self._message = zmtp.greeting(boxes.mechanism), boxes, boxes.message
         self._deliver = deliver
         self._lost = lost

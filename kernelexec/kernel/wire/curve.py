@@ -31,7 +31,7 @@ _FLAGS_AT = len(_MESSAGE) + _COUNT.size + _MAC_BYTES
 OVERHEAD_BYTES = _FLAGS_AT + 1
 
 
-class Decoder(zmtp.Decoder):
+class CurveDecoder(zmtp.Decoder):
     """Both directions of one connection, each with a counter of its boxes: turns bytes into events and messages into bytes."""
 
     mechanism = b"CURVE"

@@ -29,7 +29,7 @@ Handler = Callable[[Any, Any, Mapping[str, Any]], None]
 
 
 @dataclass
-class RunningCell:
+class AsyncCellTask:
     """The task of an async cell and the loop that runs it."""
 
     task: asyncio.Future[Any] | None = None
@@ -56,7 +56,7 @@ class KernelContext:
     get_parent: Callable[[str], dict[str, Any]]
     names: NameChanges
     crash_buffer: CrashBuffer
-    cell: RunningCell = field(default_factory=RunningCell)
+    cell: AsyncCellTask = field(default_factory=AsyncCellTask)
 
     def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
         """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""

@@ -19,7 +19,7 @@ from ..features.virtualenv import VirtualEnv
 from ..ipython import message_json
 from ..ipython.kernel import LauncherKernel
 from ..ipython.patches.debugger import leave_out_debugger
-from ..ipython.patches.message_session import MessageSession
+from ..ipython.patches.message_session import LauncherMessageSession
 from ..ipython.patches.thread_context import inherit_context
 from ..ipython.shell import LauncherShell
 from ..output import iopub, streams
@@ -51,8 +51,8 @@ class LauncherApp(IPKernelApp):
     collects_garbage = True
     """Whether garbage collection is turned on again once the kernel exists."""
 
-    def _session_default(self) -> MessageSession:
-        return MessageSession(parent=self)
+    def _session_default(self) -> LauncherMessageSession:
+        return LauncherMessageSession(parent=self)
 
     def init_code(self) -> None:
         """Exclude all objects so far from garbage collection, then run the user's startup files."""

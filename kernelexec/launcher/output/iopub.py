@@ -17,13 +17,13 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from ipykernel.thread import CONTROL_THREAD_NAME
 
-from ..ipython.shell_channel import NOBLOCK, has_message, send_frames
 from ..processes import fork_flag
 from ..protocol import REPLAY_BEGIN, REPLAY_GAP
 from .crash_buffer import CrashBuffer
 from .pipe_reader import ForkedOutput, PipeReader
 from .published import Gap, PublishedMessages
 from .zmq_flush import IOThreads
+from .zmq_frames import NOBLOCK, has_message, send_frames
 
 if TYPE_CHECKING:
     from .streams import OutputStream

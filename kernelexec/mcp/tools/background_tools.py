@@ -8,9 +8,8 @@ from typing import Annotated, cast
 from fastmcp import Context
 
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.content.answers import fit_answer, preview
+from kernelexec.mcp.content.answers import PREVIEW_CHARS, fit_answer, preview
 from kernelexec.mcp.tools.code_tools import SessionName, report_errors
-from kernelexec.mcp.tools.descriptions import PREVIEW_CHARS
 from kernelexec.results import BackgroundCommand, SecurityError
 
 CommandId = Annotated[str, "The command_id returned by start_background."]

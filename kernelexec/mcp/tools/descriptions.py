@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-#: Characters of output that one answer shows; ``read_output`` has the rest.
-PREVIEW_CHARS = 20_000
-
 #: Note about idle kernels, for tools that create sessions and for the instructions.
 IDLE = """
 A session that is idle for {idle} loses its kernel and all variables; its next cell reports that. Its files are kept.

@@ -49,7 +49,7 @@ class KeptFile:
     """A file that was not deleted, and the reason."""
 
     path: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

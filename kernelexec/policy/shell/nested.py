@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kernelexec.policy import python_commands
+from kernelexec.policy.shell import python_commands
 from kernelexec.policy.shell.errors import UnparsableScript
 from kernelexec.policy.shell.expansion import UNKNOWN
 from kernelexec.policy.shell.reader import Command, Script, read

@@ -21,7 +21,7 @@ from kernelexec.provisioning.container.mounts import Bind, build_mounts, give_wo
 from kernelexec.provisioning.container.owner_labels import build_labels
 from kernelexec.provisioning.host.file_roots import record_directories
 from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment
-from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
+from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
     GUARD,
     LAUNCHER,
@@ -30,7 +30,7 @@ from kernelexec.provisioning.launch.kernelspec import (
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
-from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory
+from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 

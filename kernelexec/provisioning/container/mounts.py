@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ from kernelexec.config import (
     target_refusal,
 )
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
+from kernelexec.provisioning.runtime.locations import own_code_paths
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
 from kernelexec.workspace.rmtree import DIRECTORY
@@ -26,7 +26,6 @@ from kernelexec.workspace.rmtree import DIRECTORY
 #: Path on this machine, path in the container, and whether the mount is read-only.
 Bind = tuple[str, str, bool]
 
-_PACKAGE = Path(__file__).resolve().parents[2]
 #: Directories that are mounted read-only at most.
 _PROGRAMS = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
 
@@ -210,12 +209,6 @@ def _overlay_mounts(mounts: Sequence[Bind], writable: Mapping[Path, bool]) -> li
 def _bind(source: str, target: str, inside: Path, *, read_only: bool) -> dict[str, Bind]:
     bind_target = str(PurePosixPath(target, inside))
     return {bind_target: (str(Path(source, inside)), bind_target, read_only)}
-
-
-def own_code_paths() -> list[Path]:
-    """Return the directories of this program: the package, and the environment that it is installed in."""
-    environment = [Path(sys.prefix).resolve()] if sys.prefix != sys.base_prefix else []
-    return [*environment, *(path for path in (_PACKAGE,) if not any(map(path.is_relative_to, environment)))]
 
 
 def _engine_sockets() -> list[str]:

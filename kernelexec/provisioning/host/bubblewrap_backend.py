@@ -18,15 +18,15 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import MIB, Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.protocol import GUARD_ALONE_FLAG
-from kernelexec.provisioning.container.mounts import own_code_paths
 from kernelexec.provisioning.host.confinement_rules import MACHINE_STORES
 from kernelexec.provisioning.host.interpreter_probe import run_confined
 from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.provisioning.host.writable_paths import all_writable_directories, import_path, is_beneath
-from kernelexec.provisioning.jupyter.installed import InstalledSpec, Transport
+from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, create_guarded_spec
 from kernelexec.provisioning.launch.one_shot_task import OneShotTask, TaskResult
-from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.locations import own_code_paths
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: Directories that are empty but for mounts: homes, sockets and files of other programs, other file systems.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.provisioning.container.mounts import own_code_paths
 from kernelexec.provisioning.host.confinement_rules import hidden_paths
+from kernelexec.provisioning.runtime.locations import own_code_paths
 from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.contexts import contexts
 

@@ -17,7 +17,7 @@ import anyio
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
-from kernelexec.provisioning.provisioners.adopted import AdoptedProcess
+from kernelexec.provisioning.runtime.adopted_process import AdoptedProcess
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import ProcessMarker
 

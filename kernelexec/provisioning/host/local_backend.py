@@ -18,8 +18,8 @@ from kernelexec.provisioning.host.confinement_rules import confinement_rules
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import choose_interpreter
 from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment, all_writable_directories, bootstrap
-from kernelexec.provisioning.jupyter.installed import InstalledSpec, KernelspecCatalog, Transport
 from kernelexec.provisioning.launch.environment import kernel_environment
+from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
     GUARD,
     LAUNCHER,
@@ -29,7 +29,7 @@ from kernelexec.provisioning.launch.kernelspec import (
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult, run_process
-from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.provisioning.container.mounts import own_code_paths
+from kernelexec.provisioning.runtime.locations import own_code_paths
 
 #: Variables of the system's loader, Python and OpenSSL with search paths, separated as in PATH.
 _LOADER_VARIABLES = (

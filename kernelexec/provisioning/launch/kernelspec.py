@@ -16,8 +16,8 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.jupyter.installed import InstalledSpec
-from kernelexec.provisioning.provisioners.base import ForeignProvisioner, KernelexecProvisioner
+from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec
+from kernelexec.provisioning.provisioner import ForeignProvisioner, KernelexecProvisioner
 from kernelexec.workspace.directory import missing_workspace_message
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"

@@ -29,7 +29,7 @@ from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.container.stats import ContainerResources
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
-from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
+from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
 from kernelexec.results import Stats
 

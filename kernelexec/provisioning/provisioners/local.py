@@ -17,8 +17,8 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.process_usage import read_usage
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER, explain_start_failure
-from kernelexec.provisioning.provisioners.adopted import AdoptedProcess
-from kernelexec.provisioning.provisioners.base import KernelexecProvisioner
+from kernelexec.provisioning.provisioner import KernelexecProvisioner
+from kernelexec.provisioning.runtime.adopted_process import AdoptedProcess
 from kernelexec.provisioning.runtime.processes import OomKillReader, ProcessMarker, SessionLeader
 from kernelexec.results import Stats
 

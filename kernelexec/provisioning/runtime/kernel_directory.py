@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import zmq
 from zmq.utils import z85
@@ -23,12 +23,15 @@ from zmq.utils import z85
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import LaunchOptions
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.jupyter.installed import Transport
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.ports import find_free_ports
 from kernelexec.workspace.rmtree import DIRECTORY, clear, remove_tree
 from kernelexec.workspace.safe_files import create_file, read_regular
+
+Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
+"""Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; encrypted loopback ports; or
+encrypted ports in another network that are published on this machine once the kernel runs."""
 
 #: Numbers of the channels in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from kernelexec.workspace.safe_files import create_file
 
 #: Longest path of a unix socket (sockaddr_un.sun_path without the final NUL).
 SOCKET_PATH_BYTES = 107
+#: The directory of this package.
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def new_root() -> Path:
@@ -51,3 +54,9 @@ def _is_suitable(base: Path) -> bool:
     """Return whether a directory can hold sockets: absolute, writable, and short enough for a session's name in the path."""
     room = len(os.fsencode(base)) < SOCKET_PATH_BYTES - 40
     return room and base.is_absolute() and base.is_dir() and os.access(base, os.W_OK | os.X_OK)
+
+
+def own_code_paths() -> list[Path]:
+    """Return the directories of this program: the package, and the environment that it is installed in."""
+    environment = [Path(sys.prefix).resolve()] if sys.prefix != sys.base_prefix else []
+    return [*environment, *(path for path in (_PACKAGE,) if not any(map(path.is_relative_to, environment)))]

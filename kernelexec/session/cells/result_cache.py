@@ -38,7 +38,7 @@ _ANSWER_SECONDS = 10.0
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b|\bipykernel_\d+\b")
 
 
-def open_result_cache(config: Config, backend: Backend, workspace: Path) -> ResultCache | None:
+def open_result_cache(config: Config, backend: Backend, workspace: Path) -> CellResultCache | None:
     """Return the result cache of a new session, or None if nothing may be cached."""
     options = config.cache
     if not options.enabled or backend.secrets is not None or config.container.mode == "ephemeral":
@@ -48,10 +48,10 @@ def open_result_cache(config: Config, backend: Backend, workspace: Path) -> Resu
             "kernelexec.cache_in_workspace", extra={"cache": str(options.results_directory), "workspace": str(workspace)}
         )
         return None
-    return ResultCache(ResultStore(options.results_directory, options.size_bytes), _collect_settings(config, backend))
+    return CellResultCache(ResultStore(options.results_directory, options.size_bytes), _collect_settings(config, backend))
 
 
-class ResultCache:
+class CellResultCache:
     """The chain of cells of one session's Python kernel, and the stored results of its pure cells.
 
     Cells run one at a time, so the methods need no lock.

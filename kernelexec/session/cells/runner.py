@@ -22,7 +22,7 @@ from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import mask_result
 from kernelexec.session.cells.result_builder import build_result, build_unknown_result
-from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, ResultCache
+from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, CellResultCache
 from kernelexec.session.cells.stdin import answer_input_requests
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
@@ -50,7 +50,7 @@ class CellRunner:
         dispatch: Callable[[Event], None],
         dispatch_output: Callable[[Event], None] | None = None,
         approval: CellApproval,
-        result_cache: ResultCache | None = None,
+        result_cache: CellResultCache | None = None,
     ) -> None:
         self._session = session
         self._config = config
@@ -150,7 +150,7 @@ class CellRunner:
         return build_result(run, verdict, session=self._session, epoch=supervisor.epoch, files=files, networked=networked)
 
     async def _return_cached_result(
-        self, result_cache: ResultCache, run: CellRun, supervisor: KernelSupervisor, cached_result: ExecutionResult
+        self, result_cache: CellResultCache, run: CellRun, supervisor: KernelSupervisor, cached_result: ExecutionResult
     ) -> ExecutionResult | str:
         """Return a stored result as the result of a run, and report it to the hooks; the cell does not run."""
         await self._announce(run, supervisor)

@@ -72,7 +72,7 @@ class _InputAnswers:
         """Call the callback, and send its answer to the kernel."""
         text: str | None = None
         try:
-            with self._execution.paused():
+            with self._execution.pause_budget():
                 text, refusal = await self._ask(request)
         finally:
             self._pending -= 1

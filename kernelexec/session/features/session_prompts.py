@@ -7,8 +7,8 @@ from contextlib import suppress
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.model_prompts import PromptContext, write_debug_prompt, write_guidance
 from kernelexec.results import PythonEnvironment
-from kernelexec.session.cells.executions import Executions
 from kernelexec.session.context import SessionContext
+from kernelexec.session.features.executions import Executions
 from kernelexec.session.features.inspection import Inspection
 
 

@@ -41,7 +41,7 @@ class ReadTracker:
         """Record that a file was read."""
         self.note([self._access.spot(path)])
 
-    def mark_as_created(self, path: str | os.PathLike[str]) -> None:
+    def note_creation(self, path: str | os.PathLike[str]) -> None:
         """Record that a file was created."""
         self.note([self._access.spot(path)], created=True)
 

@@ -85,7 +85,7 @@ def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
     done = found(agent, "delete_files", include=["*.tmp", "*.log"], exclude=["c.*"], session=name)
     assert done["deleted"] == ["a.tmp", "x.log"]
     why = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
-    assert done["refused"] == [{"path": "b.tmp", "why": why}]
+    assert done["refused"] == [{"path": "b.tmp", "reason": why}]
 
 
 def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:

@@ -17,7 +17,7 @@ from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import InstalledSpec, KernelexecProvisioner, LocalBackend, RuntimeDirectory
 from kernelexec.provisioning.launch.kernelspec import create_provisioner
-from kernelexec.provisioning.provisioners.base import ForeignProvisioner
+from kernelexec.provisioning.provisioner import ForeignProvisioner
 
 BOUND = 60.0
 JUPYTERS_OWN = {"kernel_provisioner": {"provisioner_name": "local-provisioner", "config": {}}}

@@ -158,7 +158,7 @@ def test_a_client_without_encryption_is_refused_by_the_server() -> None:
 
 def test_a_key_that_is_none_is_refused() -> None:
     with bound_socket(zmq.ROUTER), pytest.raises(ProtocolError, match="is none"):
-        curve.Decoder(LIMIT, b"short", b"")
+        curve.CurveDecoder(LIMIT, b"short", b"")
 
 
 def welcome(size: int) -> bytes:
@@ -300,9 +300,9 @@ def test_a_message_that_is_repeated_ends_the_connection() -> None:
 BOX = b"k" * 32
 
 
-def shaken() -> curve.Decoder:
+def shaken() -> curve.CurveDecoder:
     """A decoder whose handshake is done."""
-    decoder = curve.Decoder(400, KEY, b"")
+    decoder = curve.CurveDecoder(400, KEY, b"")
     decoder.greeted = decoder._ready = True
     decoder._box = BOX
     return decoder

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from kernelexec.launcher.ipython.message_json import pack
-from kernelexec.launcher.ipython.patches.message_session import MessageSession
+from kernelexec.launcher.ipython.patches.message_session import LauncherMessageSession
 
 KEY = b"secret"
 ODD = {"text": '\u65e5\n"', "nested": {"a": [1, None, True, 1.5]}, "when": jupyter.utcnow()}
@@ -32,8 +32,8 @@ def theirs() -> jupyter.Session:
 
 
 @pytest.fixture
-def ours() -> MessageSession:
-    return MessageSession(key=KEY)
+def ours() -> LauncherMessageSession:
+    return LauncherMessageSession(key=KEY)
 
 
 def sent(session: jupyter.Session, *args: Any, **kwargs: Any) -> list[bytes]:
@@ -47,7 +47,7 @@ def read(session: jupyter.Session, frames: list[bytes]) -> dict[str, Any]:
     return {"idents": idents, **session.deserialize(parts)}
 
 
-def test_what_it_sends_says_what_theirs_says(ours: MessageSession, theirs: jupyter.Session) -> None:
+def test_what_it_sends_says_what_theirs_says(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
     parent = {"header": theirs.msg_header("execute_request")}
     reader = jupyter.Session(key=KEY)
     told = {"content": ODD, "parent": parent, "metadata": {"m": 1}, "ident": [b"a", b"b"]}
@@ -60,7 +60,9 @@ def test_what_it_sends_says_what_theirs_says(ours: MessageSession, theirs: jupyt
         assert found == expected
 
 
-def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(ours: MessageSession, theirs: jupyter.Session) -> None:
+def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(
+    ours: LauncherMessageSession, theirs: jupyter.Session
+) -> None:
     message = ours.msg("comm_msg", {"a": 1})
     assert read(theirs, sent(ours, message))["content"] == {"a": 1}
     assert [bytes(b) for b in read(theirs, sent(ours, "comm_msg", {}, buffers=[b"raw"]))["buffers"]] == [b"raw"]
@@ -68,7 +70,7 @@ def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(ours: Message
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_it_reads_what_theirs_reads(ours: MessageSession, theirs: jupyter.Session, copy: bool) -> None:  # noqa: FBT001 - a parameter
+def test_it_reads_what_theirs_reads(ours: LauncherMessageSession, theirs: jupyter.Session, copy: bool) -> None:  # noqa: FBT001 - a parameter
     frames = sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"}, metadata={"m": 1}, buffers=[b"raw"])[1:]
     given: list[Any] = frames if copy else [zmq.Frame(frame) for frame in frames]
     found, expected = (session.deserialize(given, copy=copy) for session in (ours, theirs))
@@ -87,7 +89,7 @@ BROKEN: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
 def test_what_is_not_signed_as_it_should_be_is_refused(
-    ours: MessageSession, change: Callable[[list[bytes]], list[bytes]]
+    ours: LauncherMessageSession, change: Callable[[list[bytes]], list[bytes]]
 ) -> None:
     changed, frames = (sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"})[1:] for _ in range(2))
     with pytest.raises((ValueError, TypeError)):
@@ -95,7 +97,7 @@ def test_what_is_not_signed_as_it_should_be_is_refused(
     assert ours.deserialize(frames)["content"] == {"code": "1"}
 
 
-def test_the_same_message_is_read_once(ours: MessageSession) -> None:
+def test_the_same_message_is_read_once(ours: LauncherMessageSession) -> None:
     frames = sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"})[1:]
     ours.deserialize(frames)
     with pytest.raises(ValueError, match="Duplicate Signature"):
@@ -113,13 +115,13 @@ def test_the_same_message_is_read_once(ours: MessageSession) -> None:
     ],
     ids=["characters", "a lone surrogate", "no text", "a date", "one field more"],
 )
-def test_a_header_is_packed_as_any_value(ours: MessageSession, odd: dict[str, Any]) -> None:
+def test_a_header_is_packed_as_any_value(ours: LauncherMessageSession, odd: dict[str, Any]) -> None:
     header = {**ours.msg_header("status"), **odd}
     frames = ours.serialize({"header": header, "parent_header": {}, "metadata": {}, "content": {}})
     assert frames[2] == pack(header)
 
 
-def test_jupyter_client_packs_the_parent_of_each_message_anew(ours: MessageSession, theirs: jupyter.Session) -> None:
+def test_jupyter_client_packs_the_parent_of_each_message_anew(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
     parent = theirs.msg_header("execute_request")
     for session, packs_anew in ((theirs, True), (ours, False)):
         first, second = (session.serialize(session.msg("status", {}, parent)) for _ in range(2))

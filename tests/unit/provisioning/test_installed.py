@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest
-from kernelexec.provisioning.jupyter.installed import KernelspecCatalog
+from kernelexec.provisioning.launch.installed_kernelspecs import KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_guarded_spec, create_provisioner
 from tests.support.kernelspecs import write
 

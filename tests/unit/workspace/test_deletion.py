@@ -136,7 +136,7 @@ def test_marks_count_and_are_forgotten(tracker: ReadTracker, work: Path) -> None
     for path in ("read", "both"):
         tracker.mark_as_read(path)
     for path in ("made", "both"):
-        tracker.mark_as_created(path)
+        tracker.note_creation(path)
     assert [tracker.was_read(name) for name in ("read", "made", "both", "neither")] == [True, True, True, False]
     assert tracker.get_stats() == {"read_files": 2, "created_files": 2, "total_tracked": 3}
     tracker.clear()
@@ -165,7 +165,7 @@ def test_a_directory_says_the_first_three_unread_files_and_how_many(tracker: Rea
     )
     for name in ("0", "2", "3", "4"):
         tracker.mark_as_read(f"d/{name}.txt")
-    tracker.mark_as_created("d/e/f.txt")
+    tracker.note_creation("d/e/f.txt")
     assert tracker.can_delete_directory("d") == (True, None)
 
 

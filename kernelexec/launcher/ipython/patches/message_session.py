@@ -24,7 +24,7 @@ _EMPTY = b"{}"
 _PARTS = 5  # the signature and four signed frames
 
 
-class MessageSession(jupyter.Session):
+class LauncherMessageSession(jupyter.Session):
     """A session that packs the parent of a cell's messages once, and converts no dates."""
 
     # Traits of jupyter_client, which looks them up for each message; no kernel changes them.

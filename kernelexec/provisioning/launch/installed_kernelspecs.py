@@ -7,18 +7,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.provisioning.runtime.kernel_directory import Transport
 
 if TYPE_CHECKING:
     from kernelexec.docker.images.image_info import ImageFacts
-
-Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
-"""Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; encrypted loopback ports; or
-encrypted ports in another network that are published on this machine once the kernel runs."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]+)\}")
 _PYTHON = re.compile(r"python[0-9.]*")
