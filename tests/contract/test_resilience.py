@@ -34,7 +34,7 @@ def row(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def rows_of_the_readme() -> set[str]:
-    table = README.split("## What happens when things go wrong")[1].split("\n## ")[0]
+    table = README.split("## When things go wrong")[1].split("\n## ")[0]
     cells = [re.split(r"\s*\|\s*", line)[1] for line in table.splitlines() if line.startswith("| ")]
     return set(cells[2:])
 

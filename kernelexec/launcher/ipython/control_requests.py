@@ -18,7 +18,7 @@ from ..output.crash_buffer import CrashBuffer
 from ..output.iopub import Publisher
 from ..owner import OwnerLease
 from ..processes import tree
-from ..processes.background_commands import Jobs
+from ..processes.jobs import Jobs
 from ..processes.exec_audit import ExecAudit
 from ..protocol import LaunchOptions
 
