@@ -39,7 +39,7 @@ class ContextPath(FrozenModel):
         protected = tuple(resolve_path(self.path / path.expanduser()) for path in self.protected_paths)
         for path in protected:
             if self.path not in path.parents:
-                message = f"the protected path {path} must be in {self.path}"
+                message = f"the protected path {path} must be inside {self.path}"
                 raise ValueError(message)
         if protected:
             object.__setattr__(self, "protected_paths", protected)

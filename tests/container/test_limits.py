@@ -56,7 +56,7 @@ def test_a_limit_that_no_container_could_have_is_refused(session: Session, wante
 
 
 def test_no_limit_at_all_is_refused(session: Session) -> None:
-    with pytest.raises(InvalidRequest, match="no limit"):
+    with pytest.raises(InvalidRequest, match="at least one limit"):
         session.set_limits()
     with pytest.raises(InvalidTimeout):
         session.set_limits(timeout=-1)

@@ -170,7 +170,7 @@ def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> in
 
 
 def test_what_is_no_name_of_an_image_is_refused() -> None:
-    with pytest.raises(ValueError, match="it is the name of an image"):
+    with pytest.raises(ValueError, match="must be an image name"):
         Config.model_validate(options("a", runtime_image="-x"))
 
 

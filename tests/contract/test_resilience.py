@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +63,7 @@ def test_the_cell_raises(session: Session) -> None:
     runs_in_step(session, kept=True)
 
 
-@row("a command exits 7")
+@row("a command exits with 7")
 @pytest.mark.parametrize("how", ["execute_command", "!", "%%bash", "%%sh"])
 def test_a_command_exits_7(session: Session, how: str) -> None:
     session.execute("x = 1")
@@ -74,7 +76,7 @@ def test_a_command_exits_7(session: Session, how: str) -> None:
     runs_in_step(session, kept=True)
 
 
-@row("timeout, the cell obeys the interrupt")
+@row("timeout, and the cell obeys the interrupt")
 def test_a_timeout_that_the_cell_obeys(session: Session) -> None:
     session.execute("x = 1")
     result = session.execute("print('before')\nwhile True: pass", timeout=0.3)
@@ -83,7 +85,7 @@ def test_a_timeout_that_the_cell_obeys(session: Session) -> None:
     runs_in_step(session, kept=True)
 
 
-@row("timeout, the cell swallows every interrupt")
+@row("timeout, and the cell swallows every interrupt")
 def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
     session.execute("x = 1")
     result = session.execute(SWALLOWS, timeout=0.3)
@@ -96,7 +98,7 @@ def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
     assert "x" in following.notes[0]
 
 
-@row("`input()` with nobody to answer")
+@row("`input()` without `on_input`")
 def test_input_with_nobody_to_answer(session: Session) -> None:
     session.execute("x = 1")
     started = time.monotonic()
@@ -105,7 +107,7 @@ def test_input_with_nobody_to_answer(session: Session) -> None:
     runs_in_step(session, kept=True)
 
 
-@row("`exit()`, `os._exit(3)`, segfault")
+@row("`exit()`, `os._exit(3)`, segmentation fault")
 @pytest.mark.parametrize(
     ("code", "exit_code", "cause"),
     [
@@ -139,7 +141,7 @@ def test_out_of_memory(tight_session: Session) -> None:
     runs_in_step(tight_session, kept=False)
 
 
-@row("fork burst, endless output, 1 GB line, full disk")
+@row("fork bomb, endless output, 1 GB line, full disk")
 @pytest.mark.parametrize(
     ("code", "timeout", "status"),
     [
@@ -158,7 +160,7 @@ def test_too_much_of_something(session: Session, code: str, timeout: float, stat
     runs_in_step(session, kept=True)
 
 
-@row("the container is removed, the engine stops")
+@row("the container is removed, or the engine stops")
 @needs_engine
 def test_the_container_is_removed(tmp_path: Path) -> None:
     with Executor("container", workspace=tmp_path, config=KINDS["container"]) as executor:
@@ -175,7 +177,7 @@ def test_the_container_is_removed(tmp_path: Path) -> None:
         runs_in_step(session, kept=False)
 
 
-@row("the server is killed (SIGKILL) mid-cell")
+@row("the server is killed (SIGKILL) during a cell in a container")
 @needs_engine
 def test_the_server_is_killed_mid_cell(tmp_path: Path) -> None:
     killed_server(tmp_path)
@@ -188,7 +190,36 @@ def test_the_server_is_killed_mid_cell(tmp_path: Path) -> None:
         runs_in_step(session, kept=True)
 
 
-@row("the client goes away mid-cell")
+LOCAL_SERVER = """
+import sys
+from kernelexec import Executor
+with Executor("local", workspace=sys.argv[1]) as executor:
+    session = executor.session("a")
+    session.execute("x = 1")
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    session.execute(code, timeout=700, on_output=lambda output: print(output.text, flush=True))
+"""
+
+
+@row("the server is killed (SIGKILL) during a local cell")
+def test_the_server_of_a_local_kernel_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LOCAL_SERVER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        kernel = Path("/proc", server.stdout.readline().strip())
+        assert kernel.exists()
+        server.kill()
+    until = time.monotonic() + 30
+    while kernel.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not kernel.exists()
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("a")
+        first = session.execute("print('x' in globals())")
+        assert (first.text, first.state) == ("False\n", "lost")
+        runs_in_step(session, kept=False)
+
+
+@row("an MCP client over HTTP disconnects during a cell")
 def test_the_client_goes_away_mid_cell(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:

@@ -183,7 +183,7 @@ LIES = {
     ),
     "a forged reply": Hostile("reply({'status': 'ok'}); time.sleep(0.2); print('end')", KEPT, "ok", says="end"),
     "a forged end": Hostile(
-        "reply({'status': 'ok'}, metadata={'kernelexec': {'token': kernel.order.token}})\n"
+        "reply({'status': 'ok'}, metadata={'kernelexec': {'token': kernel.options.token}})\n"
         "publish('status', {'execution_state': 'idle'}); time.sleep(0.5)",
         KEPT,
         "ok",

@@ -105,5 +105,5 @@ def test_nothing_is_missing_between_two_streams_before_a_death(session: Session)
 
 
 def test_a_command_that_could_not_save_its_changes_says_so(session: Session) -> None:
-    assert "does not last" in session.execute_command("ulimit -n 5; true").stderr
+    assert "do not last" in session.execute_command("ulimit -n 5; true").stderr
     assert session.execute_command("exec true").stderr == ""

@@ -208,7 +208,7 @@ def test_a_link_in_the_place_of_a_context_path_or_in_it_gives_no_rights(tmp_path
         for name in ("swapped", "way"):
             (base / "rw" / name).rename(base / f"old {name}")
             (base / "rw" / name).symlink_to(base / "outside")
-        with pytest.raises(InvalidConfig, match=r"way/in leads to .*/outside/in by a link that was not there before"):
+        with pytest.raises(InvalidConfig, match=r"way/in leads to .*/outside/in by a link that did not exist before"):
             executor.session("b")
         (base / "rw" / "way").unlink()
         (base / "old way").rename(base / "rw" / "way")
@@ -240,8 +240,8 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
     "named twice": ([{"path": "data"}, {"path": "data/../data"}], "is there 2 times: a path has one permission"),
     "the same name twice": ([{"path": "data", "name": "x"}, {"path": "file", "name": "x"}], "x is there 2 times: two paths"),
     "protected, missing": ([{"path": "data", "protected_paths": ["nothing"]}], "data/nothing cannot be had"),
-    "protected, outside": ([{"path": "data", "protected_paths": ["../work"]}], "the protected path .*/work is not in"),
-    "protected, itself": ([{"path": "data", "protected_paths": ["."]}], "is not in"),
+    "protected, outside": ([{"path": "data", "protected_paths": ["../work"]}], "the protected path .*/work must be inside"),
+    "protected, itself": ([{"path": "data", "protected_paths": ["."]}], "must be inside"),
     "the workspace": ([{"path": "work", "permission": "write"}], "is, or holds, the session's workspace"),
     "protected, with the workspace in it": (
         [{"path": ".", "permission": "write", "protected_paths": ["work"]}],

@@ -254,7 +254,7 @@ def test_an_environment_without_ipykernel_is_imported_from(tmp_path: Path) -> No
         result = session.execute("import linked, sys, within; print(within.x, linked.y, sys.prefix)")
         assert result.stdout == f"it is too {sys.prefix}\n"
         assert result.notes == (
-            f"Python cells also import from the virtual environment {venv}: what their interpreter has goes first.",
+            f"Python cells also import from the virtual environment {venv}; packages of their interpreter come first.",
         )
 
 

@@ -235,7 +235,7 @@ def test_a_session_whose_kernel_died_says_so_and_starts_none_for_a_look(session:
     session.execute("import os; os._exit(3)")
     assert files_of(session) == []
     for look in (session.variables, lambda: session.complete("x"), lambda: session.inspect("x")):
-        with pytest.raises(KernelNotAnswering, match="has no running kernel"):
+        with pytest.raises(KernelNotAnswering, match="has no living kernel"):
             look()
     assert session.kernel_epoch == 1
     session.execute("x = 1")

@@ -249,11 +249,11 @@ from kernelexec import AsyncExecutor
 async def serve():
     config = {"pool": {"size": 2}, "container": {"image": sys.argv[2], "layout": "classic"}}
     async with AsyncExecutor("container", workspace=sys.argv[1], config=config) as executor:
-        while len(executor._roster._pool._ready) < 2:
+        while len(executor._registry._pool._ready) < 2:
             await asyncio.sleep(0.01)
         session = await executor.session("a")
         await session.execute("x = 41")
-        while len(executor._roster._pool._ready) < 2:
+        while len(executor._registry._pool._ready) < 2:
             await asyncio.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -271,7 +271,7 @@ def test_what_a_hostile_kernel_answers_is_checked(executor: Executor, lie: str) 
     session = executor.session("lies")
     session.execute(f"shell = get_ipython()\ndef lie(*_):\n    shell.last_answer = {lie}\nshell.save_variables = lie")
     if lie == "None":
-        with pytest.raises(KernelError, match="did not say"):
+        with pytest.raises(KernelError, match="did not report the result"):
             session.snapshot()
     else:
         assert session.snapshot().variables == ()
