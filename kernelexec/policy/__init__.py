@@ -1,6 +1,6 @@
-"""Rules for cells: manners, not a wall. The container, or the confinement of a local kernel, is the wall.
+"""Rules for cells, which prevent accidents: they see only the text of a cell, so code can evade them on purpose.
 
-Rules keep an agent from accidents. Code that means to get around them can, since they see only the text of a cell.
+The protection against such code is the container, or the confinement of a local kernel.
 """
 
 from kernelexec.policy.code_rules import CodeRules
