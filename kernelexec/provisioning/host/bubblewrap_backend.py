@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from kernelexec.config import MIB, Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.protocol import GUARD_ALONE_FLAG
 from kernelexec.provisioning.host.confinement_rules import MACHINE_STORES
-from kernelexec.provisioning.host.interpreter_probe import run_confined
+from kernelexec.provisioning.host.interpreters import run_confined
 from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.provisioning.host.writable_paths import all_writable_directories, import_path, is_beneath
 from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec
@@ -36,6 +35,8 @@ _LISTING_CODE = (
     "import json, site, sys;"
     "print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, site.getusersitepackages()]))"
 )
+#: The directories that interpreters read, as they listed them.
+_directories: dict[str, tuple[str, ...]] = {}
 _MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
 _RESOLVER_FILE = "/etc/resolv.conf"
 #: The stderr of bubblewrap 0.8 when a file system was unmounted before it could be made read-only.
@@ -68,7 +69,7 @@ class BubblewrapBackend(LocalBackend):
             KernelStartFailed: the interpreter does not list them.
         """
         for python in self._pythons:
-            await anyio.to_thread.run_sync(_list_directories, python)
+            await anyio.to_thread.run_sync(_list_directories, python, self._writable_directories)
 
     def is_transient(self, failure: str) -> bool:
         """Return whether a file system, such as a container's, was unmounted while bubblewrap was mounting all of them."""
@@ -179,7 +180,7 @@ class BubblewrapBackend(LocalBackend):
         """Yield paths that programs need in directories that would be empty."""
         yield str(LAUNCHER)
         for python in self._pythons:
-            yield from _list_directories(python)
+            yield from _list_directories(python, self._writable_directories)
         yield from import_path(self.environment())
         if self.config.programs.venv is not None:
             yield str(self.config.programs.venv)
@@ -203,17 +204,20 @@ def _find_bubblewrap(writable: Iterable[str]) -> str | None:
     return program and os.path.realpath(program)
 
 
-@functools.cache
-def _list_directories(python: str) -> tuple[str, ...]:
+def _list_directories(python: str, untrusted: Iterable[str]) -> tuple[str, ...]:
     """Return the directories that an interpreter reads; once in this process it is started to list them.
 
     Raises:
         KernelStartFailed: it cannot be started, or does not list them.
     """
+    if python in _directories:
+        return _directories[python]
     try:
-        paths = [path for path in json.loads(run_confined(python, _LISTING_CODE) or "") if isinstance(path, str) and path]
+        listed = json.loads(run_confined(python, _LISTING_CODE, untrusted) or "")
+        paths = [path for path in listed if isinstance(path, str) and path]
     except (ValueError, TypeError) as exc:
         message = f"{python} does not list its directories: choose another interpreter by the option `python`."
         raise KernelStartFailed(message) from exc
     program = shutil.which(python) or python
-    return tuple(dict.fromkeys(name for path in (*paths, program) for name in (path, os.path.realpath(path))))
+    names = (name for path in (*paths, program) for name in (path, os.path.realpath(path)))
+    return _directories.setdefault(python, tuple(dict.fromkeys(names)))

@@ -6,17 +6,42 @@ replacement before anything has confined it.
 
 from __future__ import annotations
 
-import functools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
+from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.host.interpreter_probe import run_confined
-from kernelexec.provisioning.host.writable_paths import all_writable_directories
+from kernelexec.provisioning.host.writable_paths import all_writable_directories, without_untrusted
+from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER
 
+#: Answers of interpreters, by the times of their last change.
+_has_ipykernel_by_version: dict[tuple[str, tuple[int, int]], bool] = {}
+_SECONDS = 30.0
+#: The interpreter writes no files and has no network.
+_RULES = {"writable": [], "hidden": [], "readable": [], "network": "no-network" not in platform.PLATFORM.confinement}
 _CHECK_CODE = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('ipykernel'))"
+
+
+def run_confined(python: str, program: str, untrusted: Iterable[str]) -> str | None:
+    """Return the output of a program in that interpreter; None if it cannot be started or fails.
+
+    The interpreter may import any file, so it is confined first. Nothing is loaded from the ``untrusted`` directories.
+    """
+    argv = [sys.executable, *GUARD, str(LAUNCHER), protocol.CONFINED_FLAG, python, "-I", "-c", program]
+    options = protocol.LaunchOptions(confinement={**_RULES, "temporary": tempfile.gettempdir()})
+    environ = {**without_untrusted(os.environ, untrusted), **options.as_environment()}
+    try:
+        completed = subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=True, cwd="/", env=environ)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return completed.stdout.decode("utf-8", "replace")
 
 
 def check_venv(config: Config) -> None:
@@ -41,11 +66,12 @@ def choose_interpreter(config: Config, workspace: str | None = None) -> str:
     venv = config.programs.venv
     if venv is None or "python" in config.model_fields_set:
         return config.python
-    if any(map(venv.resolve().is_relative_to, all_writable_directories(config, workspace))):
+    writable = all_writable_directories(config, workspace)
+    if any(map(venv.resolve().is_relative_to, writable)):
         return config.python
     python = venv / platform.PLATFORM.venv_directory / platform.PLATFORM.venv_interpreter
     with suppress(OSError):
-        if _has_ipykernel(str(python), *_read_version(venv, python)):
+        if _has_ipykernel(str(python), _read_version(venv, python), writable):
             return str(python)
     return config.python
 
@@ -70,6 +96,7 @@ def _read_version(venv: Path, python: Path) -> tuple[int, int]:
     return python.stat().st_mtime_ns, packages.stat().st_mtime_ns
 
 
-@functools.lru_cache(maxsize=64)
-def _has_ipykernel(python: str, *_version: int) -> bool:
-    return run_confined(python, _CHECK_CODE) is not None
+def _has_ipykernel(python: str, version: tuple[int, int], untrusted: Iterable[str]) -> bool:
+    if (python, version) not in _has_ipykernel_by_version:
+        _has_ipykernel_by_version[python, version] = run_confined(python, _CHECK_CODE, untrusted) is not None
+    return _has_ipykernel_by_version[python, version]
