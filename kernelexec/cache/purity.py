@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernelexec.replay_safety.effect_tables import words
+from kernelexec.replay_safety.effects import words
 from kernelexec.replay_safety.names import changes_in, parse_cell
 
 _BUILTINS = frozenset(

@@ -12,10 +12,8 @@ from kernelexec.config import Config
 from kernelexec.policy.dangers import find_danger
 from kernelexec.policy.magics import may_run_commands, split_cell
 from kernelexec.policy.refusal import Refusal, shorten_command
-from kernelexec.policy.shell.errors import UnparsableScript
-from kernelexec.policy.shell.expansion import GLOB, UNKNOWN
-from kernelexec.policy.shell.nested import NestedCommand, name_of, nested_commands, script_of_python
-from kernelexec.policy.shell.reader import Command, Script, read
+from kernelexec.policy.shell.reader import GLOB, UNKNOWN, Command, Script, UnparsableScript, read
+from kernelexec.policy.shell.wrappers import name_of, nested_commands, script_of_python
 
 _PLAINLY = "Write the command out in plain words."
 _OTHERWISE = "Nothing ran; other commands are not concerned."
@@ -64,12 +62,8 @@ class CommandRules:
             case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
                 cell_parts = split_cell(source)
                 if cell_parts.renaming_magic:
-                    return Refusal(
-                        "unread",
-                        shorten_command(cell_parts.renaming_magic),
-                        "It changes the meaning of magics' names",
-                        _PLAINLY,
-                    )
+                    magic = shorten_command(cell_parts.renaming_magic)
+                    return Refusal("unread", magic, "It changes the meaning of magics' names", _PLAINLY)
                 refusals = (self.check(command) for command in cell_parts.commands)
                 return next(filter(None, refusals), None) or self.check_python(cell_parts.python)
             case CodeCell(source=source, language="bash"):
@@ -88,31 +82,32 @@ class CommandRules:
         if not self.has_rules:
             return None
         try:
-            return next(
-                (refusal for nested in nested_commands(script()) if (refusal := self._check_command(nested)) is not None), None
+            refusals = (
+                self._check_command(command, is_wrapper=is_wrapper) for command, is_wrapper in nested_commands(script())
             )
+            return next(filter(None, refusals), None)
         except UnparsableScript as exc:
             return Refusal("unread", shorten_command(text), f"It cannot be judged: {exc}", _PLAINLY)
 
-    def _check_command(self, command: NestedCommand) -> Refusal | None:
-        text = shorten_command(" ".join(command.command.words))
+    def _check_command(self, command: Command, *, is_wrapper: bool) -> Refusal | None:
+        words, name = " ".join(command.words), name_of(command)
+        text = shorten_command(words or f"> {' '.join(command.writes)}")
         if self.dangers and (danger := find_danger(command, sudo=self.sudo)) is not None:
             return Refusal(danger.name, text, f"It is dangerous: {danger.description}", _OTHERWISE)
-        name = name_of(command.command)
         if UNKNOWN in name or GLOB & set(name):
             return Refusal("unknown-command", text, "Its program is not literal, so the rules do not know it", _PLAINLY)
-        if self.match == "command" and command.command.words and not command.is_bomb:
-            return self._check_lists(" ".join(command.command.words), carries=command.is_wrapper)
+        if self.match == "command" and command.words and not command.is_bomb:
+            return self._check_lists(words, is_wrapper=is_wrapper)
         return None
 
-    def _check_lists(self, text: str, *, carries: bool = False) -> Refusal | None:
-        if self.allowed and not carries and not any(pattern.match(text) for pattern in self.allowed):
+    def _check_lists(self, text: str, *, is_wrapper: bool = False) -> Refusal | None:
+        shown = shorten_command(text)
+        if self.allowed and not is_wrapper and not any(pattern.match(text) for pattern in self.allowed):
             patterns = ", ".join(pattern.pattern for pattern in self.allowed)
-            return Refusal(
-                "allowed-commands", shorten_command(text), "It is not on the list of allowed commands", f"Allowed: {patterns}"
-            )
+            return Refusal("allowed-commands", shown, "It is not on the list of allowed commands", f"Allowed: {patterns}")
         blocking = next((pattern for pattern in self.blocked if pattern.match(text)), None)
-        if blocking is not None:
-            instead = "Commands that it does not match may run."
-            return Refusal("blocked-commands", shorten_command(text), f"It is blocked by {blocking.pattern!r}", instead)
-        return None
+        if blocking is None:
+            return None
+        return Refusal(
+            "blocked-commands", shown, f"It is blocked by {blocking.pattern!r}", "Commands that it does not match may run."
+        )

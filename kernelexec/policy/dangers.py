@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernelexec.policy.shell.expansion import GLOB
-from kernelexec.policy.shell.nested import NestedCommand, name_of
-from kernelexec.policy.shell.reader import Command
+from kernelexec.policy.shell.reader import GLOB, Command
+from kernelexec.policy.shell.wrappers import name_of
 
 _DISK = re.compile(
     r"/+dev/+(?:(?:sd|hd|vd|xvd)[a-z]+\d*|nvme\d+n\d+(?:p\d+)?|mmcblk\d+(?:p\d+)?|dm-\d+|md\d+|loop\d+|(?:disk|mapper)/.+)"
@@ -37,13 +36,11 @@ class Danger:
     is_allowed_with_sudo: bool = False
 
 
-def find_danger(command: NestedCommand, *, sudo: bool) -> Danger | None:
+def find_danger(command: Command, *, sudo: bool) -> Danger | None:
     """Return the class of a dangerous command, or None."""
     if command.is_bomb:
         return _BOMB
-    return next(
-        (danger for danger in _DANGERS if not (sudo and danger.is_allowed_with_sudo) and danger.matches(command.command)), None
-    )
+    return next((danger for danger in _DANGERS if not (sudo and danger.is_allowed_with_sudo) and danger.matches(command)), None)
 
 
 def _has_name(*names: str) -> Callable[[Command], bool]:

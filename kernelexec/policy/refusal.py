@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelexec.policy.shell.expansion import UNKNOWN
+from kernelexec.policy.shell.reader import UNKNOWN
 from kernelexec.results import Diagnosis
 
 _SHOWN_CHARS = 200

@@ -10,12 +10,8 @@ from functools import lru_cache
 _DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _WRAPPING = re.compile(r"\A\s*%%(?:time|capture|prun)\b[^\n]*\n|^[ \t]*%time[ \t]+", re.MULTILINE)
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-
-
-def bound_names(source: str) -> frozenset[str]:
-    """Return the names that a cell binds at its top level and that are still bound at its end."""
-    return frozenset(name for name, bound in name_changes(source).items() if bound)
 
 
 def name_changes(source: str) -> dict[str, bool]:
@@ -73,37 +69,20 @@ def changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:
     """Yield the changes of names below a node, in order, except those inside functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield from _change(child)
-        if isinstance(child, _SCOPES):
-            continue
-        yield from (_in_comprehension(child) if _is_comprehension(child) else changes_in(child))
+        if isinstance(child, COMPREHENSIONS):  # only names that `:=` binds stay bound after it
+            targets = [part.target for part in ast.walk(child) if isinstance(part, ast.NamedExpr)]
+            yield from ((target.id, True) for target in targets)
+        elif not isinstance(child, _SCOPES):
+            yield from changes_in(child)
 
 
 def _change(node: ast.AST) -> Iterator[tuple[str, bool]]:
     match node:
-        case ast.Name(id=name, ctx=ast.Store()):
-            yield name, True
-        case ast.Name(id=name, ctx=ast.Del()):
-            yield name, False
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del() as context):
+            yield name, isinstance(context, ast.Store)
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name, True
-        case ast.Import(names=names):
-            yield from ((alias.asname or alias.name.split(".")[0], True) for alias in names)
-        case ast.ImportFrom(names=names):
-            yield from ((alias.asname or alias.name, True) for alias in names if alias.name != "*")
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from ((alias.asname or alias.name.split(".")[0], True) for alias in aliases if alias.name != "*")
         case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
             yield name, True
-        case _:
-            return
-
-
-def _is_comprehension(node: ast.AST) -> bool:
-    return isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
-
-
-def _in_comprehension(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Yield the names that ``:=`` binds in a comprehension: only they stay bound after it."""
-    yield from (
-        (child.target.id, True)
-        for child in ast.walk(node)
-        if isinstance(child, ast.NamedExpr) and isinstance(child.target, ast.Name)
-    )

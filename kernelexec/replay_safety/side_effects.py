@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from kernelexec import cells
 from kernelexec.errors import InvalidCode
 from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay_safety import effect_tables
-from kernelexec.replay_safety.commands import reason_against_call, reason_against_script
-from kernelexec.replay_safety.effect_tables import words
-from kernelexec.replay_safety.names import Function, free_names, parse_cell
+from kernelexec.replay_safety import effects
+from kernelexec.replay_safety.effects import reason_against_script, words
+from kernelexec.replay_safety.names import COMPREHENSIONS, Function, free_names, parse_cell
 
 _SOURCE_BYTES = 64 * 1024 * 1024
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
@@ -44,7 +43,6 @@ class SideEffectChecker:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
         self._unsafe: dict[str, str] = {}
-        self._unsafe_methods: dict[str, str] = {}
         self._uses: dict[str, frozenset[str]] = {}
         self._bodies: dict[str, list[Function]] = {}
         self._depth = 0
@@ -94,7 +92,9 @@ class SideEffectChecker:
                 if not self._depth:
                     self._again({alias.asname or alias.name.partition(".")[0] for alias in node.names})
             case ast.For() | ast.AsyncFor() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                self._bind_targets(node)
+                loops = node.generators if isinstance(node, COMPREHENSIONS) else [node]
+                for part in [part for loop in loops for part in ast.walk(loop.target) if isinstance(part, ast.Name)]:
+                    self._forget(part.id)
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                 yield from self._reasons_of_name(node)
             case ast.Call():
@@ -114,6 +114,7 @@ class SideEffectChecker:
             if isinstance(argument, ast.arg):
                 self._forget(argument.arg)
         reason = next(self._reasons([node.body] if isinstance(node, ast.Lambda) else node.body), None)
+        before[1].update({name: text for name, text in self._unsafe.items() if name.startswith(".")})
         self._known, self._unsafe, self._uses, self._bodies = before
         self._depth -= 1
         return reason
@@ -122,7 +123,7 @@ class SideEffectChecker:
         """Judge the functions that use these names and were defined before the import."""
         for user in [user for user, used in self._uses.items() if not names.isdisjoint(used)]:
             if user in self._uses and (reason := next(filter(None, map(self._body, self._bodies[user])), None)):
-                self._define_user(user, reason)
+                self._define(user, reason)
 
     def _class(self, node: ast.ClassDef) -> Iterator[str]:
         yield from self._reasons((*node.decorator_list, *node.bases))
@@ -136,78 +137,54 @@ class SideEffectChecker:
                 case _:
                     yield from self._of(part)
                     continue
-            reason = self._body(function)
-            if reason and name.startswith("__"):
-                self._define(node.name, reason)
-            elif reason:
-                self._define_method(name, reason)
+            owner = node.name if name.startswith("__") else f".{name}"
+            if reason := self._body(function):
+                self._define(owner, reason)
             else:
-                self._unsafe_methods.pop(name, None)
-                whose = node.name if name.startswith("__") else f".{name}"
-                self._uses[whose] = self._uses.get(whose, frozenset()) | free_names(function)
-                self._bodies.setdefault(whose, []).append(function)
+                self._unsafe.pop(f".{name}", None)
+                self._uses[owner] = self._uses.get(owner, frozenset()) | free_names(function)
+                self._bodies.setdefault(owner, []).append(function)
 
     def _define(self, name: str, reason: str | None) -> None:
-        self._forget(name)
+        """Remember the reason against a function or a method, whose name begins with a dot, and against those that use it."""
+        use = "it calls" if name.startswith(".") else "it uses"
+        if use == "it uses":
+            self._forget(name)
         if reason:
-            self._unsafe[name] = reason if reason.startswith("it uses") else f"it uses `{name}`, and {reason}"
-            self._spread(name, self._unsafe[name])
-
-    def _define_method(self, name: str, reason: str) -> None:
-        self._unsafe_methods[name] = reason if reason.startswith("it calls") else f"it calls `.{name}`, and {reason}"
-        self._spread(f".{name}", self._unsafe_methods[name])
-
-    def _spread(self, name: str, reason: str) -> None:
-        """Mark the functions that use this name and were defined before it."""
-        for user in [user for user, used in self._uses.items() if name in used]:
-            if self._uses.pop(user, None) is None:
-                continue
-            self._define_user(user, reason)
-
-    def _define_user(self, user: str, reason: str) -> None:
-        if user.startswith("."):
-            self._define_method(user[1:], reason)
-        else:
-            self._define(user, reason)
+            self._unsafe[name] = reason if reason.startswith(use) else f"{use} `{name}`, and {reason}"
+            for user in [user for user, used in self._uses.items() if name in used]:
+                if self._uses.pop(user, None) is not None:
+                    self._define(user, self._unsafe[name])
 
     def _forget(self, name: str) -> None:
-        self._known.pop(name, None)
-        self._unsafe.pop(name, None)
-        self._uses.pop(name, None)
-        self._bodies.pop(name, None)
-        if name in effect_tables.EFFECTS or name == "open":
+        for table in (self._known, self._unsafe, self._uses, self._bodies):
+            table.pop(name, None)
+        if name in effects.EFFECTS or name == "open":
             self._known[name] = f"own.{name}"
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
-            self._forget(alias.asname or alias.name.partition(".")[0])
-            if isinstance(node, ast.ImportFrom) and alias.name == "*":
-                names = (*effect_tables.EFFECTS, *effect_tables.STARTERS)
-                self._known |= {name.rpartition(".")[2]: name for name in names if name.startswith(f"{node.module}.")}
-            elif isinstance(node, ast.ImportFrom):
-                self._known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-            elif alias.asname:
-                self._known[alias.asname] = alias.name
+            name = alias.asname or alias.name.partition(".")[0]
+            self._forget(name)
+            if isinstance(node, ast.Import):
+                self._known[name] = alias.name if alias.asname else name
+            elif alias.name == "*":
+                known = (*effects.EFFECTS, *effects.STARTERS)
+                self._known |= {full.rpartition(".")[2]: full for full in known if full.startswith(f"{node.module}.")}
             else:
-                self._known[alias.name.partition(".")[0]] = alias.name.partition(".")[0]
-
-    def _bind_targets(self, node: ast.AST) -> None:
-        """Forget the meaning of names that a loop binds."""
-        for loop in (node, *getattr(node, "generators", ())):
-            for part in ast.walk(getattr(loop, "target", loop)) if hasattr(loop, "target") else ():
-                if isinstance(part, ast.Name):
-                    self._forget(part.id)
+                self._known[name] = f"{node.module}.{alias.name}"
 
     def _learn(self, node: ast.AST) -> None:
         """Remember the origin of a name's value, if it is a plain call or another name."""
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+                | ast.withitem(context_expr=value, optional_vars=ast.Name(id=name))
+            ):
                 self._forget(name)
-                if (full_name := self._full_name(value)) and ("." in full_name or full_name == "get_ipython"):
-                    self._known[name] = full_name
-            case ast.withitem(context_expr=value, optional_vars=ast.Name(id=name)):
-                self._forget(name)
-                if full_name := self._full_name(value):
+                full_name = self._full_name(value)
+                if "." in full_name or full_name == "get_ipython" or (full_name and isinstance(node, ast.withitem)):
                     self._known[name] = full_name
 
     def _full_name(self, node: ast.AST | None) -> str:
@@ -217,39 +194,34 @@ class SideEffectChecker:
                 return _BUILTIN.sub("", self._known.get(name, name))
             case ast.Attribute(value=value, attr=attr):
                 return _BUILTIN.sub("", f"{self._full_name(value)}.{attr}")
-            case ast.Call(func=func):
-                return self._full_name(func)
-            case ast.Await(value=value):
-                return self._full_name(value)
-            case _:
-                return ""
+            case ast.Call(func=inner) | ast.Await(value=inner):
+                return self._full_name(inner)
+        return ""
 
     def _reasons_of_name(self, node: ast.Name | ast.Attribute) -> Iterator[str]:
-        if isinstance(node, ast.Name) and node.id in self._unsafe:
-            yield self._unsafe[node.id]
-        if isinstance(node, ast.Attribute) and node.attr in self._unsafe_methods:
-            yield self._unsafe_methods[node.attr]
-        if reason := effect_tables.reason_against_name(self._full_name(node)):
+        name = node.id if isinstance(node, ast.Name) else f".{node.attr}"
+        if name in self._unsafe:
+            yield self._unsafe[name]
+        if reason := effects.reason_against_name(self._full_name(node)):
             yield reason
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         dotted = self._full_name(node.func)
-        first = node.args[0] if node.args else None
+        code = effects.constant(node.args[0] if node.args else None)
         if dotted.startswith("get_ipython.") and (reason := self._magic(dotted.rpartition(".")[2], node)):
             yield reason
-        elif dotted in effect_tables.STARTERS:
-            if reason := reason_against_call(node):
+        elif dotted in effects.STARTERS:
+            if reason := effects.reason_against_start(node):
                 yield f"{reason}, by `{dotted}`"
         elif dotted in ("exec", "eval", "compile"):
-            reason = self._code(effect_tables.constant(first) or "") if effect_tables.constant(first) else "it is not seen here"
-            if reason:
+            if reason := self._code(code) if code else "it is not seen here":
                 yield f"it runs code by `{dotted}`: {reason}"
-        elif reason := effect_tables.reason_against_call(dotted, node):
+        elif reason := effects.reason_against_call(dotted, node):
             yield reason
 
     def _magic(self, method: str, node: ast.Call) -> str | None:
         """Return the reason against a call that a magic becomes, or None."""
-        name, line, body = [*(effect_tables.constant(argument) for argument in node.args), None, None, None][:3]
+        name, line, body = [*(effects.constant(argument) for argument in node.args), None, None, None][:3]
         if method in ("system", "getoutput"):
             return reason_against_script(name) if name else "it runs a command that cannot be seen"
         if method == "run_line_magic" and name:

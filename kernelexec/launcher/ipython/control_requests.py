@@ -18,8 +18,8 @@ from ..output.crash_buffer import CrashBuffer
 from ..output.iopub import Publisher
 from ..owner import OwnerLease
 from ..processes import tree
-from ..processes.jobs import Jobs
 from ..processes.exec_audit import ExecAudit
+from ..processes.jobs import Jobs
 from ..protocol import LaunchOptions
 
 _RESUMED_NAMES_MAX = 10_000

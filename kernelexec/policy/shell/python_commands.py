@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernelexec.policy.magics import SHELL_CELLS, split_cell
-from kernelexec.policy.shell.errors import UnparsableScript
-from kernelexec.policy.shell.expansion import UNKNOWN
+from kernelexec.policy.shell.reader import UNKNOWN, UnparsableScript
 
 _BY_TEXT = frozenset({"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"})
 _BY_WORDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "spawn", "create_subprocess_exec"})
@@ -41,9 +40,8 @@ def _commands_of_cell_call(form: str, arguments: list[str | list[str] | None]) -
     texts = [text for text in arguments[: form.count("{}")] if isinstance(text, str)]
     if len(texts) < form.count("{}"):
         return
-    cell = split_cell(
-        f"%%{texts[0]}\n{texts[1]}" if form == _BY_CELL["run_line_magic"] and texts[0] in SHELL_CELLS else form.format(*texts)
-    )
+    form = "%%{}\n{}" if form == _BY_CELL["run_line_magic"] and texts[0] in SHELL_CELLS else form
+    cell = split_cell(form.format(*texts))
     if cell.renaming_magic:
         raise UnparsableScript("it changes the meaning of magics' names")
     yield from cell.commands
@@ -52,11 +50,9 @@ def _commands_of_cell_call(form: str, arguments: list[str | list[str] | None]) -
 
 def _function_name(node: ast.expr) -> str | None:
     match node:
+        case ast.Attribute(value=ast.Call(), attr=name) | ast.Attribute(attr="run_line_magic" | "run_cell_magic" as name):
+            return name if name in _CALLED else None  # of what __import__("os") gives, or of any shell
         case ast.Attribute(value=value, attr=name) if name in _CALLED and ast.unparse(value) in _WHERE:
-            return name
-        case ast.Attribute(value=ast.Call(), attr=name) if name in _CALLED:
-            return name  # of what __import__("os") gives
-        case ast.Attribute(attr="run_line_magic" | "run_cell_magic" as name):
             return name
         case ast.Name(id=name) if name in _CALLED - {"run", "call", "spawn", "magic"}:
             return name

@@ -7,8 +7,7 @@ from time import perf_counter
 import pytest
 
 from kernelexec.policy import CommandRules
-from kernelexec.policy.shell.errors import UnparsableScript
-from kernelexec.policy.shell.reader import read
+from kernelexec.policy.shell.reader import UnparsableScript, read
 
 UNCLEAR = [
     "echo `a",

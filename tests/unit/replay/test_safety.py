@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay_safety import SideEffectChecker, bound_names, definitions, name_changes, reason_against, used_names
+from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
 
 SAFE = [
     "x = 1",
@@ -217,7 +217,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("source", "names"), NAMES)
 def test_names_that_a_cell_binds(source: str, names: str) -> None:
-    assert bound_names(source) == set(names.split())
+    assert {name for name, is_bound in name_changes(source).items() if is_bound} == set(names.split())
 
 
 def test_names_that_a_cell_deletes_and_uses() -> None:
@@ -243,7 +243,7 @@ DEEP = [
 @pytest.mark.parametrize("source", DEEP, ids=range(len(DEEP)))
 def test_code_that_is_nested_too_deeply_is_not_safe_and_breaks_nothing(source: str) -> None:
     assert reason_against(RecordedCell(source)) is not None
-    assert bound_names(source) | used_names(source) <= {"x", "f"}
+    assert name_changes(source).keys() | used_names(source) <= {"x", "f"}
     assert definitions(source)[0] == ""
 
 
