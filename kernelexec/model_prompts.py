@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,17 +87,8 @@ def write_debug_prompt(code: str, result: ExecutionResult) -> str:
 
 def _quote(title: str, text: str, limit_bytes: int, language: str = "") -> str:
     shown = cut_middle(clean_text(text).rstrip("\n"), limit_bytes) or "(nothing)"
-    fence = "`" * max(3, *(len(run) + 1 for run in _backtick_runs(shown)), 3)
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", shown))])  # longer than each run in the text
     return f"{title}:\n{fence}{language}\n{shown}\n{fence}"
-
-
-def _backtick_runs(text: str) -> Iterator[str]:
-    """Yield the runs of backticks in a text; a fence around it must be longer than each."""
-    run = ""
-    for character in text:
-        run = run + character if character == "`" else ""
-        if run:
-            yield run
 
 
 def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -147,30 +139,20 @@ def _python_lines(environment: PythonEnvironment) -> Iterator[str]:
     yield f"Python {environment.version} ({environment.python}). Installed: {installed}{more}."
     if environment.venv is not None:
         ways = {"interpreter": "its own interpreter runs cells", "packages": "cells import from it too"}
-        use = _addition(ways.get(environment.served or ""))
-        yield f"The virtual environment {environment.venv} is active for commands{use}."
-
-
-def _addition(text: str | None) -> str:
-    return f", and {text}" if text else ""
+        way = ways.get(environment.served or "")
+        yield f"The virtual environment {environment.venv} is active for commands{f', and {way}' if way else ''}."
 
 
 def _network_line(config: Config) -> str:
     if not config.has_network:
         return "There is no network: nothing can be downloaded, and no package index is reached."
-    has_own_loopback = config.isolation == "container" and config.container.network == "bridge"
-    return "There is a network" + (
-        ", a container's own: services of the machine are not on its loopback." if has_own_loopback else "."
-    )
+    if config.isolation == "container" and config.container.network == "bridge":
+        return "There is a network, a container's own: services of the machine are not on its loopback."
+    return "There is a network."
 
 
 def _program_lines(config: Config, environment: PythonEnvironment | None) -> Iterator[str]:
-    prefix = (
-        environment.command_prefix
-        if environment is not None and environment.command_prefix
-        else tuple(config.programs.prefix_words)
-    )
-    if prefix:
+    if prefix := (environment.command_prefix if environment is not None else ()) or config.programs.prefix_words:
         yield f"Every command is run behind `{shlex.join(prefix)}`: do not write that yourself."
     if config.isolation != "container":
         yield "System packages are not yours to install."

@@ -25,7 +25,7 @@ from kernelexec.provisioning.runtime.temp_dirs import remove_session_directories
 from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import remove_tree
 
 logger = logging.getLogger("kernelexec")
 

@@ -21,9 +21,8 @@ from kernelexec.records.log import ContainerLog
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.contexts import contexts
-from kernelexec.workspace.directory import check_allowed_path
-from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.directory import check_allowed_path, contexts
+from kernelexec.workspace.safe_files import remove_tree
 
 logger = logging.getLogger("kernelexec")
 
@@ -110,7 +109,7 @@ class SessionResources:
                 cleanup.callback(log.close)
             make_backend = partial(backend_for, config, session=name, workspace=workspace.path, root=root)
             backend = make_backend(is_own_workspace=is_private, fork_servers=forks, secrets=secrets)
-            workspace = Workspace(workspace.path, [context.path for context in contexts(config) if not context.single])
+            workspace = Workspace(workspace.path, tuple(context.path for context in contexts(config) if not context.single))
             directory = make_directory()
             cleanup.callback(_remove_empty, directory)
             if config.notebook:

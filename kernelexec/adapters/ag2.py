@@ -14,12 +14,18 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kernelexec.adapters.blocks import BlockRunner, BlocksResult, run_steps
-from kernelexec.adapters.functions import FunctionPrompt, Functions
-from kernelexec.adapters.markdown import MarkdownBlock, find_blocks
+from kernelexec.adapters.blocks import (
+    BlockRunner,
+    BlocksResult,
+    FunctionPrompt,
+    Functions,
+    MarkdownBlock,
+    find_blocks,
+    run_steps,
+)
 from kernelexec.blocking import Executor, Session
 from kernelexec.config.messages import check_known, mapping_error
 from kernelexec.config.types import is_count
@@ -38,7 +44,7 @@ _CONFLICTING_KEYS = ("use_docker", "work_dir", "timeout")
 
 
 class CodeBlockExtractor:
-    """The extractor of code blocks from messages; see ``kernelexec.adapters.markdown``."""
+    """The extractor of code blocks from messages; see ``kernelexec.adapters.blocks``."""
 
     def extract_code_blocks(self, message: object) -> list[CodeBlock]:
         """Return the code blocks of a message as AG2's type."""
@@ -82,7 +88,7 @@ class Ag2CodeExecutor(FunctionPrompt):
         self._policies = dict(execution_policies or {})
         self._session = session
         self._blocks: BlockRunner | None = None
-        self._opening = threading.RLock()
+        self._opening, self._opened = threading.RLock(), ExitStack()
         present = [name for name, value in {"isolation": isolation, **options}.items() if value not in (None, ())]
         if session is not None and present:
             raise InvalidConfig(
@@ -108,12 +114,9 @@ class Ag2CodeExecutor(FunctionPrompt):
         with self._opening:  # several threads may be the first
             if self._session is None:
                 assert self._executor is not None
-                self._executor.__enter__()
-                try:
-                    self._session = self._executor.session()
-                except BaseException as exc:
-                    self._executor.__exit__(type(exc), exc, None)
-                    raise
+                with ExitStack() as opened:
+                    self._session = opened.enter_context(self._executor).session()
+                    self._opened = opened.pop_all()
             return self._session
 
     def execute_code_blocks(self, code_blocks: Sequence[CodeBlock]) -> IPythonCodeResult:
@@ -164,13 +167,13 @@ class Ag2CodeExecutor(FunctionPrompt):
         with self._opening:
             if self._executor is not None and self._session is not None:
                 self._session, self._blocks = None, None
-                self._executor.__exit__(None, None, None)
+                self._opened.close()
 
     def __enter__(self) -> Self:
         _ = self.session
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

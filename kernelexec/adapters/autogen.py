@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelexec.adapters.blocks import BlockRunner, BlocksResult, run_steps_async
-from kernelexec.adapters.functions import FunctionPrompt, Functions
-from kernelexec.adapters.markdown import MarkdownBlock
+from kernelexec.adapters.blocks import BlockRunner, FunctionPrompt, Functions, MarkdownBlock, run_steps_async
 from kernelexec.errors import KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.policy.decisions import Approver, Validator
@@ -24,8 +22,7 @@ try:
     from autogen_core.code_executor import CodeBlock, CodeResult
     from autogen_core.code_executor import CodeExecutor as BaseExecutor
 except ImportError as exc:
-    message = "kernelexec.adapters.autogen needs autogen-core: pip install 'kernelexec[autogen]'."
-    raise ImportError(message) from exc
+    raise ImportError("kernelexec.adapters.autogen needs autogen-core: pip install 'kernelexec[autogen]'.") from exc
 
 
 @dataclass
@@ -90,25 +87,20 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             code_execution_config=code_execution_config,
             execution_policies=None if execution_policies is None else dict(execution_policies),
         )
-        options = {
-            name: getattr(self._settings, name) for name in AutogenExecutorConfig.model_fields if name != "execution_policies"
-        }
+        options = self._settings.model_dump(exclude={"execution_policies"})
         self._executor = AsyncExecutor(**options, validators=validators, approver=approver)
         self._session: AsyncSession | None = None
         self._blocks: BlockRunner | None = None
-        self._opening = asyncio.Lock()
+        self._opening, self._opened = asyncio.Lock(), AsyncExitStack()
 
     async def start(self) -> None:
         """Open the session. A second call does nothing."""
         async with self._opening:
             if self._session is not None:
                 return
-            executor = await self._executor.__aenter__()
-            try:
-                session = await executor.session()
-            except BaseException as exc:
-                await executor.__aexit__(type(exc), exc, None)
-                raise
+            async with AsyncExitStack() as opened:
+                session = await (await opened.enter_async_context(self._executor)).session()
+                self._opened = opened.pop_all()
             self._blocks = BlockRunner(session.workspace, self._functions, self._settings.execution_policies or {})
             self._session = session
 
@@ -117,11 +109,11 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         async with self._opening:
             if self._session is not None:
                 self._session, self._blocks = None, None
-                await self._executor.__aexit__(None, None, None)
+                await self._opened.aclose()
 
     async def restart(self) -> None:
         """Restart the session's kernels: variables are lost, files are kept."""
-        await self._open_session().restart()
+        await self.session.restart()
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -137,9 +129,11 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             ValueError: the functions cannot be imported, or their packages cannot be installed.
             KernelStartFailed, QueueFull: see ``AsyncSession.execute``.
         """
-        session = self._open_session()
+        session = self.session
         parsed = [MarkdownBlock(block.code, block.language) for block in code_blocks]
-        work = asyncio.ensure_future(self._run(session, parsed))
+        assert self._blocks is not None
+        steps = self._blocks.run(session, parsed)
+        work = asyncio.ensure_future(run_steps_async(steps, wrap=lambda call: _interrupt_on_cancel(session, call)))
         cancellation_token.link_future(work)
         done = await work
         return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files])
@@ -151,7 +145,9 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         Raises:
             RuntimeError: the executor is not started.
         """
-        return self._open_session()
+        if self._session is None:
+            raise RuntimeError("The executor is not started: use it as `async with`, or call start().")
+        return self._session
 
     def _to_config(self) -> AutogenExecutorConfig:
         return self._settings
@@ -159,17 +155,6 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
     @classmethod
     def _from_config(cls, config: AutogenExecutorConfig) -> Self:
         return cls(**config.model_dump())
-
-    def _open_session(self) -> AsyncSession:
-        if self._session is None:
-            raise RuntimeError("The executor is not started: use it as `async with`, or call start().")
-        return self._session
-
-    async def _run(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
-        assert self._blocks is not None
-        return await run_steps_async(
-            self._blocks.run(session, code_blocks), wrap=lambda call: _interrupt_on_cancel(session, call)
-        )
 
 
 async def _interrupt_on_cancel(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call

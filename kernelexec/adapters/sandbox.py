@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Self, Unpack
 
@@ -13,15 +14,14 @@ from kernelexec.blocking import Executor, Session
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.executor import ExecutorOptions
-from kernelexec.results import ExecutionResult, model_notes
+from kernelexec.results import model_notes
 
 try:
     from ag2.tools.sandbox import ExecResult
 except ImportError as exc:
-    message = (
+    raise ImportError(
         "kernelexec.adapters.sandbox needs AG2 1.x: pip install 'ag2>=1.2,<2'. For AG2 0.9 there is kernelexec.adapters.ag2."
-    )
-    raise ImportError(message) from exc
+    ) from exc
 
 _PYTHONS, _SHELLS = frozenset({"python", "python3"}), frozenset({"sh", "bash"})
 _INLINE_WORDS = 3
@@ -47,7 +47,7 @@ class Sandbox:
         self._executor = Executor(isolation, **options)
         self._session: Session | None = None
         self._closed = False
-        self._opening = threading.Lock()
+        self._opening, self._opened = threading.Lock(), ExitStack()
 
     @property
     def workdir(self) -> PurePosixPath:
@@ -70,11 +70,7 @@ class Sandbox:
         beginning = asyncio.ensure_future(asyncio.to_thread(_send, session, argv, env or {}, timeout))
         try:
             begun = await asyncio.shield(beginning)
-            return (
-                begun
-                if isinstance(begun, ExecResult)
-                else _to_exec_result(await asyncio.to_thread(_wait_for_result, session, begun))
-            )
+            return begun if isinstance(begun, ExecResult) else await asyncio.to_thread(_wait_for_result, session, begun)
         except asyncio.CancelledError:
             begun = await beginning
             if isinstance(begun, str):
@@ -122,20 +118,15 @@ class Sandbox:
             if self._closed:
                 raise RuntimeError("The sandbox was closed.")
             if self._session is None:
-                self._executor.__enter__()
-                try:
-                    self._session = self._executor.session("sandbox")
-                except BaseException as exc:
-                    self._executor.__exit__(type(exc), exc, None)
-                    raise
+                with ExitStack() as opened:
+                    self._session = opened.enter_context(self._executor).session("sandbox")
+                    self._opened = opened.pop_all()
             return self._session
 
     def _close(self) -> None:
         with self._opening:
-            self._closed = True
-            session, self._session = self._session, None
-            if session is not None:
-                self._executor.__exit__(None, None, None)
+            self._closed, self._session = True, None
+            self._opened.close()
 
 
 def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None) -> str | ExecResult:
@@ -152,19 +143,14 @@ def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout
         return ExecResult(output=str(exc), exit_code=2)
 
 
-def _wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
+def _wait_for_result(session: Session, execution_id: str) -> ExecResult:
     result = session.wait_for(execution_id).result
     assert result is not None
-    return result
-
-
-def _to_exec_result(result: ExecutionResult) -> ExecResult:
     text = "\n".join(part for part in (result.text.strip(), *(() if result.ok else model_notes(result))) if part)
     return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
 
 
 def _check_relative(path: PurePosixPath) -> str:
     if path.is_absolute():
-        message = f"{path}: must be a path relative to the workspace."
-        raise ValueError(message)
+        raise ValueError(f"{path}: must be a path relative to the workspace.")
     return str(path)

@@ -6,7 +6,7 @@ import copy
 import io
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self, Unpack
 
 from kernelexec.adapters.blocks import remove_notebooks
@@ -22,8 +22,7 @@ try:
     from smolagents.remote_executors import RemotePythonExecutor
     from smolagents.utils import AgentExecutionError
 except ImportError as exc:
-    message = "kernelexec.adapters.smolagents needs smolagents: pip install 'kernelexec[smolagents]'."
-    raise ImportError(message) from exc
+    raise ImportError("kernelexec.adapters.smolagents needs smolagents: pip install 'kernelexec[smolagents]'.") from exc
 
 
 class PythonExecutor(RemotePythonExecutor):
@@ -47,19 +46,14 @@ class PythonExecutor(RemotePythonExecutor):
         self, isolation: str | None = None, *, additional_imports: Sequence[str] = (), **options: Unpack[ExecutorOptions]
     ) -> None:
         super().__init__(list(additional_imports), AgentLogger(level=LogLevel.ERROR))
-        self._executor = Executor(isolation, **options)
         self._tools: dict[str, Any] = {}
         self._variables: dict[str, Any] = {}
         self._is_sending = False
-        self._executor.__enter__()
-        self._is_open = True
-        try:
-            self.session: Session = self._executor.session("smolagents")
+        with ExitStack() as opened:
+            self.session: Session = opened.enter_context(Executor(isolation, **options)).session("smolagents")
             self._epoch = self.session.kernel_epoch
             self.installed_packages = self.install_packages(list(additional_imports))
-        except BaseException:
-            self.cleanup()
-            raise
+            self._opened = opened.pop_all()
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         """Run a cell and return its last value, its printed text, and whether it was the final answer.
@@ -148,9 +142,7 @@ class PythonExecutor(RemotePythonExecutor):
 
     def cleanup(self) -> None:
         """Close the session and end all its processes. A second call does nothing."""
-        if self._is_open:
-            self._is_open = False
-            self._executor.__exit__(None, None, None)
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelexec.cells import Cell, ShellCell
+from kernelexec.cells import ShellCell
 from kernelexec.events import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh
 
 NAME = "kernelexec.cell"
@@ -52,7 +52,8 @@ class Tracing:
             "kernelexec.session": event.session,
             "kernelexec.execution_id": event.execution_id,
             "kernelexec.kernel_epoch": event.kernel_epoch,
-            **_cell_attributes(event.cell),
+            "kernelexec.kind": "command" if isinstance(event.cell, ShellCell) else "code",
+            "kernelexec.language": "bash" if isinstance(event.cell, ShellCell) else event.cell.language,
         }
         span = self._tracer.start_span(NAME, attributes={**self._attributes(), **about})
         self._spans[event.execution_id] = event.session, span
@@ -86,8 +87,3 @@ class Tracing:
         for of_session, span in self._spans.values():
             if of_session == session:
                 span.add_event(name, attributes)
-
-
-def _cell_attributes(cell: Cell) -> dict[str, str]:
-    kind = "command" if isinstance(cell, ShellCell) else "code"
-    return {"kernelexec.kind": kind, "kernelexec.language": "bash" if isinstance(cell, ShellCell) else cell.language}

@@ -19,7 +19,7 @@ from rich.table import Table
 from kernelexec.cli.options import ONE_COMMAND_SETTINGS, IsolationOptions
 from kernelexec.cli.stdio import current_directory, write_guard, write_text
 from kernelexec.config import Config, isolation_variable
-from kernelexec.config.images import OURS, REFERENCE
+from kernelexec.config.container import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import explain_unavailable, new_root

@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
-from kernelexec.config.images import DEFAULT_IMAGE, sudo_variant
 from kernelexec.config.protected_paths import (
     CAPABILITIES,
     WORKSPACE_INSIDE,
@@ -20,7 +19,26 @@ from kernelexec.config.protected_paths import (
     normalize_target,
     target_refusal,
 )
-from kernelexec.config.types import MIB, Count, Cpus, Directory, FrozenModel, Seconds, Variables
+from kernelexec.config.types import MIB, Count, Cpus, Directory, FrozenModel, Seconds, Variables, absolute_path, matching
+
+#: Images that can be built by name: images of kernels, the smallest first, and the server with its kernels.
+NAMES = ("minimal", "data-science", "web", "ml", "agent", "server")
+#: The owner in the names of our images: ``kernelexec/minimal``, and ``kernelexec/minimal-sudo`` with sudo.
+OWNER = "kernelexec"
+OURS = f"{OWNER}/"
+_SUDO = "-sudo"
+REFERENCE = re.compile(rf"{OURS}(?P<name>[a-z-]+?)(?P<sudo>{_SUDO})?(?P<tag>:[\w.-]+)?")
+#: The image that ``kernelexec image build agent`` makes.
+DEFAULT_IMAGE = f"{OWNER}/agent"
+
+
+def sudo_variant(image: str) -> str:
+    """Return the sudo variant of a ``kernelexec/...`` image; other images are returned unchanged."""
+    reference = REFERENCE.fullmatch(image)
+    if not reference or reference["sudo"] or reference["name"] not in NAMES:
+        return image
+    return f"{OWNER}/{reference['name']}{_SUDO}{reference['tag'] or ''}"
+
 
 #: The default interpreter.
 DEFAULT_PYTHON = "python3"
@@ -37,33 +55,33 @@ CREDENTIALS = {
 _USER = re.compile(r"\d{1,100}(:\d{1,100})?", re.ASCII)
 #: The largest user or group id, and the largest number of processes, that an engine accepts.
 _LARGEST_ID, _LARGEST_PIDS = 2**31 - 1, 2**22
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
-_HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?")
-_IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}")
+_IMAGE = r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}"
 
 
 def _check_user(value: str | None) -> str | None:
     if value is not None and not _USER.fullmatch(value):
         raise ValueError("must be a numeric user id, or a user and a group id as in 1000:1000")
     if value is not None and max(map(int, value.split(":"))) > _LARGEST_ID:
-        message = f"a user or group id must be <= {_LARGEST_ID}"
-        raise ValueError(message)
-    return value
-
-
-def _check_container_name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError("must be 1 to 128 letters, digits, underscores, dots and dashes, and begin with a letter or digit")
+        raise ValueError(f"a user or group id must be <= {_LARGEST_ID}")
     return value
 
 
 #: The name of a container.
-Name = Annotated[str, AfterValidator(_check_container_name)]
+Name = Annotated[
+    str,
+    matching(
+        r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}",
+        "1 to 128 letters, digits, underscores, dots and dashes, and begin with a letter or digit",
+    ),
+]
+_Hostname = Annotated[
+    str, matching(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?", "1 to 63 letters, digits, dots and dashes")
+]
 
 
 def is_image_name(name: str) -> bool:
     """Return whether a text is a valid image name."""
-    return _IMAGE.fullmatch(name) is not None
+    return re.fullmatch(_IMAGE, name) is not None
 
 
 def _as_image_tuple(value: object) -> object:
@@ -76,18 +94,6 @@ def _check_images(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def _check_image(value: str) -> str:
-    if not is_image_name(value):
-        raise ValueError("must be an image name")
-    return value
-
-
-def _check_hostname(value: str | None) -> str | None:
-    if value is not None and not _HOST.fullmatch(value):
-        raise ValueError("must be 1 to 63 letters, digits, dots and dashes")
-    return value
-
-
 def _check_python(value: str) -> str:
     if not value.strip() or not value.isprintable():
         raise ValueError("must be the name of a program in the image, or its path there")
@@ -97,8 +103,7 @@ def _check_python(value: str) -> str:
 def _check_labels(value: Mapping[str, str]) -> Mapping[str, str]:
     for name in value:
         if name.startswith("kernelexec."):
-            message = f"{name!r} is a label that kernelexec uses itself: choose another name"
-            raise ValueError(message)
+            raise ValueError(f"{name!r} is a label that kernelexec uses itself: choose another name")
     return value
 
 
@@ -110,11 +115,9 @@ def _check_capabilities(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_source(value: Path) -> Path:
-    try:
-        _raise_refusal(mount_refusal(value))
-        return value.expanduser().absolute()
-    except OSError as exc:
-        raise ValueError("must not be relative to a directory that no longer exists") from exc
+    path = absolute_path(value)
+    _raise_refusal(mount_refusal(value))
+    return path
 
 
 def _check_target(value: str | None) -> str | None:
@@ -139,8 +142,7 @@ def _check_tmpfs(value: Mapping[str, int]) -> Mapping[str, int]:
         if target == WORKSPACE_INSIDE:
             raise ValueError("/workspace must not be in memory: the session's files would be lost")
         if target in sizes:
-            message = f"{target} must not be listed twice"
-            raise ValueError(message)
+            raise ValueError(f"{target} must not be listed twice")
         sizes[target] = size
     return MappingProxyType(sizes)
 
@@ -177,7 +179,7 @@ class Container(FrozenModel):
     as a path it may also be in the workspace or in a mount."""
     runtime: Literal["auto", "image", "mounted"] = "auto"
     """The Python that runs kernels: the image's, a mounted one, or a mounted one only if the image's does not work."""
-    runtime_image: Annotated[str, AfterValidator(_check_image)] = "kernelexec/minimal"
+    runtime_image: Annotated[str, matching(_IMAGE, "an image name")] = "kernelexec/minimal"
     """The image that provides the mounted Python and its packages."""
     user: Annotated[str | None, AfterValidator(_check_user)] = None
     """The user id of kernels, or user and group id; by default the caller's."""
@@ -211,7 +213,7 @@ class Container(FrozenModel):
     """
     cap_add: Annotated[tuple[str, ...], AfterValidator(_check_capabilities)] = ()
     """Capabilities to keep, from a short list of allowed ones; all others are dropped."""
-    hostname: Annotated[str | None, AfterValidator(_check_hostname)] = None
+    hostname: _Hostname | None = None
     """The host name in the container; by default the engine's choice, or ``kernel`` with sudo and no network."""
     labels: Annotated[Variables, AfterValidator(_check_labels)] = Field(default_factory=dict)
     """Labels of the containers, in addition to kernelexec's own."""
@@ -291,9 +293,8 @@ class Container(FrozenModel):
         """Return the sizes in bytes of the directories in memory, by their paths in the container."""
         directories = ["/tmp"]  # noqa: S108 - the container's
         directories += [HOME_INSIDE] if self.credentials else []
-        directories += (
-            [f"{HOME_INSIDE}/.config"] if "gh_config" in self.credentials else []
-        )  # else the engine makes it, as root
+        if "gh_config" in self.credentials:
+            directories.append(f"{HOME_INSIDE}/.config")  # else the engine makes it, as root
         return {**dict.fromkeys(directories, self.tmp_bytes), **self.tmpfs}
 
     @property

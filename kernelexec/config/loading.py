@@ -1,29 +1,27 @@
-"""Loading of settings: arguments, configuration and environment variables as one checked ``Config``."""
+"""Loading of settings: arguments, configuration and environment as one checked ``Config``; and later changes of limits."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from kernelexec.config.container import is_image_name
-from kernelexec.config.container_detection import in_container
+from kernelexec.config.container import Container, is_image_name
 from kernelexec.config.messages import explain, short_repr
-from kernelexec.config.profiles import Profile
-from kernelexec.config.settings import Config, Isolation
+from kernelexec.config.settings import Budgets, Config, Isolation, Profile
 from kernelexec.config.types import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
 _SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
 _FORCE = "KERNELEXEC_FORCE_CONTAINER"
-_ISOLATIONS: tuple[Isolation, ...] = ("local", "bubblewrap", "container", "container-host")
-
-
+_ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
 #: True or False for containers, or image names, of which the first available one is used; None if unset.
 UseDocker = bool | tuple[str, ...] | None
 #: Words that mean true or false elsewhere; as an image name they are rejected.
@@ -74,6 +72,7 @@ def load(
     if options.get("enabled") is False:
         environ = {}  # nothing runs, so variables do not matter
     environ = os.environ if environ is None else environ
+    inside = in_container() if inside is None else inside
     options["isolation"] = _choose_isolation(isolation, request, options.get("isolation"), environ, inside=inside)
     return _validate(options if options.get("profile") is None else _apply_profile(options))
 
@@ -87,8 +86,7 @@ def container_request(use_docker: object) -> ContainerRequest:
     try:
         parsed = parse_use_docker(use_docker)
     except ValueError as exc:
-        message = f"use_docker={short_repr(use_docker)}: {exc}."
-        raise InvalidConfig(message) from exc
+        raise InvalidConfig(f"use_docker={short_repr(use_docker)}: {exc}.") from exc
     return ContainerRequest(parsed, "" if parsed is None else f"use_docker={image_repr(parsed)}")
 
 
@@ -101,20 +99,18 @@ def parse_use_docker(value: object) -> UseDocker:
     if value is None or isinstance(value, bool):
         return value
     images = (value,) if isinstance(value, str) else value
-    if isinstance(images, list | tuple) and images:
-        names = tuple(image for image in images if isinstance(image, str) and _is_image_name(image))
-        if len(names) == len(images):
-            return names
-    raise ValueError("must be True, False, an image name or a list of image names")
+    if not isinstance(images, list | tuple) or not images or not all(map(_is_image, images)):
+        raise ValueError("must be True, False, an image name or a list of image names")
+    return tuple(images)
+
+
+def _is_image(value: object) -> bool:
+    return isinstance(value, str) and is_image_name(value) and value.lower() not in _NO_IMAGES
 
 
 def image_repr(use_docker: UseDocker) -> str:
     """Return the source text of a request, for messages."""
     return repr(use_docker[0] if isinstance(use_docker, tuple) and len(use_docker) == 1 else use_docker)
-
-
-def _is_image_name(name: str) -> bool:
-    return is_image_name(name) and name.lower() not in _NO_IMAGES
 
 
 def override(base: Config | Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,12 +125,11 @@ def find_profile(config: Config, name: str) -> Profile:
     Raises:
         InvalidConfig: the profile does not exist; the message names the closest one.
     """
-    profile_options = config.profiles.get(name) if isinstance(name, str) else None
-    if profile_options is None:
+    if not isinstance(name, str) or name not in config.profiles:
         names = sorted(config.profiles)
         message = f"No profile {short_repr(name)}{did_you_mean(str(name), names)}: must be one of {', '.join(names)}."
         raise InvalidConfig(message)
-    return profile_options
+    return config.profiles[name]
 
 
 def isolation_help(cause: str) -> str:
@@ -193,14 +188,13 @@ def _merge(first: object, second: object) -> object:
 
 
 def _choose_isolation(
-    isolation: object, request: ContainerRequest, configured: object, environ: Mapping[str, str], *, inside: bool | None
+    isolation: object, request: ContainerRequest, configured: object, environ: Mapping[str, str], *, inside: bool
 ) -> Isolation:
     """Choose the isolation: the argument's, else the configuration's, else the environment's, else containers."""
     if isolation is not None:
         checked = _check_isolation(isolation, inside=inside)
         if (checked == "local" and request.use_docker) or (checked == "container" and request.use_docker is False):
-            message = f"isolation={isolation!r} and {request.source} contradict each other: set only one of them."
-            raise InvalidConfig(message)
+            raise InvalidConfig(f"isolation={isolation!r} and {request.source} contradict each other: set only one of them.")
         return checked
     if request.use_docker is None and configured is not None:
         return _check_isolation(configured, inside=inside)
@@ -208,27 +202,19 @@ def _choose_isolation(
         return "local"
     if _read_switch(environ, _FORCE):
         return "container"
-    return "container-host" if _is_inside(inside) else "container"
+    return "container-host" if inside else "container"
 
 
-def _check_isolation(isolation: object, *, inside: bool | None) -> Isolation:
-    for candidate in _ISOLATIONS:
-        if isolation == candidate:
-            break
-    else:
+def _check_isolation(isolation: object, *, inside: bool) -> Isolation:
+    checked = next((each for each in _ISOLATIONS if each == isolation), None)
+    if checked is None:
         hint = did_you_mean(str(isolation), _ISOLATIONS)
-        message = f"isolation={short_repr(isolation)} is unknown{hint}: must be one of {', '.join(_ISOLATIONS)}."
-        raise InvalidConfig(message)
-    if candidate == "container-host" and not _is_inside(inside):
-        message = (
+        raise InvalidConfig(f"isolation={short_repr(isolation)} is unknown{hint}: must be one of {', '.join(_ISOLATIONS)}.")
+    if checked == "container-host" and not inside:
+        raise InvalidConfig(
             "isolation='container-host': this process does not run in a container. Use 'local' to run code on this machine."
         )
-        raise InvalidConfig(message)
-    return candidate
-
-
-def _is_inside(inside: bool | None) -> bool:  # noqa: FBT001
-    return in_container() if inside is None else inside
+    return checked
 
 
 def _read_switches(environ: Mapping[str, str]) -> bool | None:
@@ -244,8 +230,7 @@ def _read_switch(environ: Mapping[str, str], name: str) -> bool | None:
         return True
     if value in _FALSE:
         return False
-    message = f"{name}={value!r}: must be true ({', '.join(sorted(_TRUE))}) or false ({', '.join(sorted(_FALSE))})."
-    raise InvalidConfig(message)
+    raise InvalidConfig(f"{name}={value!r}: must be true ({', '.join(sorted(_TRUE))}) or false ({', '.join(sorted(_FALSE))}).")
 
 
 def check_seconds(value: object, name: str) -> float:
@@ -255,15 +240,93 @@ def check_seconds(value: object, name: str) -> float:
         InvalidTimeout: the value is not a finite number, or below 0.001.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_TIMEOUT <= value <= sys.float_info.max:
-        message = f"{name}={short_repr(value)}: must be a number of seconds >= {SHORTEST_TIMEOUT}."
-        raise InvalidTimeout(message)
+        raise InvalidTimeout(f"{name}={short_repr(value)}: must be a number of seconds >= {SHORTEST_TIMEOUT}.")
     return float(value)
 
 
 def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
     """Return the environment variable that sets the isolation, as NAME=VALUE; None if none is set."""
-    for name in _SWITCHES:
-        value = (os.environ if environ is None else environ).get(name, "").strip()
-        if value and value.lower() != "none":
-            return f"{name}={value}"
-    return None
+    values = ((name, (os.environ if environ is None else environ).get(name, "").strip()) for name in _SWITCHES)
+    return next((f"{name}={value}" for name, value in values if value.lower() not in {"", "none"}), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """New limits. None means no change, or the profile's value if there is a profile."""
+
+    profile: str | None = None
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    timeout: float | None = None
+
+    def resolve_profile(self, config: Config) -> LimitChange:
+        """Return the change with the profile's values.
+
+        Raises:
+            InvalidConfig: the profile does not exist.
+        """
+        if self.profile is None:
+            return self
+        limits = find_profile(config, self.profile).model_dump()
+        return replace(self, **{name: value for name, value in limits.items() if getattr(self, name) is None})
+
+    def apply_to(self, config: Config) -> Config:
+        """Return the configuration with these limits. The amount of swap in addition to memory does not change.
+
+        Raises:
+            InvalidConfig, InvalidTimeout: a limit is invalid for any container.
+        """
+        before = config.container
+        budgets, options = config.budgets.model_dump(exclude_unset=True), before.model_dump(exclude_unset=True)
+        if self.timeout is not None:
+            budgets["timeout"] = check_seconds(self.timeout, "timeout")
+        if self.memory_bytes is not None:
+            options["memory_bytes"] = self.memory_bytes
+            if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):
+                options["memory_swap_bytes"] = self.memory_bytes + before.memory_swap_bytes - (before.memory_bytes or 0)
+        if self.cpus is not None:
+            options["cpus"] = self.cpus
+        try:
+            container = Container.model_validate(options)
+        except ValidationError as exc:
+            raise InvalidConfig(explain(exc, Container, "Limits")) from exc
+        chosen = {"profile": self.profile} if self.profile is not None else {}
+        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})
+
+
+_MARKS = (".dockerenv", "run/.containerenv")
+_CGROUP = re.compile(r"/(docker|lxc|crio)/|/lxc\.payload|/kubepods|/libpod|/(docker|crio|cri-containerd)-[0-9a-f]{12}")
+_LAYERS = re.compile(r"=/\S*/(docker|containerd|containers/storage|crio)/")
+_FILES = {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}
+_FROM = re.compile(r"/(containers|overlay-containers|sandboxes|pods)/")
+
+
+def in_container(root: Path = Path("/")) -> bool:
+    """Return whether this process runs in a container, by the engine's files, control group or mounts."""
+    if any((root / mark).exists() for mark in _MARKS):
+        return True
+    if _CGROUP.search(_read(root / "proc/1/cgroup")):
+        return True
+    return any(_is_container_mount(line) for line in _read(root / "proc/self/mountinfo").splitlines())
+
+
+def _is_container_mount(line: str) -> bool:
+    """Return whether a line of mountinfo shows a layered root directory, or a file that engines mount into ``/etc``.
+
+    The engine's machine also mounts the layers of its containers, but never as its root.
+    """
+    mount, _, kind = line.partition(" - ")
+    words = mount.split(" ")
+    if len(words) < 5:  # noqa: PLR2004 - two numbers, the device, the source, the target
+        return False
+    source, target = words[3], words[4]
+    if target == "/":
+        return kind.startswith("overlay ") and _LAYERS.search(kind) is not None
+    return target in _FILES and _FROM.search(source) is not None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -39,7 +39,10 @@ class FromFile(FrozenModel):
 
 
 class FromFunction:
-    """A function of the caller. Its representation is hidden, since it may contain the value."""
+    """A function of the caller. Its representation is hidden, since it may contain the value.
+
+    It is not a dataclass, whose fields pydantic would dump.
+    """
 
     __slots__ = ("call",)
 
@@ -75,29 +78,18 @@ def _parse_reference(value: object) -> object:
 def _check_names(value: Mapping[str, Reference]) -> Mapping[str, Reference]:
     for name in value:
         if not _NAME.fullmatch(name) or name.startswith(_RESERVED_PREFIX):
-            message = (
+            raise ValueError(
                 f"a secret's name must be letters, digits and underscores, and not begin with a digit or {_RESERVED_PREFIX}"
             )
-            raise ValueError(message)
     return MappingProxyType(dict(value))
 
 
 def _serialize(value: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
-    plain = info.mode == "json"
+    hidden = {"function": "..."} if info.mode == "json" else None
     return {
-        name: reference if isinstance(reference, FromFunction) and not plain else _as_json(reference)
+        name: hidden or reference if isinstance(reference, FromFunction) else reference.model_dump(mode="json")
         for name, reference in value.items()
     }
-
-
-def _as_json(reference: Reference) -> dict[str, str]:
-    match reference:
-        case FromVariable():
-            return {"env": reference.env}
-        case FromFile():
-            return {"file": str(reference.file)}
-        case FromFunction():
-            return {"function": "..."}
 
 
 #: References by the names of kernels' variables, as a read-only mapping.

@@ -5,20 +5,227 @@ Times are float seconds, sizes end in ``_bytes``. Each branch is passed to the o
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from types import MappingProxyType
+from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
-from kernelexec.config.cache import CacheChoice, ResultCache
-from kernelexec.config.confinement_options import Confinement
 from kernelexec.config.container import Container
-from kernelexec.config.interpreter import InterpreterOptions
-from kernelexec.config.paths import ContextPath
-from kernelexec.config.profiles import Profiles
 from kernelexec.config.secret_references import Secrets, source_variables
-from kernelexec.config.types import MIB, Count, Directory, FrozenModel, Interpreter, LastMessages, Pattern, Seconds, Variables
+from kernelexec.config.types import (
+    MIB,
+    Count,
+    Cpus,
+    Directory,
+    FrozenModel,
+    Interpreter,
+    LastMessages,
+    Pattern,
+    ResolvedPath,
+    Seconds,
+    Variables,
+    absolute_path,
+    matching,
+    resolve_path,
+)
+
+
+class ResultCache(FrozenModel):
+    """Options of the result cache on disk. ``Config(cache=True)`` enables it in the default directory, a path in that one.
+
+    A result is stored only for a Python cell that succeeded, bound no name, changed no file and, by its syntax, changed no
+    object: it reads plain data (Python's types, numpy, pandas) and calls builtins, methods and functions of earlier cells
+    that only compute. It is returned, without running the cell, where a kernel with the same environment has had the same
+    cells before, and the variables that the cell reads have the same values. All other cells run. Sessions with ``secrets``,
+    and ephemeral containers, store nothing.
+    """
+
+    enabled: bool = Field(default=False, strict=True)
+    directory: Directory | None = None
+    """The directory, private to this user; by default in the user's cache directory. Cells must not be able to write there."""
+    size_bytes: Count = Field(default=256 * MIB, ge=MIB)
+    """The size of all results together; the least recently used are removed first."""
+
+    @property
+    def results_directory(self) -> Path:
+        """Return the absolute path of the cache directory."""
+        if self.directory is not None:
+            return self.directory.expanduser().absolute()
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kernelexec" / "results"  # noqa: PTH117 - text
+
+
+def _expand_shorthand(value: object) -> object:
+    """Turn ``True``, ``False`` or a directory into options."""
+    if isinstance(value, bool):
+        return {"enabled": value}
+    return {"enabled": True, "directory": value} if isinstance(value, str | Path) else value
+
+
+CacheChoice = Annotated[ResultCache, BeforeValidator(_expand_shorthand, json_schema_input_type=bool | Path | ResultCache)]
+
+
+class Confinement(FrozenModel):
+    """Confinement of kernels on this machine (Linux). It is weaker than a container.
+
+    A confined kernel can write only in its workspace and its temporary directory. It cannot read common locations of secrets
+    or other sessions' files, cannot signal or inspect other processes, and has no privileges as root.
+    """
+
+    level: Literal["best", "required", "off"] = "best"
+    """``best`` applies all layers that this machine supports, and results name the missing ones; ``required`` starts no kernel
+    if a layer is missing; ``off`` gives kernels all rights of their user."""
+    network: bool | None = None
+    """Whether kernels can use the machine's network; by default yes, except for ``bubblewrap``. Without it they cannot connect
+    to anything, unix sockets included; in ``bubblewrap`` only to themselves."""
+    writable: tuple[ResolvedPath, ...] = ()
+    """Further directories and files that kernels may write. Links are resolved when the configuration is read."""
+    hidden: tuple[Directory, ...] = ()
+    """Further directories that kernels cannot read. A running kernel cannot read new entries next to them either."""
+    readable: tuple[ResolvedPath, ...] = ()
+    """Hidden directories and files that kernels may read; links are resolved as in ``writable``."""
+
+    @model_validator(mode="after")
+    def _check_network(self) -> Self:
+        if self.level == "off" and self.network is False:
+            raise ValueError("level must be 'best' or 'required' if network=False.")
+        return self
+
+
+_DEBIAN = r"[a-z0-9][a-z0-9+.-]{1,100}(?::[a-z0-9]{1,20})?(?:=[A-Za-z0-9.+:~-]{1,100})?"
+_NPM_NAME, _NPM_VERSION = r"(?:@[a-z0-9][a-z0-9._-]{0,100}/)?[a-z0-9][a-z0-9._-]{0,100}", r"[\w^~<>=*][\w.^~<>=*+-]{0,60}"
+_DebianPackage = Annotated[str, matching(_DEBIAN, "the name of a Debian package, with or without a version")]
+_NpmPackage = Annotated[
+    str, matching(rf"{_NPM_NAME}(?:@{_NPM_VERSION})?", "the name of a package of npm, with or without a version")
+]
+
+
+def _check_prefix(value: str) -> str:
+    """Check that a prefix is split into words as by a shell, without expansion."""
+    try:
+        words = shlex.split(value)
+    except ValueError as exc:
+        raise ValueError(f"must be quoted as for a shell ({exc})") from exc
+    if not words or not words[0] or "\0" in value:
+        raise ValueError("must name a program, as in 'uv run': set one, or remove it")
+    return value
+
+
+class Preinstall(FrozenModel):
+    """Packages that are installed before the first cell of a new session: in this order, 600 s each.
+
+    The first result's notes report failures; the session opens anyway.
+    """
+
+    system: tuple[_DebianPackage, ...] = ()
+    """Debian packages, installed by ``apt-get`` in containers with a network and ``sudo``."""
+    python: tuple[str, ...] = ()
+    """Python packages, as for ``session.install``."""
+    npm: tuple[_NpmPackage, ...] = ()
+    """Node packages, installed by ``npm install`` in the workspace if there is a network."""
+    wheels: Directory | None = None
+    """A directory of wheels for ``python``, as for ``session.install``."""
+
+
+class InterpreterOptions(FrozenModel):
+    """The programs and packages that cells find first. A prefix has priority over ``venv``, and that over the workspace's."""
+
+    venv: Annotated[Directory, AfterValidator(absolute_path)] | None = None
+    """The path of a virtual environment; in containers, the path there. The default is ``.venv`` of the session's workspace,
+    if it exists. Commands find its programs first. Python cells import from it, or run on its interpreter if that has
+    ipykernel, is on this machine, and cannot be written by kernels."""
+    prefix: Annotated[str, AfterValidator(_check_prefix)] | None = None
+    """A prefix of each whole command: ``uv run``, ``conda run -n NAME``, ``poetry run``. Commands then ignore virtual
+    environments."""
+    prefix_kernel: bool = Field(default=False, strict=True)
+    """Whether Python kernels on this machine are started with the prefix too: with ``python``, or the option ``python`` if set,
+    which needs ipykernel. Such kernels are confined before the prefix's program starts, and are not forked."""
+
+    preinstall: Preinstall = Field(default_factory=Preinstall)
+    """Packages that are installed before a session's first cell."""
+
+    @property
+    def launcher_options(self) -> dict[str, object]:
+        """Return the options for the launcher, with paths as kernels see them."""
+        return {"venv": None if self.venv is None else str(self.venv), "prefix": self.prefix_words}
+
+    @property
+    def prefix_words(self) -> list[str]:
+        """Return the prefix as a program and its arguments."""
+        return shlex.split(self.prefix or "")
+
+
+_ContextName = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}",
+        "1 to 128 letters, digits, underscores, dots and dashes, and not begin with a dot or dash",
+    ),
+]
+
+
+class ContextPath(FrozenModel):
+    """A directory or file of this machine that kernels can access. For nested paths, the innermost one applies."""
+
+    path: ResolvedPath
+    """The path. Links are resolved when the configuration is read. Whenever a session opens, the path must exist and contain no
+    link, because kernels may be able to write a directory on the way."""
+    permission: Literal["read", "write"] = "read"
+    """Whether kernels and file operations can only read the path, or also write it."""
+    name: _ContextName | None = None
+    """The name below ``/context`` in containers with ``layout="classic"``; by default the path's own name."""
+    protected_paths: tuple[Directory, ...] = ()
+    """Read-only paths in a writable ``path``: relative to it, or absolute; each must exist.
+
+    In containers and bubblewrap they are mounted read-only. Otherwise a kernel gets rights to all entries that exist next to
+    them when it starts: it cannot create, remove or rename entries in their parent directories up to ``path``."""
+
+    @model_validator(mode="after")
+    def _resolve_protected_paths(self) -> Self:
+        protected = tuple(resolve_path(self.path / path.expanduser()) for path in self.protected_paths)
+        for path in protected:
+            if self.path not in path.parents:
+                raise ValueError(f"the protected path {path} must be inside {self.path}")
+        if protected:
+            object.__setattr__(self, "protected_paths", protected)
+        return self
+
+
+class Profile(FrozenModel):
+    """Limits of a kernel and its cells."""
+
+    memory_bytes: Annotated[Count, Field(ge=6 * MIB)]
+    """The memory of the kernel's container."""
+    cpus: Cpus
+    """The number of CPUs of the kernel's container."""
+    timeout: Seconds
+    """How long a cell may run, in seconds."""
+
+
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {
+        "simple": Profile(memory_bytes=256 * MIB, cpus=0.5, timeout=30.0),
+        "medium": Profile(memory_bytes=512 * MIB, cpus=1.0, timeout=120.0),
+        "complex": Profile(memory_bytes=1024 * MIB, cpus=2.0, timeout=600.0),
+        "default": Profile(memory_bytes=1024 * MIB, cpus=1.0, timeout=300.0),
+    }
+)
+
+
+def _add_builtin_profiles(profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
+    if not all(name.strip() for name in profiles):
+        raise ValueError("a profile's name must not be empty")
+    return MappingProxyType({**PROFILES, **profiles})
+
+
+#: Profiles by name: the configured ones and the predefined ones, which they can override.
+Profiles = Annotated[Mapping[str, Profile], AfterValidator(_add_builtin_profiles), PlainSerializer(dict)]
+
 
 Isolation = Literal["local", "bubblewrap", "container", "container-host"]
 
@@ -237,14 +444,12 @@ class Config(FrozenModel):
         if self.pool.size == 0 or self.isolation != "container":
             return self
         if self.container.layout == "host":
-            message = (
+            raise ValueError(
                 f"pool.size={self.pool.size}: warm containers cannot mount workspaces at paths that contain session names."
                 " Set container.layout='classic' (kernels see /workspace), or pool.size=0."
             )
-            raise ValueError(message)
         if self.container.name is not None:
-            message = f"pool.size={self.pool.size} and container.name={self.container.name!r}: set only one of them."
-            raise ValueError(message)
+            raise ValueError(f"pool.size={self.pool.size} and container.name={self.container.name!r}: set only one of them.")
         return self
 
     @model_validator(mode="after")
@@ -257,8 +462,7 @@ class Config(FrozenModel):
             (self.pool.size > 0, "pool.size must be 0, because such kernels start in their session's workspace"),
         ):
             if wrong:
-                message = f"programs.prefix_kernel=True: {reason}."
-                raise ValueError(message)
+                raise ValueError(f"programs.prefix_kernel=True: {reason}.")
         return self
 
     @model_validator(mode="after")

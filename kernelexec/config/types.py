@@ -22,6 +22,18 @@ _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": MIB * MIB}
 SHORTEST_TIMEOUT = 0.001
 
 
+def matching(pattern: str, expected: str) -> AfterValidator:
+    """Return a check of text by a regular expression; ``expected`` completes the message."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(f"must be {expected}")
+        return value
+
+    return AfterValidator(check)
+
+
 def _check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in variables.items():
         if not name or "=" in name or b"\0" in os.fsencode(name + value):
@@ -44,14 +56,16 @@ def _check_path(value: object) -> object:
     return value
 
 
-def _absolute_interpreter(value: str) -> str:
+def absolute_path(value: Path) -> Path:
     """Make a path absolute from the current directory, because kernels start in other directories."""
-    if os.sep not in value:
-        return value
     try:
-        return str(Path(value).expanduser().absolute())
-    except FileNotFoundError as exc:
+        return value.expanduser().absolute()
+    except OSError as exc:
         raise ValueError("must not be relative to a directory that no longer exists") from exc
+
+
+def _absolute_interpreter(value: str) -> str:
+    return str(absolute_path(Path(value))) if os.sep in value else value
 
 
 def is_count(value: object) -> bool:
@@ -115,5 +129,4 @@ def parse_size(value: object, name: str) -> int:
         return int(Decimal(match[1]) * _UNITS[match[2].lower()])
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    message = f"{name}={short_repr(value)}: must be a size, as in 512m, 1.5g or 1048576."
-    raise InvalidConfig(message)
+    raise InvalidConfig(f"{name}={short_repr(value)}: must be a size, as in 512m, 1.5g or 1048576.")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from kernelexec.docker.client import Engine, map_docker_errors
+from kernelexec.docker.images.recipes import pack_files
 from kernelexec.errors import ContainerGone
 
 #: The directory of accounts in containers.
@@ -24,9 +25,6 @@ def missing_account(engine: Engine, container: str, user: str, home: str, *, own
 
     Empty if nothing is missing, and if the image has no accounts at all. With ``own_home`` an existing account
     gets that home too.
-
-    Raises:
-        EngineRefused, EngineUnavailable: the files cannot be read.
     """
     passwd = _read(engine, container, "passwd")
     if passwd is None:
@@ -61,19 +59,9 @@ def with_group(group: bytes, user: str) -> bytes:
 
 
 def give_account(engine: Engine, container: str, files: Mapping[str, bytes]) -> None:
-    """Replace files of the container, which can change its copies.
-
-    Raises:
-        EngineRefused, EngineUnavailable: the files were not replaced.
-    """
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    with map_docker_errors("give the container an account"):
-        engine.api.put_archive(container, str(PLACE), packed.getvalue())
+    """Replace files of the container, which can change its copies."""
+    with pack_files(files) as packed, map_docker_errors("give the container an account"):
+        engine.api.put_archive(container, str(PLACE), packed)
 
 
 def write_account(directory: Path, files: Mapping[str, bytes]) -> list[tuple[str, str, bool]]:

@@ -64,8 +64,10 @@ class Order:
 
     def host(self) -> dict[str, Any]:
         """Return the settings of its host: limits, mounts and network."""
-        options = self.options
+        options, limits = self.options, self.limits
         memory = options.memory_bytes
+        ulimits = {"core": 0, "fsize": limits.fsize_bytes, "as": limits.as_bytes}
+        ulimits |= {"nofile": limits.nofile, "nproc": limits.nproc}
         return {
             "network_mode": self.network,
             "port_bindings": dict.fromkeys(self.ports, (LOOPBACK,)) or None,
@@ -84,7 +86,7 @@ class Order:
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "pids_limit": options.pids,
             "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_directories.items()},
-            "ulimits": self._ulimits(),
+            "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in ulimits.items() if value is not None],
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [_mount(*mount) for mount in self.mounts],
         }
@@ -103,11 +105,6 @@ class Order:
     def _hostname(self) -> str | None:
         """Return the chosen host name, or ours for sudo, which looks it up and has no network."""
         return self.options.hostname or ("kernel" if self._is_alone else None)
-
-    def _ulimits(self) -> list[Ulimit]:
-        limits = self.limits
-        bounds = {"core": 0, "nofile": limits.nofile, "fsize": limits.fsize_bytes, "as": limits.as_bytes, "nproc": limits.nproc}
-        return [Ulimit(name=name, soft=value, hard=value) for name, value in bounds.items() if value is not None]
 
 
 def network_of(wanted: str, ports: Collection[object]) -> str:

@@ -40,11 +40,7 @@ class News:
 
     @classmethod
     def hold(cls) -> Self:
-        """Return the stream of this process; each caller must release it. It blocks: for a thread.
-
-        Raises:
-            EngineUnavailable: the engine does not answer.
-        """
+        """Return the stream of this process; each caller must release it. It blocks: for a thread."""
         engine = Engine.acquire()
         with cls._guard:
             current = cls._current

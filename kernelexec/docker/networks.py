@@ -30,11 +30,7 @@ _TRIES, _PAUSE_SECONDS = 10, 0.05
 
 
 def start(engine: Engine, container: str, order: Order) -> None:
-    """Start a container after creating its network, which another process may remove, or whose addresses it may take.
-
-    Raises:
-        ContainerGone, EngineRefused, EngineUnavailable: the container was not started.
-    """
+    """Start a container after creating its network, which another process may remove, or whose addresses it may take."""
     if order.network != NETWORK:
         engine.start(container)
         return
@@ -68,6 +64,7 @@ def delete_network(engine: Engine) -> None:
 
 
 def _provide(engine: Engine) -> None:
+    """Create the network where it is missing; another process may be faster."""
     with suppress(ContainerGone):
         _check(_look(engine))
         return
@@ -75,7 +72,7 @@ def _provide(engine: Engine) -> None:
         _make(engine)
     except EngineRefused:
         with suppress(ContainerGone):
-            _check(_look(engine))  # another process was faster
+            _check(_look(engine))
             return
         raise
 
@@ -105,11 +102,7 @@ def _look(engine: Engine) -> dict[str, Any]:
 
 
 def _check(network: dict[str, Any]) -> None:
-    kept = _OPTIONS.items() <= network["Options"].items() and _leads_nowhere(network)
-    if LABEL not in (network["Labels"] or {}) or not kept:
+    leads_nowhere = all(_NOWHERE in (pool.get("AuxiliaryAddresses") or {}) for pool in network["IPAM"]["Config"])
+    if LABEL not in (network["Labels"] or {}) or not _OPTIONS.items() <= network["Options"].items() or not leads_nowhere:
         message = f"The network {NETWORK!r} is there and is not as it should be: remove it (`docker network rm {NETWORK}`)."
         raise EngineRefused(message)
-
-
-def _leads_nowhere(network: dict[str, Any]) -> bool:
-    return all(_NOWHERE in (pool.get("AuxiliaryAddresses") or {}) for pool in network["IPAM"]["Config"])

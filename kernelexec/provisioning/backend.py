@@ -21,7 +21,7 @@ from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, 
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
-from kernelexec.workspace.contexts import contexts
+from kernelexec.workspace.directory import contexts
 
 
 class Backend(Protocol):

@@ -1,46 +1,45 @@
-"""The directory of a session, and the directories that its commands may start in."""
+"""The directories of a session: its workspace, where its commands may start, and its context paths."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Sequence
+import stat
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from kernelexec.errors import InvalidRequest, InvalidWorkDir
+from kernelexec.config import Config, ContextPath
+from kernelexec.errors import InvalidConfig, InvalidRequest, InvalidWorkDir
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+@dataclass(frozen=True, slots=True)
 class Workspace:
-    """One session's directory; ``path`` is absolute with all links resolved, and so is what its kernels see ``beside``."""
+    """One session's directory; ``path`` is absolute with all links resolved, and so is what its kernels see ``beside``.
 
-    def __init__(self, path: Path, beside: Sequence[Path] = ()) -> None:
-        self.path = path
-        self.beside = tuple(beside)
+    Raises, in each method:
+        InvalidWorkDir: a directory is missing, not a directory, outside of the allowed ones, or cannot be created.
+        InvalidRequest: the session's name is no plain file name.
+    """
+
+    path: Path
+    beside: tuple[Path, ...] = ()
 
     @classmethod
     def create_for_session(cls, parent: Path, session: str) -> Workspace:
-        """Return the session's own directory under ``parent``, created where it is missing; ``~`` is the user's home.
-
-        Raises:
-            InvalidRequest: the name is no plain file name.
-            InvalidWorkDir: the directory cannot be made.
-        """
+        """Return the session's own directory under ``parent``, created where it is missing; ``~`` is the user's home."""
         check_name(session)
         path = _create(parent / session)
         if path.is_symlink():
-            message = f"{path} is a symbolic link: a session's directory is its own."
-            raise InvalidWorkDir(message)
+            raise InvalidWorkDir(f"{path} is a symbolic link: a session's directory is its own.")
         return cls(path.resolve())
 
     def move(self, parent: Path, session: str) -> Workspace:
-        """Rename this directory, which was created before its session had a name, to the session's own under ``parent``.
-
-        Raises:
-            InvalidWorkDir: the name is taken, or the directory cannot be renamed.
-        """
+        """Rename this directory, which was created before its session had a name, to the session's own under ``parent``."""
         check_name(session)
         path = _create(parent) / session
         try:
@@ -48,37 +47,24 @@ class Workspace:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             self.path.rename(path)
         except OSError as exc:
-            message = f"{path} cannot be made: {exc.strerror}."
-            raise InvalidWorkDir(message) from exc
+            raise InvalidWorkDir(f"{path} cannot be made: {exc.strerror}.") from exc
         return Workspace(path.resolve())
 
     @classmethod
     def create(cls, path: Path) -> Workspace:
-        """Return a directory of the caller's choice, created where it is missing; ``~`` is the user's home.
-
-        Raises:
-            InvalidWorkDir: the directory cannot be created.
-        """
+        """Return a directory of the caller's choice, created where it is missing; ``~`` is the user's home."""
         return cls(_create(path).resolve())
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Workspace:
-        """Return an existing directory of the caller's choice.
-
-        Raises:
-            InvalidWorkDir: missing, empty, or not a directory.
-        """
+        """Return an existing directory of the caller's choice."""
         _check_path(path)
         if not str(path):
             raise InvalidWorkDir("work_dir is empty: name a directory, or leave it out for one of the session's own.")
         return cls(_existing(Path(path), str(path)))
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
-        """Return the directory that ``work_dir`` names for a command: relative to the workspace, in it or in a context path.
-
-        Raises:
-            InvalidWorkDir: missing, not a directory, or outside once links are resolved; or the workspace itself is gone.
-        """
+        """Return the directory that ``work_dir`` names for a command: relative to the workspace, in it or in a context path."""
         _check_path(work_dir)
         if not self.path.exists():
             raise InvalidWorkDir(missing_workspace_message(self.path))
@@ -90,11 +76,10 @@ class Workspace:
                 raise
         if not self._holds(directory):
             also = f" and the context paths {', '.join(map(str, self.beside))}" if self.beside else ""
-            message = (
+            raise InvalidWorkDir(
                 f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}{also}: give a directory inside of"
                 f" {'one of them' if also else 'it'}."
             )
-            raise InvalidWorkDir(message)
         return str(directory)
 
     def _holds(self, path: Path) -> bool:
@@ -122,20 +107,16 @@ def check_allowed_path(path: str | os.PathLike[str], allowed: Sequence[Path]) ->
     try:
         resolved, *within = (Path(os.path.realpath(Path(each).expanduser())) for each in (path, *allowed))
     except (OSError, RuntimeError, ValueError) as exc:
-        message = f"work_dir {str(path)!r} cannot be followed to where it leads: {exc}."
-        raise InvalidWorkDir(message) from exc
+        raise InvalidWorkDir(f"work_dir {str(path)!r} cannot be followed to where it leads: {exc}.") from exc
     if within and not any(resolved.is_relative_to(each) for each in within):
-        message = f"work_dir {str(path)!r} is not within the allowed paths: {', '.join(map(str, within))}."
-        raise InvalidWorkDir(message)
+        raise InvalidWorkDir(f"work_dir {str(path)!r} is not within the allowed paths: {', '.join(map(str, within))}.")
 
 
 def _check_path(path: object) -> None:
     if not isinstance(path, str | os.PathLike):
-        message = f"work_dir={path!r} is no path."
-        raise InvalidWorkDir(message)
+        raise InvalidWorkDir(f"work_dir={path!r} is no path.")
     if "\0" in str(path):
-        message = "work_dir holds a NUL character."
-        raise InvalidWorkDir(message)
+        raise InvalidWorkDir("work_dir holds a NUL character.")
 
 
 def check_name(session: str) -> None:
@@ -154,8 +135,7 @@ def _create(path: Path) -> Path:
         path = path.expanduser().absolute()
         path.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        message = f"{path} cannot be made: {exc.strerror}."
-        raise InvalidWorkDir(message) from exc
+        raise InvalidWorkDir(f"{path} cannot be made: {exc.strerror}.") from exc
     return path
 
 
@@ -163,12 +143,101 @@ def _existing(path: Path, text: str) -> Path:
     try:
         resolved = path.resolve(strict=True)
     except PermissionError as exc:
-        message = f"work_dir {text!r} cannot be reached: {exc.strerror}."
-        raise InvalidWorkDir(message) from exc
+        raise InvalidWorkDir(f"work_dir {text!r} cannot be reached: {exc.strerror}.") from exc
     except (OSError, RuntimeError, ValueError) as exc:
-        message = f"work_dir {text!r} does not exist: create it first."
-        raise InvalidWorkDir(message) from exc
+        raise InvalidWorkDir(f"work_dir {text!r} does not exist: create it first.") from exc
     if not resolved.is_dir():
-        message = f"work_dir {text!r} is not a directory."
-        raise InvalidWorkDir(message)
+        raise InvalidWorkDir(f"work_dir {text!r} is not a directory.")
     return resolved
+
+
+#: The directory of context paths in containers, unless they are mounted at their own paths.
+CONTEXT_INSIDE = "/context"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context path; all paths are absolute, with links resolved."""
+
+    path: Path
+    name: str
+    writable: bool
+    protected: tuple[Path, ...] = ()
+    """Paths in it that can only be read."""
+    single: bool = False
+    """Whether it is a file."""
+
+
+def contexts(config: Config, workspace: Path | None = None) -> tuple[Context, ...]:
+    """Return the context paths of a configuration for a session in ``workspace``.
+
+    Raises:
+        InvalidConfig: a path is missing, neither directory nor regular file, named twice, the workspace itself, or in it
+            where nothing keeps a kernel from writing it.
+    """
+    paths = tuple(map(_context, config.context_paths))
+    _check_once((str(context.path) for context in paths), "a path has one permission, so it is named once")
+    classic = config.isolation == "container" and config.container.layout == "classic"
+    named = (
+        context.name
+        for context, setting in zip(paths, config.context_paths, strict=True)
+        if classic or setting.name is not None
+    )
+    _check_once(named, f"two paths cannot be at one place below {CONTEXT_INSIDE}: give them a `name` each")
+    if workspace is not None:
+        _check_workspace(paths, workspace, config)
+    return paths
+
+
+def permissions(paths: Sequence[Context]) -> dict[Path, bool]:
+    """Return which paths can be written: context paths and the protected paths in them; of nested paths the deeper counts."""
+    return {context.path: context.writable for context in paths} | {
+        path: False for context in paths for path in context.protected
+    }
+
+
+def _context(setting: ContextPath) -> Context:
+    kind = _kind(setting.path)
+    if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
+        raise InvalidConfig(f"context_paths: {setting.path} is neither a directory nor a plain file.")
+    for path in setting.protected_paths:
+        _kind(path)
+    name = setting.name or setting.path.name
+    return Context(setting.path, name, setting.permission == "write", setting.protected_paths, single=stat.S_ISREG(kind))
+
+
+def _kind(path: Path) -> int:
+    """Return the mode of a path, over no link: the configuration resolved links, so a link now was created since."""
+    try:
+        kind, resolved = path.lstat().st_mode, path.resolve(strict=True)
+    except (OSError, RuntimeError) as exc:
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+        raise InvalidConfig(f"context_paths: {path} cannot be had: {reason}. Make it, or leave it out.") from exc
+    if resolved != path:
+        message = f"context_paths: {path} leads to {resolved} by a link that did not exist before: check where it comes from."
+        raise InvalidConfig(message)
+    return kind
+
+
+def _check_once(names: Iterable[str], reason: str) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InvalidConfig(f"context_paths: {name} is there {count} times: {reason}.")
+
+
+def _check_workspace(paths: Sequence[Context], workspace: Path, config: Config) -> None:
+    """Refuse read-only paths in the workspace, which can be written as a whole.
+
+    Landlock knows rights and no exceptions: where nothing is mounted over a path in the workspace, it could be written.
+    """
+    protected = [path for context in paths for path in context.protected]
+    for path in (*(context.path for context in paths), *protected):
+        if path == workspace or (path in protected and path in workspace.parents):
+            message = f"context_paths: {path} is, or holds, the session's workspace {workspace}, which is its own to write."
+            raise InvalidConfig(message)
+    kept = [path for path, writable in permissions(paths).items() if not writable and workspace in path.parents]
+    if kept and config.confines_kernels and config.isolation != "bubblewrap":
+        raise InvalidConfig(
+            f"context_paths: {kept[0]} is to be read only, and is in the workspace {workspace}, which kernels on this machine"
+            " write as a whole. Move it out of there, or choose containers or bubblewrap."
+        )

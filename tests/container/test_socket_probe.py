@@ -12,8 +12,8 @@ from kernelexec import Executor, KernelStartFailed
 from kernelexec.config import Config, load
 from kernelexec.docker.client import Engine
 from kernelexec.docker.create_options import Order
+from kernelexec.docker.info import Whereabouts, _listener
 from kernelexec.docker.labels import ROOT
-from kernelexec.docker.location import Whereabouts, _listener
 from kernelexec.errors import EngineRefused, EngineUnavailable
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.container import mounted_python, socket_probe

@@ -16,9 +16,15 @@ from docker.types.services import Mount
 
 from kernelexec.config.container import DEFAULT_PYTHON
 from kernelexec.docker.client import Engine, map_docker_errors
-from kernelexec.docker.images.image_check import at_least, ipykernel_min, python_min
-from kernelexec.docker.images.image_info_cache import asking, known_facts
-from kernelexec.docker.images.image_probe import restricted_host_config, settings_of
+from kernelexec.docker.images.image_info import (
+    PYTHON_MIN,
+    asking,
+    at_least,
+    ipykernel_min,
+    known_facts,
+    restricted_host_config,
+    settings_of,
+)
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
 
@@ -81,16 +87,10 @@ def provide_python(images: Sequence[str], python: str, runtime_image: str) -> Py
     """Return the mounted Python for kernels in the first existing one of these images.
 
     The first call in this process runs a container that fills the volume, if it is empty. It blocks: for a thread.
-
-    Raises:
-        ImageMissing: an image does not exist.
-        EngineRefused, EngineUnavailable: the volume cannot be filled.
     """
     facts = known_facts(images, python)
-    engine = Engine.acquire()
-    try:
-        with map_docker_errors("describe the image", image=runtime_image):
-            answer = engine.api.inspect_image(runtime_image)
+    with Engine.acquire() as engine:
+        answer = engine.inspect_image(runtime_image)
         if answer["Architecture"] != facts.architecture:
             message = f"The image {runtime_image} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
             raise EngineRefused(message)
@@ -98,15 +98,13 @@ def provide_python(images: Sequence[str], python: str, runtime_image: str) -> Py
             volume = _filled.get(answer["Id"]) or _fill(engine, str(answer["Id"]))
             _filled[answer["Id"]] = volume
         return PythonVolume(volume.volume, volume.version, _lacking(facts.python, facts.ipykernel))
-    finally:
-        engine.release()
 
 
 def _lacking(python: str | None, ipykernel: str | None) -> str:
     if python is None:
         return "no Python"
-    if not at_least(python, python_min()):
-        return f"Python {python}, and {python_min()} is needed"
+    if not at_least(python, PYTHON_MIN):
+        return f"Python {python}, and {PYTHON_MIN} is needed"
     if not at_least(ipykernel, ipykernel_min()):
         return f"no ipykernel {ipykernel_min()}"
     return ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire import zmtp
 from kernelexec.provisioning.runtime.processes import read_peer
-from kernelexec.workspace.rmtree import NAMED
+from kernelexec.workspace.safe_files import NAMED
 
 
 def open_pinned(path: Path, *, uid: int, pid: int | None = None, belongs: Callable[[int], bool] | None = None) -> socket.socket:

@@ -32,7 +32,7 @@ from kernelexec.provisioning.launch.kernelspec import (
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
-from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
+from kernelexec.workspace.directory import CONTEXT_INSIDE, contexts
 
 _NO_TCP = (
     "Kernels with container.network='host' cannot be reached by tcp: their ports would be this machine's. Choose another"
@@ -139,7 +139,7 @@ class ContainerBackend:
         Raises:
             KernelStartFailed: there is no image, or the engine does not answer.
         """
-        from kernelexec.docker.images.image_info_cache import known_facts  # noqa: PLC0415 - local kernels need no docker package
+        from kernelexec.docker.images.image_info import known_facts  # noqa: PLC0415 - local kernels need no docker package
 
         options = self.config.container
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelexec.config.images import OURS
+from kernelexec.config.container import OURS
 from kernelexec.docker.accounts import give_account, missing_account, write_account
 from kernelexec.docker.client import Engine
 from kernelexec.docker.create_options import Order

@@ -8,20 +8,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from kernelexec.config import (
-    CREDENTIALS,
-    HOME_INSIDE,
-    WORKSPACE_INSIDE,
-    Container,
-    normalize_target,
-    system_refusal,
-    target_refusal,
-)
+from kernelexec.config import CREDENTIALS, HOME_INSIDE, WORKSPACE_INSIDE, Container, system_refusal
+from kernelexec.config.protected_paths import normalize_target, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.runtime.locations import own_code_paths
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME
-from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
-from kernelexec.workspace.rmtree import DIRECTORY
+from kernelexec.workspace.directory import CONTEXT_INSIDE, Context, permissions
+from kernelexec.workspace.safe_files import DIRECTORY
 
 #: Path on this machine, path in the container, and whether the mount is read-only.
 Bind = tuple[str, str, bool]

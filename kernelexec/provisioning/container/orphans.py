@@ -20,7 +20,7 @@ from kernelexec.errors import EngineFailed
 from kernelexec.provisioning.container.owner_labels import read_owner
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions
 from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, has_living_owner
-from kernelexec.workspace.rmtree import DIRECTORY
+from kernelexec.workspace.safe_files import DIRECTORY
 
 #: Errors of a process without descriptors or memory, which prove nothing about an owner.
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

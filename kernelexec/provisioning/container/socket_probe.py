@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Literal
 
 from kernelexec.config import Config, in_container
-from kernelexec.docker.address import host
-from kernelexec.docker.client import Engine
+from kernelexec.docker.client import Engine, host
 from kernelexec.docker.create_options import Order
-from kernelexec.docker.location import Whereabouts
+from kernelexec.docker.info import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.provisioning.container.owner_labels import build_labels
-from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import remove_tree
 
 #: What a container and this machine share of a directory: sockets and files, files only, or nothing.
 Reachability = Literal["sockets", "files", "nothing"]

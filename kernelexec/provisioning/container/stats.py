@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.config import Container
-from kernelexec.docker.container_usage import change, usage
+from kernelexec.docker.client import change_limits, usage
 from kernelexec.errors import EngineRefused, LimitRefused
 from kernelexec.provisioning.container.container_state import ContainerState, run_in_thread
 from kernelexec.results import Stats
@@ -58,7 +58,7 @@ class ContainerResources:
         both = None if memory_bytes is None else memory_bytes + self._swap_bytes
         try:
             await run_in_thread(
-                lambda: change(events.engine, self._state.id, memory_bytes=memory_bytes, swap_bytes=both, cpus=cpus)
+                lambda: change_limits(events.engine, self._state.id, memory_bytes=memory_bytes, swap_bytes=both, cpus=cpus)
             )
         except EngineRefused as exc:
             message = f"The limits stay as they are (memory {now}, of which {format_size(used)} are in use): {exc}"

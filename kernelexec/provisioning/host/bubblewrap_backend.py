@@ -26,7 +26,7 @@ from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER, create_gu
 from kernelexec.provisioning.launch.one_shot_task import OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.locations import own_code_paths
-from kernelexec.workspace.contexts import contexts, permissions
+from kernelexec.workspace.directory import contexts, permissions
 
 #: Directories that are empty but for mounts: homes, sockets and files of other programs, other file systems.
 _EMPTY_DIRECTORIES = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox

@@ -26,7 +26,7 @@ from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
 from kernelexec.provisioning.runtime.temp_dirs import create_temp_directory
-from kernelexec.workspace.contexts import contexts, permissions
+from kernelexec.workspace.directory import contexts, permissions
 
 #: Paths with secrets in home directories: keys, passwords, tokens, histories, browser profiles.
 SECRET_STORES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 from kernelexec.config import Config
 from kernelexec.provisioning.host.confinement_rules import hidden_paths
 from kernelexec.provisioning.runtime.locations import own_code_paths
-from kernelexec.workspace.agent_files.paths import FileRoot
-from kernelexec.workspace.contexts import contexts
+from kernelexec.workspace.agent_files.access import FileRoot
+from kernelexec.workspace.directory import contexts
 
 
 def record_directories(config: Config) -> list[Path]:

@@ -18,8 +18,7 @@ from kernelexec.provisioning.runtime.handover import HANDOVER_FILE, Handover
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, OwnerRecord, has_living_owner
 from kernelexec.workspace.directory import check_name
-from kernelexec.workspace.rmtree import DIRECTORY
-from kernelexec.workspace.safe_files import replace_file
+from kernelexec.workspace.safe_files import DIRECTORY, replace_file
 
 _SESSION_FILE, _SESSION_FILE_BYTES, _LANGUAGE_FILE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")

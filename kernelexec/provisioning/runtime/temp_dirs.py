@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX, OwnedDirectory
-from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import remove_tree
 
 #: In an executor's private directory, a link to another one in the machine's temporary directory.
 _TEMP_LINK, _TEMP_NAME = ".tmp", "tmp"

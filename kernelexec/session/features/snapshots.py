@@ -20,8 +20,7 @@ from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapsho
 from kernelexec.session.context import SessionContext
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.text import clean_text
-from kernelexec.workspace.rmtree import remove_within
-from kernelexec.workspace.safe_files import copy_between
+from kernelexec.workspace.safe_files import copy_between, remove_within
 
 #: The directory of snapshots in a workspace. The kernel writes, reads and counts them.
 SNAPSHOTS = Path(".kernelexec", "snapshots")

@@ -1,22 +1,137 @@
-"""Open files when they are used, by descriptors beneath a root, so that no link leads out of it."""
+"""Paths of agents as text; files and directories that are opened, and walked through, beneath the roots of a session.
+
+A kernel may change directories meanwhile: no link is followed, and the number of entries is bounded.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelexec.errors import FileRefused, InvalidPath, InvalidWorkDir
+from kernelexec.results import FileKind
 from kernelexec.text import clean_text
-from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath, os_errors_as_ours, path_text, short, system_error
 from kernelexec.workspace.directory import give_to_owner, missing_workspace_message
-from kernelexec.workspace.openat2 import WAY, open_beneath
+from kernelexec.workspace.safe_files import WAY, closing_fd, open_beneath
 
+#: The longest path that the system accepts, in bytes.
+PATH_BYTES = 4095
+_SHOWN_CHARS = 200
+#: Flags for a directory that is listed.
 LISTED = os.O_RDONLY | os.O_DIRECTORY
+_INVALID = {
+    errno.ENOENT: " does not exist: list the directory.",
+    errno.ENOTDIR: ": it, or its parent, is not a directory.",
+    errno.EISDIR: " is a directory, and no file.",
+}
+_REFUSED = {
+    errno.ELOOP: "a symbolic link is there or on the way, and none is followed: name the file itself",
+    errno.EXDEV: "another file system is mounted there, which no file operation goes into",
+    errno.ENXIO: "it is not a regular file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileRoot:
+    """A directory, or a single file, whose files an agent may name.
+
+    ``path`` is absolute with all links resolved; ``inside`` is the path that kernels see.
+    """
+
+    path: Path
+    inside: str
+    writable: bool = True
+    protected: tuple[Path, ...] = ()
+    """Paths in it that can only be read."""
+    single: bool = False
+    """Whether it is a file."""
+    hidden: tuple[Path, ...] = ()
+    """Paths in it that are refused: kernels cannot read them either."""
+
+    def has(self, path: Path) -> bool:
+        """Return whether a path is beneath it, by its text."""
+        return path == self.path or (not self.single and path.is_relative_to(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspacePath:
+    """A path as its parts beneath a root, by its text; nothing is opened yet."""
+
+    root: FileRoot
+    parts: tuple[str, ...]
+    shown: str
+    """Return the path for answers and messages: relative to the workspace, or absolute as kernels see it."""
+
+    @property
+    def path(self) -> Path:
+        """Return the path on this machine."""
+        return self.root.path.joinpath(*self.parts)
+
+    @property
+    def name(self) -> str:
+        """Return the last part."""
+        return self.parts[-1] if self.parts else self.root.path.name
+
+    def __truediv__(self, part: str) -> WorkspacePath:
+        """Return the path of this name in it."""
+        text = clean_text(part)
+        return WorkspacePath(self.root, (*self.parts, part), text if self.shown == "." else f"{self.shown}/{text}")
+
+
+def path_text(path: object) -> str:
+    """Return a path as text that the system accepts.
+
+    Raises:
+        InvalidPath: the system would not accept it.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise InvalidPath(f"path={path!r:.100}: must be text, not empty, without NUL characters.")
+    try:
+        size = len(os.fsencode(text))
+    except UnicodeEncodeError as exc:
+        raise InvalidPath(f"path={short(text)} holds half a character, which no name has.") from exc
+    if size > PATH_BYTES:
+        raise InvalidPath(f"path={short(text)} has {size} bytes; {PATH_BYTES} is the most that a path has.")
+    if text.startswith("~"):
+        raise InvalidPath(f"path={short(text)}: '~' is no home here. Name a path in the workspace; ./~ is a file of that name.")
+    if ".." in text.split("/"):
+        raise InvalidPath(f"path={short(text)}: name it without '..'.")
+    return text
+
+
+def short(text: str) -> str:
+    """Return a path as the caller wrote it, short enough for a message."""
+    return repr(clean_text(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."))
+
+
+@contextmanager
+def os_errors_as_ours(spot: WorkspacePath) -> Iterator[None]:
+    """Translate errors of the system about a path into ours.
+
+    Raises:
+        InvalidPath: the path is missing or impossible.
+        FileRefused: any other error.
+    """
+    try:
+        yield
+    except OSError as exc:
+        number = exc.errno or 0
+        if number == errno.ENAMETOOLONG:
+            raise InvalidPath(f"{short(spot.shown)} has a name that is too long for the file system.") from exc
+        if number in _INVALID:
+            raise InvalidPath(f"{spot.shown}{_INVALID[number]}") from exc
+        raise FileRefused(f"{spot.shown} is left alone: {_REFUSED.get(number, exc.strerror or str(exc))}.") from exc
+
+
+def system_error(number: int) -> OSError:
+    """Return the exception of the system for an error number."""
+    return OSError(number, os.strerror(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +147,11 @@ class Access:
     """Opens files for one session. The first root is its workspace; of nested roots the deeper one counts.
 
     Names are used as they are: no other case, no other form of a character, no ``~`` and no variables.
+
+    Raises, in each call:
+        InvalidPath: the path is malformed, missing, or outside of all roots.
+        InvalidWorkDir: the root is missing.
+        FileRefused: the path is hidden, is or leads over a link, is not regular, has a second name, or can only be read.
     """
 
     def __init__(self, roots: Sequence[FileRoot]) -> None:
@@ -42,33 +162,22 @@ class Access:
         self._rights = self.rights()
 
     def spot(self, path: object) -> WorkspacePath:
-        """Resolve a path: relative to the workspace, or absolute in any root, as kernels see it or as it is on this machine.
-
-        Raises:
-            InvalidPath: the path is malformed, or outside of all roots.
-            FileRefused: the path is hidden.
-        """
+        """Resolve a path: relative to the workspace, or absolute in any root, as kernels see it or as it is on this machine."""
         text = path_text(path)
         absolute = self.roots[0].path / text
         if text.startswith("/") and (seen := [root for root in self.roots if absolute.is_relative_to(root.inside)]):
             root = max(seen, key=lambda root: len(root.inside))
             absolute = root.path / absolute.relative_to(root.inside)
         if not any(root.has(absolute) for root in self.roots):
-            message = f"{short(text)} is outside of the allowed paths: {', '.join(self.describe_roots())}."
-            raise InvalidPath(message)
+            raise InvalidPath(f"{short(text)} is outside of the allowed paths: {', '.join(self.describe_roots())}.")
         return self.spot_at(absolute)
 
     def spot_at(self, path: Path) -> WorkspacePath:
-        """Resolve a path of this machine that is in a root.
-
-        Raises:
-            FileRefused: the path is hidden.
-        """
+        """Resolve a path of this machine that is in a root."""
         root = max((root for root in self.roots if root.has(path)), key=lambda root: len(root.path.parts))
         spot = WorkspacePath(root, path.relative_to(root.path).parts, self._display_path(path, root))
         if any(path.is_relative_to(hidden) for hidden in root.hidden):
-            message = f"{spot.shown} is hidden: people and programs keep secrets there, or it is another session's."
-            raise FileRefused(message)
+            raise FileRefused(f"{spot.shown} is hidden: people and programs keep secrets there, or it is another session's.")
         return spot
 
     def describe_roots(self) -> Iterator[str]:
@@ -92,54 +201,27 @@ class Access:
 
     @contextmanager
     def file(self, spot: WorkspacePath) -> Iterator[tuple[int, os.stat_result]]:
-        """Open a regular file with one name for reading.
+        """Open a regular file with one name for reading."""
+        with self._open(spot, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
+            seen = os.fstat(fd)
+            check_plain(seen, spot)
+            yield fd, seen
 
-        Raises:
-            InvalidPath, InvalidWorkDir: the file or directory is missing.
-            FileRefused: the file is not regular, a link, or has a second name.
-        """
-        with self._root(spot) as top, os_errors_as_ours(spot):
-            fd = open_beneath(top, self._below(spot), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-            try:
-                seen = os.fstat(fd)
-                check_plain(seen, spot)
-                yield fd, seen
-            finally:
-                os.close(fd)
-
-    @contextmanager
-    def directory(self, spot: WorkspacePath) -> Iterator[int]:
-        """Open a directory for listing; raises as ``file`` does."""
-        with self._root(spot) as top, os_errors_as_ours(spot):
-            fd = open_beneath(top, self._below(spot), LISTED)
-            try:
-                yield fd
-            finally:
-                os.close(fd)
+    def directory(self, spot: WorkspacePath) -> AbstractContextManager[int]:
+        """Open a directory for listing."""
+        return self._open(spot, LISTED)
 
     def look(self, spot: WorkspacePath) -> os.stat_result | None:
-        """Return the state of a file, without following links; None if it is missing.
-
-        Raises:
-            InvalidPath, InvalidWorkDir, FileRefused: its directory cannot be opened.
-        """
+        """Return the state of a file, without following links; None if it is missing."""
         with self._root(spot) as top, os_errors_as_ours(spot):
             if not spot.parts and not spot.root.single:
                 return os.fstat(top)
-            fd = open_beneath(top, "/".join(spot.parts[:-1]) or ".", WAY)
-            try:
+            with closing_fd(open_beneath(top, "/".join(spot.parts[:-1]) or ".", WAY)) as fd:
                 return _lstat(spot.name, fd)
-            finally:
-                os.close(fd)
 
     @contextmanager
     def changing(self, spot: WorkspacePath, *, make: bool = False) -> Iterator[Target]:
-        """Open the directory of a file that is to be changed; with ``make`` missing directories are created.
-
-        Raises:
-            InvalidPath, InvalidWorkDir: the file or directory is missing.
-            FileRefused: the directory can only be read, or is reached by a link.
-        """
+        """Open the directory of a file that is to be changed; with ``make`` missing directories are created."""
         self._check_writable(spot)
         with self._root(spot) as top, os_errors_as_ours(spot):
             if not spot.parts and not spot.root.single:
@@ -160,23 +242,19 @@ class Access:
                 os.close(fd)
 
     @contextmanager
-    def _root(self, spot: WorkspacePath) -> Iterator[int]:
+    def _open(self, spot: WorkspacePath, flags: int) -> Iterator[int]:
+        below = spot.name if spot.root.single else "/".join(spot.parts) or "."
+        with self._root(spot) as top, os_errors_as_ours(spot), closing_fd(open_beneath(top, below, flags)) as fd:
+            yield fd
+
+    def _root(self, spot: WorkspacePath) -> AbstractContextManager[int]:
         """Open a root across file systems, but over no link; of a root that is a file, its directory."""
         path = spot.root.path.parent if spot.root.single else spot.root.path
-        top = os.open("/", WAY | os.O_CLOEXEC)
-        try:
-            fd = open_beneath(top, str(path).strip("/") or ".", WAY, across=True)
-        except OSError as exc:
-            raise InvalidWorkDir(missing_workspace_message(path)) from exc
-        finally:
-            os.close(top)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
-    def _below(self, spot: WorkspacePath) -> str:
-        return spot.name if spot.root.single else "/".join(spot.parts) or "."
+        with closing_fd(os.open("/", WAY | os.O_CLOEXEC)) as top:
+            try:
+                return closing_fd(open_beneath(top, str(path).strip("/") or ".", WAY, across=True))
+            except OSError as exc:
+                raise InvalidWorkDir(missing_workspace_message(path)) from exc
 
     def _check_writable(self, spot: WorkspacePath) -> None:
         above = [path for path in self._writable if spot.path.is_relative_to(path)]
@@ -197,12 +275,8 @@ def check_plain(seen: os.stat_result, spot: WorkspacePath) -> None:
         OSError: the file is not regular; see ``os_errors_as_ours``.
         FileRefused: the file has another name, which may be anywhere.
     """
-    if stat.S_ISDIR(seen.st_mode):
-        raise system_error(errno.EISDIR)
-    if stat.S_ISLNK(seen.st_mode):
-        raise system_error(errno.ELOOP)
     if not stat.S_ISREG(seen.st_mode):
-        raise system_error(errno.ENXIO)
+        raise system_error({stat.S_IFDIR: errno.EISDIR, stat.S_IFLNK: errno.ELOOP}.get(stat.S_IFMT(seen.st_mode), errno.ENXIO))
     if seen.st_nlink > 1:
         message = f"{spot.shown} is left alone: it is a hard link, whose other name may be anywhere. Copy it in a cell first."
         raise FileRefused(message)
@@ -254,5 +328,75 @@ def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: Wor
             here = above
     finally:
         os.close(here)
-    message = f"{spot.shown} has been moved away: nothing was changed."
-    raise InvalidPath(message)
+    raise InvalidPath(f"{spot.shown} has been moved away: nothing was changed.")
+
+
+@dataclass(frozen=True, slots=True)
+class WalkEntry:
+    """An entry: its parts beneath the top directory, and its state when it was listed."""
+
+    parts: tuple[str, ...]
+    seen: os.stat_result
+
+    @property
+    def kind(self) -> FileKind:
+        """Return its kind; links are not followed."""
+        return kind_of(self.seen)
+
+
+@dataclass(slots=True)
+class WalkResult:
+    """The entries, sorted by path."""
+
+    entries: list[WalkEntry] = field(default_factory=list)
+    unreadable: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
+    """Directories that could not be listed."""
+    complete: bool = True
+    """Whether all other entries are listed."""
+
+
+def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool]) -> WalkResult:
+    """List an open directory, and each directory in it for which ``enters`` is true, at most ``limit`` entries.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    done, left = WalkResult(), limit
+    pending: list[tuple[str, ...]] = [()]
+    while pending:
+        parts = pending.pop()
+        try:
+            entries = _entries(top, parts, left + 1)
+        except OSError as exc:
+            if not parts:
+                raise
+            done.unreadable.append((parts, exc))
+            continue
+        if len(entries) > left:
+            done.complete = False
+            entries, pending = entries[:left], []
+        left -= len(entries)
+        done.entries.extend(entries)
+        pending.extend(entry.parts for entry in entries if entry.kind == "directory" and done.complete and enters(entry))
+    done.entries.sort(key=lambda entry: entry.parts)
+    done.unreadable.sort(key=lambda entry: entry[0])
+    return done
+
+
+def _entries(top: int, parts: tuple[str, ...], limit: int) -> list[WalkEntry]:
+    """List the first entries of a directory, which is opened again beneath the top: it may have been replaced."""
+    entries: list[WalkEntry] = []
+    with closing_fd(open_beneath(top, "/".join(parts) or ".", LISTED)) as fd, os.scandir(fd) as listing:
+        for entry in listing:
+            if len(entries) == limit:
+                break
+            with suppress(FileNotFoundError):
+                entries.append(WalkEntry((*parts, entry.name), entry.stat(follow_symlinks=False)))
+    return entries
+
+
+def kind_of(seen: os.stat_result) -> FileKind:
+    """Return the kind of a file from its state."""
+    if stat.S_ISDIR(seen.st_mode):
+        return "directory"
+    return "file" if stat.S_ISREG(seen.st_mode) else "link" if stat.S_ISLNK(seen.st_mode) else "other"

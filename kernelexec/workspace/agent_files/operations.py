@@ -1,44 +1,78 @@
-"""List, read and write files for an agent, within bounds, while a kernel may change them."""
+"""List, read, write and delete files for an agent, by paths and by patterns.
+
+In a pattern ``*`` stays within a part, and ``**`` matches any number of parts; no pattern is slow.
+"""
 
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
-from kernelexec.errors import InvalidRequest
-from kernelexec.results import FileBytes, FileEntry, FileList, FileText, FileWritten
-from kernelexec.workspace.agent_files.access import Target, check_plain
-from kernelexec.workspace.agent_files.deletion import Deletions
-from kernelexec.workspace.agent_files.globs import Globs
-from kernelexec.workspace.agent_files.paths import WorkspacePath
-from kernelexec.workspace.agent_files.walk import kind_of, walk
-from kernelexec.workspace.file_changes import IGNORED
-from kernelexec.workspace.openat2 import open_beneath
-from kernelexec.workspace.safe_files import replace_file
+from kernelexec.config import FileBounds
+from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
+from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
+from kernelexec.workspace.agent_files.access import (
+    LISTED,
+    Access,
+    Target,
+    WalkEntry,
+    WalkResult,
+    WorkspacePath,
+    check_plain,
+    kind_of,
+    system_error,
+    walk,
+)
+from kernelexec.workspace.agent_files.tracking import ReadTracker
+from kernelexec.workspace.cell_files import IGNORED
+from kernelexec.workspace.safe_files import clear, closing_fd, open_beneath, replace_file
 
 #: The least size of a piece, in bytes: any character fits into it.
 PIECE_BYTES = 4
+#: The bounds of the number of patterns in a request, and of the length of each.
+PATTERNS_MAX, PATTERN_CHARS = 100, 1000
+_ANY = "**"
 _FURTHEST = 2**62
 _ON = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+#: Names, in any case, of files and directories that a project or its owner needs: they and their content are not deleted.
+CRITICAL = frozenset(
+    {
+        *(".git", ".hg", ".svn", ".env", ".venv", "venv", "node_modules"),
+        *(".ssh", ".gnupg", ".kernelexec", ".journals"),
+    }
+)
+_CRITICAL_BEGINNING = ".env."
 
 
-class FileOperations(Deletions):
+class FileOperations:
     """Operations of an agent on files beneath the roots of one session. For a thread.
 
     Each path is opened when it is used, and no link is followed in any part of it. Only regular files are read and written.
+
+    Args:
+        access: opens the files.
+        bounds: the bounds of one call, and whether files must have been read before they are deleted.
+
+    Raises, in each operation:
+        InvalidRequest: a number is out of range, a pattern is malformed, or the content is too large or not text in UTF-8.
+        InvalidPath, InvalidWorkDir: the path is malformed, missing, or outside of all roots; or a root is missing.
+        FileRefused: the file is hidden, not regular, a link, has a second name, or must not or cannot be opened or changed.
     """
+
+    def __init__(self, access: Access, bounds: FileBounds) -> None:
+        self.tracker = ReadTracker(access, enforced=bounds.read_before_delete, entries=bounds.entries)
+        self._access = access
+        self.bounds = bounds
 
     def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None) -> FileList:
         """List a directory, or with ``recursive`` all directories in it too; of a file, its own entry.
 
         Directories that tools fill, such as ``.git`` or ``node_modules``, are not entered.
-
-        Raises:
-            InvalidRequest: the pattern is malformed.
-            InvalidPath, InvalidWorkDir: the path is missing, or outside of all roots.
-            FileRefused: the path leads over a link, or cannot be read.
         """
         globs = None if pattern is None else Globs(pattern, "pattern")
         spot = self._access.spot(path)
@@ -52,13 +86,7 @@ class FileOperations(Deletions):
         return FileList(spot.shown, entries, complete=walked.complete and not walked.unreadable)
 
     def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
-        """Return a piece of a file as text: the characters that begin within ``limit`` bytes from ``offset`` on.
-
-        Raises:
-            InvalidRequest: the offset or the limit is out of range.
-            InvalidPath, InvalidWorkDir: the path is missing, or outside of all roots.
-            FileRefused: the file is not regular, a link, has a second name, or cannot be read.
-        """
+        """Return a piece of a file as text: the characters that begin within ``limit`` bytes from ``offset`` on."""
         most = self.bounds.read_bytes
         room = most if limit is None else _number(limit, "limit", PIECE_BYTES, most)
         begin = _number(offset, "offset", 0, _FURTHEST)
@@ -69,7 +97,7 @@ class FileOperations(Deletions):
         return _page(spot.shown, raw, (begin, before, room), seen.st_size)
 
     def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
-        """Return at most ``limit`` bytes of a file from ``offset`` on. Raises as ``read`` does."""
+        """Return at most ``limit`` bytes of a file from ``offset`` on."""
         most = self.bounds.read_bytes
         room = most if limit is None else _number(limit, "limit", 1, most)
         begin = _number(offset, "offset", 0, _FURTHEST)
@@ -84,11 +112,6 @@ class FileOperations(Deletions):
         """Replace a file as a whole: readers see the old or the new content. With ``append`` the content is appended.
 
         Missing directories are created. A root that is a single writable file is written in its place.
-
-        Raises:
-            InvalidRequest: the content is too large, or neither bytes nor text that is valid UTF-8.
-            InvalidPath, InvalidWorkDir: the path is outside of all roots, or not a name for a file.
-            FileRefused: the file can only be read, is not regular, a link, has a second name, or cannot be written.
         """
         raw = _encode(content, self.bounds.write_bytes)
         spot = self._access.spot(path)
@@ -102,6 +125,112 @@ class FileOperations(Deletions):
         if target.seen is None or not append:
             self.tracker.note([spot], created=target.seen is None)
         return FileWritten(spot.shown, size, created=target.seen is None)
+
+    def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
+        """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory with all that is in it."""
+        spot = self._access.spot(path)
+        self._delete(spot, recursive=recursive)
+        return FilesDeleted((spot.shown,))
+
+    def delete_many(self, include: str | Iterable[str], exclude: str | Iterable[str] = ()) -> FilesDeleted:
+        """Delete the files of the workspace that match a pattern of ``include`` and none of ``exclude``.
+
+        A pattern that matches a directory matches its content; the directory is deleted too once it is empty. Each file is
+        deleted or refused by itself.
+        """
+        included, excluded = Globs(include, "include"), Globs(exclude, "exclude")
+        if not included:
+            raise InvalidRequest("include names no pattern: say which files, as in include=['*.tmp'].")
+        top = self._access.spot(".")
+        with self._access.directory(top) as fd:
+            seen = walk(fd, self.bounds.entries, enters=lambda entry: not is_critical(entry.parts[-1]))
+        chosen = [entry for entry in seen.entries if included.covers(entry.parts) and not excluded.covers(entry.parts)]
+        refused = [
+            NotDeleted((top / "/".join(parts)).shown, f"It cannot be looked into: {exc.strerror}.")
+            for parts, exc in seen.unreadable
+        ]
+        deleted: list[str] = []
+        directories = [entry for entry in reversed(chosen) if entry.kind == "directory"]  # the deeper ones first
+        for entry in (*(text for text in chosen if text.kind != "directory"), *directories):
+            spot = self._access.spot_at(top.path.joinpath(*entry.parts))
+            try:
+                if self._delete_one(spot, entry):
+                    deleted.append(spot.shown)
+            except (FileRefused, InvalidPath) as exc:
+                if not isinstance(exc.__cause__, FileNotFoundError):  # files that are being replaced disappear by themselves
+                    refused.append(NotDeleted(spot.shown, str(exc)))
+        return FilesDeleted(tuple(deleted), tuple(refused), complete=seen.complete)
+
+    def _delete_one(self, spot: WorkspacePath, entry: WalkEntry) -> bool:
+        """Delete a matched entry; a directory that is not empty stays, and is not reported."""
+        if entry.kind != "directory" or is_critical(entry.parts[-1]):
+            self._delete(spot, recursive=False)
+            return True
+        if self._access.contains_root(spot.path):
+            return False
+        with self._access.changing(spot) as target:
+            try:
+                os.rmdir(target.name, dir_fd=target.directory)
+            except OSError as exc:
+                if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                return False
+        return True
+
+    def _delete(self, spot: WorkspacePath, *, recursive: bool) -> None:
+        self._check(spot)
+        with self._access.changing(spot) as target:
+            if target.seen is None:
+                raise system_error(errno.ENOENT)
+            if kind_of(target.seen) == "directory":
+                self._delete_directory(spot, target, recursive=recursive)
+            elif reason := self.tracker.reason_unread(spot, target.seen):
+                raise FileRefused(reason)
+            else:
+                os.unlink(target.name, dir_fd=target.directory)
+        self.tracker.forget(spot)
+
+    def _check(self, spot: WorkspacePath) -> None:
+        if not spot.parts:
+            raise FileRefused(f"{spot.shown} is not deleted: it is the workspace or a context path.")
+        if self._access.contains_root(spot.path):
+            message = f"{spot.shown} is not deleted: it is, or contains, the workspace, a context path or a protected path."
+            raise FileRefused(message)
+        critical = next(filter(is_critical, spot.parts), None)
+        if critical is not None:
+            message = f"{spot.shown} is not deleted: a project may live by its {critical}. Do it by a command if it has to be."
+            raise FileRefused(message)
+
+    def _delete_directory(self, spot: WorkspacePath, target: Target, *, recursive: bool) -> None:
+        with closing_fd(open_beneath(target.directory, target.name, LISTED)) as fd:
+            seen = walk(fd, self.bounds.entries, enters=lambda _: True)
+            if seen.entries and not recursive:
+                raise FileRefused(f"{spot.shown} is not empty: give recursive=True to delete it with all that is in it.")
+            if reason := self._against(spot, seen):
+                raise FileRefused(reason)
+            clear(fd)
+        try:
+            os.rmdir(target.name, dir_fd=target.directory)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            message = f"{spot.shown} was emptied except for new files, or cannot be deleted: list it, and try again."
+            raise FileRefused(message) from exc
+        for entry in seen.entries:
+            self.tracker.forget(self._access.spot_at(spot.path.joinpath(*entry.parts)))
+
+    def _against(self, spot: WorkspacePath, seen: WalkResult) -> str | None:
+        """Return the reasons against deleting the entries of a directory."""
+        fixed = self._access.rights()
+        for entry in seen.entries:
+            if is_critical(entry.parts[-1]) or (entry.seen.st_dev, entry.seen.st_ino) in fixed:
+                held = (spot / "/".join(entry.parts)).shown
+                return f"{spot.shown} is not deleted: it contains {held}, which stays. Delete the other entries one by one."
+        if not seen.complete:
+            return f"{spot.shown} holds more than {self.bounds.entries} entries: delete parts of it, or do it by a command."
+        for parts, exc in seen.unreadable:
+            return f"{spot.shown} is not deleted: {(spot / '/'.join(parts)).shown} cannot be looked into: {exc.strerror}."
+        return self.tracker.unread_among(spot, seen.entries)
 
 
 def _entry(spot: WorkspacePath, seen: os.stat_result) -> FileEntry:
@@ -145,15 +274,13 @@ def _is_text(raw: bytes) -> bool:
 
 def _number(value: object, name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        message = f"{name}={value!r:.100}: must be a number of bytes, from {least} to {most}."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"{name}={value!r:.100}: must be a number of bytes, from {least} to {most}.")
     return value
 
 
 def _encode(content: object, most: int) -> bytes:
     if not isinstance(content, str | bytes):
-        message = f"content={content!r:.100}: must be text or bytes."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"content={content!r:.100}: must be text or bytes.")
     try:
         raw = content.encode() if isinstance(content, str) else content
     except UnicodeEncodeError as exc:
@@ -168,13 +295,12 @@ def _encode(content: object, most: int) -> bytes:
 def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool) -> int:
     """Write into an existing file; return its new size."""
     fd = open_beneath(target.directory, target.name, _ON | (os.O_APPEND if append else 0))
-    with os.fdopen(fd, "wb", buffering=0) as file:
+    with os.fdopen(fd, "wb") as file:
         check_plain(os.fstat(fd), spot)
         if not append:
             file.truncate(0)
-        left = memoryview(raw)
-        while left:
-            left = left[file.write(left) :]
+        file.write(raw)
+        file.flush()
         return os.fstat(fd).st_size
 
 
@@ -184,3 +310,66 @@ def _replace(target: Target, raw: bytes) -> int:
     temporary = f".{secrets.token_hex(8)}.tmp"  # short: the file's own name may be as long as the system allows
     replace_file(target.name, raw, mode=mode, dir_fd=target.directory, temporary=temporary)
     return len(raw)
+
+
+def is_critical(name: str) -> bool:
+    """Return whether files of a name are never deleted here."""
+    plain = name.casefold()
+    return plain in CRITICAL or plain.startswith(_CRITICAL_BEGINNING)
+
+
+class Globs:
+    """Patterns, any of which may match. A pattern without a slash matches names in any directory, others match whole paths.
+
+    Args:
+        patterns: one pattern, or several.
+        name: the name of the parameter, for messages.
+
+    Raises:
+        InvalidRequest: a pattern is not text, empty, absolute, contains ``..`` or is too long; or there are too many.
+    """
+
+    def __init__(self, patterns: str | Iterable[str], name: str) -> None:
+        texts = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (patterns,)
+        if len(texts) > PATTERNS_MAX:
+            raise InvalidRequest(f"{name}: {len(texts)} patterns are given, {PATTERNS_MAX} is the most: say it in fewer.")
+        self._patterns = [_split(pattern, name) for pattern in texts]
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def matches(self, parts: Sequence[str]) -> bool:
+        """Return whether a pattern matches a path, given as its parts."""
+        return any(_matches(parts, pattern) for pattern in self._patterns)
+
+    def covers(self, parts: Sequence[str]) -> bool:
+        """Return whether a pattern matches a path or a directory above it."""
+        return any(self.matches(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _split(pattern: object, name: str) -> list[str]:
+    if not isinstance(pattern, str) or not pattern.strip() or len(pattern) > PATTERN_CHARS:
+        message = f"{name}={pattern!r:.100}: a pattern is text as in '*.tmp' or 'cache/**', {PATTERN_CHARS} characters at most."
+        raise InvalidRequest(message)
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if pattern.startswith("/") or ".." in parts or not parts:
+        raise InvalidRequest(f"{name}={pattern!r:.100}: a pattern is relative to the directory, and has no '..'.")
+    return parts if "/" in pattern else [_ANY, *parts]
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Match with two indexes that go back to the last ``**``: the steps are at most the product of the lengths."""
+    here = there = 0
+    retry: tuple[int, int] | None = None
+    while here < len(parts):
+        if there < len(pattern) and pattern[there] == _ANY:
+            retry = (here, there)
+            there += 1
+        elif there < len(pattern) and fnmatchcase(parts[here], pattern[there]):
+            here, there = here + 1, there + 1
+        elif retry is not None:
+            here, there = retry[0] + 1, retry[1] + 1
+            retry = (here, retry[1])
+        else:
+            return False
+    return there == len(pattern)

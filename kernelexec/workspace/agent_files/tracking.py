@@ -1,17 +1,46 @@
-"""The files that an agent has read or created, so that it deletes no file unread."""
+"""The files that an agent has read or created, so that it deletes no file unread; generated files are exempt."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 
 from kernelexec.errors import InvalidPath
-from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import WorkspacePath
-from kernelexec.workspace.agent_files.walk import WalkEntry, kind_of, walk
-from kernelexec.workspace.generated import is_generated_file
+from kernelexec.workspace.agent_files.access import Access, WalkEntry, WorkspacePath, kind_of, walk
+
+#: Parts: a path is generated if one of its parts is exactly this; case counts.
+_PARTS = frozenset(
+    {
+        *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".coverage", ".tox", ".nox"),
+        *("node_modules", ".next", ".nuxt", "dist", "build", ".DS_Store", "Thumbs.db"),
+    }
+)
+#: Suffixes of the file's own name.
+_SUFFIXES = (".pyc", ".pyo")
+#: Globs for any part: the content of such a directory is generated too.
+_PART_GLOBS = ("*.egg-info",)
+#: Globs for the file's own name only: a directory of such a name may contain files that people wrote.
+_NAME_GLOBS = ("*.log", "*.swp", "*.swo", "*~")
+#: All patterns.
+PATTERNS = (*sorted(_PARTS), *_SUFFIXES, *_PART_GLOBS, *_NAME_GLOBS)
+
+
+def is_generated_file(path: str | PurePosixPath) -> bool:
+    """Return whether a path, relative to the working directory, is of a file that a tool generates again."""
+    parts = PurePosixPath(path).parts
+    if not parts:
+        return False
+    name = parts[-1]
+    return (
+        not _PARTS.isdisjoint(parts)
+        or name.endswith(_SUFFIXES)
+        or any(fnmatchcase(part, glob) for part in parts for glob in _PART_GLOBS)
+        or any(fnmatchcase(name, glob) for glob in _NAME_GLOBS)
+    )
+
 
 _SHOWN = 3
 #: The bound of paths of each kind; the oldest are forgotten first.
@@ -21,7 +50,8 @@ _TRACKED_MAX = 100_000
 class ReadTracker:
     """The files that one session's file operations read and created, by path. For any thread.
 
-    It lasts as long as the session; a caller that wants it to last for one turn of a conversation clears it at each.
+    It lasts as long as the session; a caller that wants it to last for one turn of a conversation clears it at each. Its
+    methods raise as ``access`` does.
 
     Args:
         access: resolves paths.
@@ -50,11 +80,7 @@ class ReadTracker:
         return self.knows(self._access.spot(path))
 
     def can_delete(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Return whether a file was read and so can be deleted, and the reason if not. A missing file can.
-
-        Raises:
-            InvalidPath, FileRefused: the path is outside of all roots, or leads over a link.
-        """
+        """Return whether a file was read and so can be deleted, and the reason if not. A missing file can."""
         spot = self._access.spot(path)
         seen = self._access.look(spot) if self.enforced else None
         if seen is not None and kind_of(seen) == "directory":
@@ -63,11 +89,7 @@ class ReadTracker:
         return reason is None, reason
 
     def can_delete_directory(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Return whether all files in a directory can be deleted, or the first three that cannot, and their number.
-
-        Raises:
-            InvalidPath, FileRefused: the path is outside of all roots, or leads over a link.
-        """
+        """Return whether all files in a directory can be deleted, or the first three that cannot, and their number."""
         spot = self._access.spot(path)
         if not self.enforced:
             return True, None

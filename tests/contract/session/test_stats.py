@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec import Closed, Executor, Session
-from kernelexec.docker.container_usage import figures
+from kernelexec.docker.client import usage_figures
 from kernelexec.results.resource_usage import LargeVariable, MemoryUse, format_size
 from tests.support.low_memory import MIB, Tight
 
@@ -94,14 +94,14 @@ INSPECTED = {
 def test_what_the_engine_says_becomes_figures(word: str) -> None:
     memory = {"usage": 50 * MIB, "stats": {word: 10 * MIB}}
     used = {"memory_stats": memory, "cpu_stats": {"cpu_usage": {"total_usage": 2_500_000_000}}, "pids_stats": {"current": 7}}
-    found = figures(used, INSPECTED)
+    found = usage_figures(used, INSPECTED)
     assert (found.memory_bytes, found.memory_limit_bytes, found.cpu_seconds, found.cpus) == (40 * MIB, 64 * MIB, 2.5, 0.5)
     assert (found.pids, found.pids_limit, found.container, found.image) == (7, 256, "ab" * 32, "an-image")
     assert (found.container_name, found.network) == ("kernelexec-a", "none")
 
 
 def test_an_engine_that_says_nothing_of_a_container_that_ended_leaves_the_figures_out() -> None:
-    found = figures({"memory_stats": {}, "cpu_stats": {}, "pids_stats": {}}, {**INSPECTED, "HostConfig": {}})
+    found = usage_figures({"memory_stats": {}, "cpu_stats": {}, "pids_stats": {}}, {**INSPECTED, "HostConfig": {}})
     assert (found.memory_bytes, found.memory_limit_bytes, found.cpu_seconds, found.pids) == (None, None, None, None)
 
 

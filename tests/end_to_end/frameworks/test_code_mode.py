@@ -15,8 +15,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.experimental.transforms.code_mode import CodeMode
 
 from kernelexec import AsyncExecutor, ExecutionFailed, InvalidCode, InvalidRequest, InvalidWorkDir, SecurityError
-from kernelexec.adapters.code_cells import ARGUMENTS_CHARS, build_cell
-from kernelexec.adapters.code_mode import SandboxProvider
+from kernelexec.adapters.code_mode import ARGUMENTS_CHARS, SandboxProvider, build_cell
 from tests.support.engine import IMAGE, needs_engine
 
 KINDS = ["local", pytest.param("container", marks=needs_engine)]

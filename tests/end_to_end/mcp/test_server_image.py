@@ -23,10 +23,8 @@ import yaml
 from fastmcp.client.transports import StreamableHttpTransport
 
 from kernelexec.docker.client import Engine, map_docker_errors
-from kernelexec.docker.images.build import build_image, built_images
-from kernelexec.docker.images.build_options import BuildOrder
-from kernelexec.docker.images.ca_certificates import own_authorities
-from kernelexec.docker.images.recipes import recipe
+from kernelexec.docker.images.build import BuildOrder, build_image, built_images
+from kernelexec.docker.images.recipes import own_authorities, recipe
 from kernelexec.errors import EngineFailed
 from kernelexec.mcp.http.tokens import add_token
 from tests.end_to_end.cli.test_command import BOUND

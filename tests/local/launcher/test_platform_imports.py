@@ -15,7 +15,7 @@ import kernelexec
 PACKAGE = Path(kernelexec.__file__).parent
 #: Who may ask, by path; and what the workspace, which stands below, has to ask itself.
 ASKING = {"provisioning/platform.py", "launcher/platform.py"}
-BELOW = {("workspace/rmtree.py", "getattr(os, 'O_PATH')")}
+BELOW = {("workspace/safe_files.py", "getattr(os, 'O_PATH')")}
 #: Not everywhere; their imports are guarded where they are asked for.
 MODULES = ("fcntl", "resource", "termios", "pwd")
 #: What these programs of ours import, which run in containers only.

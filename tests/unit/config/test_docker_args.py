@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config import MIB, Config, load, mount_refusal, parse_size
-from kernelexec.dialects.docker_run_args import REFUSED, parse
+from kernelexec.config import MIB, Config, load, parse_size
+from kernelexec.config.protected_paths import mount_refusal
+from kernelexec.dialects.autogen_config import REFUSED
+from kernelexec.dialects.autogen_config import parse_run_args as parse
 from kernelexec.errors import InvalidConfig
 
 SECURE = {

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kernelexec import Config, Profile
-from kernelexec.config import MIB, Budgets, Container, find_profile, load
+from kernelexec.config import MIB, Budgets, Container, load
+from kernelexec.config.loading import find_profile
 from kernelexec.errors import InvalidConfig
 
 FIGURES = {

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.config.images import NAMES, sudo_variant
-from kernelexec.docker.images.image_check import at_least, ipykernel_min
+from kernelexec.config.container import NAMES, sudo_variant
+from kernelexec.docker.images.image_info import at_least, ipykernel_min
 from kernelexec.docker.images.recipes import (
-    find_lines_without_version,
     how_to_get,
-    pack_context,
+    pack_files,
     recipe,
     wheels_in,
     write_template,
@@ -75,6 +74,12 @@ def test_no_step_is_for_one_architecture_or_fetches_by_address(path: Path) -> No
     assert not re.search(r"x86|amd64|i386|aarch64|arm64|uname|https?://|ADD |wget|curl -", text)
 
 
+def find_lines_without_version(lines: list[str]) -> list[str]:
+    """Return the lines of a list of packages that name no exact version; comments and empty lines aside."""
+    requirements = [line.split("#")[0].strip() for line in lines]
+    return [line for line in requirements if line and not re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][\w.+!-]*", line)]
+
+
 def test_every_package_is_pinned_to_one_version() -> None:
     pins = (IMAGES / "pins.txt").read_text(encoding="utf-8").splitlines()
     assert find_lines_without_version(pins) == []
@@ -134,7 +139,7 @@ def test_the_same_files_make_the_same_context(tmp_path: Path) -> None:
     wheel = tmp_path / "a-1-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     files = {**recipe("minimal").files, **wheels_in(tmp_path)}
-    with pack_context(files) as first, pack_context(dict(reversed(files.items()))) as second:
+    with pack_files(files) as first, pack_files(dict(reversed(files.items()))) as second:
         assert first.read() == second.read()
         first.seek(0)
         with tarfile.open(fileobj=first) as tar:

@@ -12,13 +12,9 @@ import pytest
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import NotDeleted
-from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.deletion import CRITICAL, is_critical
-from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import FileRoot
-from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.agent_files.walk import walk
-from kernelexec.workspace.generated import PATTERNS, is_generated_file
+from kernelexec.workspace.agent_files.access import Access, FileRoot, walk
+from kernelexec.workspace.agent_files.operations import CRITICAL, FileOperations, is_critical
+from kernelexec.workspace.agent_files.tracking import PATTERNS, ReadTracker, is_generated_file
 
 #: One path for each pattern.
 GENERATED = {
@@ -322,7 +318,7 @@ def test_a_file_that_goes_meanwhile_is_neither_deleted_nor_refused(work: Path, m
 
     for name in ("a.tmp", "b.tmp"):
         (work / name).write_text("x")
-    monkeypatch.setattr("kernelexec.workspace.agent_files.deletion.walk", walked)
+    monkeypatch.setattr("kernelexec.workspace.agent_files.operations.walk", walked)
     done = operations(work, read_before_delete=False).delete_many("*.tmp")
     assert (done.deleted, done.refused) == (("b.tmp",), ())
 
