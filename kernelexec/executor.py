@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
@@ -119,7 +118,7 @@ class AsyncExecutor:
         scope = self._scope = TaskScope("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.
         task = asyncio.create_task(scope.run(), name="kernelexec")
-        task.add_done_callback(partial(_end_task_scope, scope))
+        task.add_done_callback(lambda _: scope.mark_end())  # also if it was cancelled before it started
         try:
             await scope.started.wait()
             scope.check_open()
@@ -186,8 +185,7 @@ class AsyncExecutor:
             if existing is None:
                 return await self._open_session(name, work_dir, notebook, scope, repeat_unsafe=repeat_unsafe)
             if notebook is not None:
-                message = f"Session {name!r} is open already: close it first, or leave notebook out."
-                raise InvalidRequest(message)
+                raise InvalidRequest(f"Session {name!r} is open already: close it first, or leave notebook out.")
             if work_dir is not None and Workspace.at(work_dir).path != existing.workspace:
                 message = f"Session {name!r} works in {existing.workspace}, not in {work_dir}: close it, or take another name."
                 raise InvalidWorkDir(message)
@@ -199,11 +197,7 @@ class AsyncExecutor:
 
     @property
     def directory(self) -> Path:
-        """The executor's private directory, with those of its sessions; only this user can read it. It exists while open.
-
-        Raises:
-            Closed: the executor is not open.
-        """
+        """The executor's private directory, readable by this user only, with those of its sessions; ``Closed`` if not open."""
         self._check_open()
         return self._directories.root
 
@@ -213,15 +207,10 @@ class AsyncExecutor:
         return None if session is None or session.scope.is_stopping else session
 
     async def close_session(self, name: str) -> None:
-        """Close a session: its kernel, all processes of the kernel, and its private files. Its workspace stays.
-
-        Raises:
-            UnknownSession: no session of that name is open.
-        """
+        """Close a session, its processes and private files; its workspace stays. Raise ``UnknownSession`` if none is open."""
         session = self._registry.sessions.get(name) if isinstance(name, str) else None
         if session is None:
-            message = f"No session {name!r} is open{did_you_mean(str(name), self._registry.sessions)}."
-            raise UnknownSession(message)
+            raise UnknownSession(f"No session {name!r} is open{did_you_mean(str(name), self._registry.sessions)}.")
         await session.close()
 
     async def _open_session(
@@ -266,8 +255,3 @@ class AsyncExecutor:
             raise Closed("The executor is not open: use it as `async with AsyncExecutor(...) as executor:`.")
         self._scope.check_open()
         return self._scope
-
-
-def _end_task_scope(scope: TaskScope, _task: asyncio.Task[None]) -> None:
-    """Release all waiters when the executor's task has ended, also if it was cancelled before it started."""
-    scope.mark_end()

@@ -18,7 +18,7 @@ from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, swee
 from kernelexec.provisioning.runtime.temp_dirs import create_temp_root
 from kernelexec.records.journal import journal_path, running_cell
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.takeover import OrphanedSession
+from kernelexec.session.cells.cell_run import OrphanedSession
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.session_resources import SessionResources
 
@@ -39,11 +39,7 @@ class ExecutorDirectories:
         return self._roots[0].path
 
     def claim(self) -> None:
-        """Create the executor's own directory.
-
-        Raises:
-            KernelStartFailed: no directory can be created.
-        """
+        """Create the executor's own directory, or raise ``KernelStartFailed``."""
         self._stop.clear()
         self._roots.append(OwnedDirectory.claim(new_root()))
         if self._config.confines_kernels and (temporary_root := create_temp_root(self.root)) is not None:
@@ -121,11 +117,7 @@ def config_of_orphan(orphan: OrphanedSessionFile, config: Config) -> Config:
 def adopted_resources(
     orphan: OrphanedSessionFile, root: Path, config: Config, secrets: SecretStore | None = None
 ) -> tuple[SessionResources, OrphanedSession]:
-    """Return the resources of a dead owner's session, and its running cell. For a thread.
-
-    Raises:
-        InvalidWorkDir: its workspace is gone.
-    """
+    """Return the resources of a dead owner's session, and its running cell; raise ``InvalidWorkDir`` without workspace."""
     journal = orphan.journal or journal_path(config.workspace, orphan.name)
     unfinished_cell = running_cell(journal) if config.journal else None
     ended_languages = find_ended_languages(orphan.directory)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kernelexec.config import Config
 from kernelexec.results import Diagnosis, ExecutionResult, PythonEnvironment
-from kernelexec.results.resource_usage import format_size
+from kernelexec.results.usage import format_size
 from kernelexec.text import clean_text, cut_middle
 
 #: The limit of named packages, and the limits of quoted code and text in bytes.

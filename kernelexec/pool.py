@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -22,7 +23,7 @@ from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for, load_identity
 from kernelexec.provisioning.runtime.temp_dirs import remove_session_directories
-from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
+from kernelexec.session.kernels.supervisor import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.safe_files import remove_tree
@@ -52,27 +53,20 @@ class WarmSlot:
     started_at: float = field(default_factory=time.monotonic)
     memory_bytes: int = 0
 
-    def release_directory(self) -> Path:
-        """Return the private directory; the session owns it from now on."""
-        return self.directory
-
     async def move_workspace(self, parent: Path, session: str) -> None:
-        """Rename the workspace, and the container if there is one, for the session; the kernel's view stays the same.
-
-        Raises:
-            InvalidWorkDir: the session's workspace cannot be created.
-        """
+        """Rename workspace and container for the session, or raise ``InvalidWorkDir``; the kernel's view stays the same."""
         assert self.workspace is not None
         self.workspace = await anyio.to_thread.run_sync(self.workspace.move, parent, session)
         await self.kernel.rename(session, str(self.workspace.path))
 
 
 class KernelPool:
-    """Keeps warm kernels for future sessions, as ``config.pool`` says."""
+    """Keeps warm kernels for future sessions, as ``config.pool`` says, while the executor's task scope is open."""
 
-    def __init__(self, config: Config, forks: ForkServers | None) -> None:
+    def __init__(self, config: Config, forks: ForkServers | None, scope: TaskScope, root: Path) -> None:
         self._config = config
         self._forks = forks
+        self._scope, self._root = scope, root
         self._options = config.pool
         self._workspace_is_fixed = config.isolation == "container" or config.confines_kernels
         """Whether a kernel keeps its workspace for life: it is mounted, or the only writable directory."""
@@ -84,19 +78,12 @@ class KernelPool:
         self._ending = False
         self._waiting = 0
         """The number of callers that wait for a kernel; while it is not 0, kernels start without a pause."""
-        self._scope: TaskScope | None = None
-        self._root: Path | None = None
+        scope.tasks.start_soon(self._run)
 
     @staticmethod
     def is_on(config: Config) -> bool:
         """Return whether the settings ask for a pool. Ephemeral containers have none: each is used for one cell."""
         return config.enabled and config.pool.size > 0 and config.container.mode == "persistent"
-
-    def start(self, scope: TaskScope, root: Path) -> None:
-        """Start filling the pool in the executor's task scope."""
-        self._scope, self._root, self._ending = scope, root, False
-        self._changed, self._filled = asyncio.Event(), asyncio.Event()  # of this event loop: the one before may be another
-        scope.tasks.start_soon(self._run)
 
     def request_stop(self) -> None:
         """Start no more kernels, and stop the idle ones."""
@@ -143,8 +130,7 @@ class KernelPool:
                     finally:
                         self._waiting -= 1
         except TimeoutError as exc:
-            message = f"No idle kernel came within {timeout} s (pool.policy='wait')."
-            raise CapacityReached(message) from exc
+            raise CapacityReached(f"No idle kernel came within {timeout} s (pool.policy='wait').") from exc
         if slot is None and self._options.policy == "fail_fast":
             message = f"None of {self._options.size} idle kernels is ready (pool.policy='fail_fast'): try again later."
             raise CapacityReached(message)
@@ -188,18 +174,17 @@ class KernelPool:
                 except Exception:
                     pause = min(max(_PAUSE, pause * 2), _PAUSE_MAX)
                     logger.exception("kernelexec.warm_kernel_failed", extra={"rest": pause})
-            with anyio.move_on_after(pause or self._seconds_until_old()):
+            seconds_until_old = max(0.01, min(map(self._seconds_left, self._ready))) if self._ready else None
+            with anyio.move_on_after(pause or seconds_until_old):
                 await (asyncio.Event() if pause else self._changed).wait()
 
     async def _start_kernel(self) -> None:
         """Start one kernel and add it to the pool."""
-        assert self._scope is not None
-        assert self._root is not None
         directory, workspace = await anyio.to_thread.run_sync(self._make_directories, next(self._numbers))
         kernel = None
         try:
-            directory_for_cells = workspace or directory
-            backend = await anyio.to_thread.run_sync(self._backend, directory.name, directory_for_cells)
+            make_backend = partial(backend_for, self._config, session=directory.name, workspace=workspace or directory)
+            backend = await anyio.to_thread.run_sync(partial(make_backend, root=self._root, fork_servers=self._forks))
             environment, tasks = backend.environment(), self._scope.tasks
 
             def make() -> Kernel:
@@ -221,12 +206,7 @@ class KernelPool:
         self._ready.append(slot)
         self._filled.set()
 
-    def _backend(self, name: str, workspace: Path) -> Backend:
-        assert self._root is not None
-        return backend_for(self._config, session=name, workspace=workspace, root=self._root, fork_servers=self._forks)
-
     def _make_directories(self, number: int) -> tuple[Path, Path | None]:
-        assert self._root is not None
         directory = self._root / f"pool-{number}"
         directory.mkdir(mode=0o700)
         if not self._workspace_is_fixed:
@@ -243,9 +223,6 @@ class KernelPool:
 
     def _seconds_left(self, slot: WarmSlot) -> float:
         return slot.started_at + self._options.max_age - time.monotonic()
-
-    def _seconds_until_old(self) -> float | None:
-        return max(0.01, min(map(self._seconds_left, self._ready))) if self._ready else None
 
     def _has_room(self) -> bool:
         limit = self._options.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE

@@ -21,7 +21,7 @@ from kernelexec.pool import KernelPool, warm_kernel
 from kernelexec.provisioning import ForkServers, platform
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.supervisor import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session_resources import SessionResources
 
@@ -47,22 +47,17 @@ class SessionRegistry:
         self._pending = 0
         self._forks = ForkServers(config) if config.uses_fork_server and platform.PLATFORM.has_fork_server else None
         self._secrets = SecretStore(config.secrets) if config.secrets else None
-        self._pool = KernelPool(config, self._forks) if KernelPool.is_on(config) else None
+        self._pool: KernelPool | None = None
 
     def start(self, scope: TaskScope) -> None:
         """Start the parts that sessions share, the fork server and the pool; called when the executor has started."""
         if self._forks is not None:
             scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
-        if self._pool is not None:
-            self._pool.start(scope, self._directories.root)
+        if KernelPool.is_on(self._config):
+            self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)
 
     async def create(self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope) -> AsyncSession:
-        """Create a session and start its task, in the executor's task scope: a cancelled caller leaves nothing behind.
-
-        Raises:
-            CapacityReached: the limit of sessions is reached; nothing was created.
-            InvalidWorkDir: see ``SessionResources.create``.
-        """
+        """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind."""
         await self._make_room()
         created: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._pending += 1
@@ -76,11 +71,7 @@ class SessionRegistry:
             raise
 
     async def _make_room(self) -> None:
-        """Make room for one more session: at the limit, close the session whose kernel was culled first.
-
-        Raises:
-            CapacityReached: all sessions are in use.
-        """
+        """At the limit, close the session whose kernel was culled first; raise ``CapacityReached`` if all are in use."""
         limit = self._config.capacity.sessions
         while (busy := len(self.sessions) + self._pending) >= limit:
             culled = [
@@ -89,8 +80,7 @@ class SessionRegistry:
                 if (since := session.culled_at) is not None and not session.busy
             ]
             if not culled:
-                message = f"{busy} sessions are open, the limit is {limit}: close one first."
-                raise CapacityReached(message)
+                raise CapacityReached(f"{busy} sessions are open, the limit is {limit}: close one first.")
             await min(culled, key=lambda entry: entry[0])[1].close()
 
     async def _create(
@@ -120,10 +110,7 @@ class SessionRegistry:
                 resources.discard()
 
     async def adopt_orphans(self, scope: TaskScope) -> None:
-        """Adopt the sessions of dead owners in this workspace whose kernels are alive.
-
-        A session that cannot be adopted, or whose name is in use, is discarded.
-        """
+        """Adopt the sessions of dead owners here whose kernels are alive; those that cannot be adopted are discarded."""
         for root, orphan in await self._directories.adopt_orphans():
             session, resources, config = None, None, config_of_orphan(orphan, self._config)
             try:
@@ -161,17 +148,12 @@ class SessionRegistry:
 
     def _check_name_is_free(self, name: str) -> None:
         if name in self.sessions:
-            message = f"A session {name!r} is open already: close it first, or take another name."
-            raise Refused(message)
+            raise Refused(f"A session {name!r} is open already: close it first, or take another name.")
 
     def _start_session(
         self, name: str, resources: SessionResources, scope: TaskScope, config: Config, warm: WarmKernel = NO_WARM_KERNEL
     ) -> AsyncSession:
-        """Start a session in the executor's task scope. Its name must be free: sessions are closed by name.
-
-        Raises:
-            Refused: another session has the name.
-        """
+        """Start a session in the executor's task scope; raise ``Refused`` if another session has the name."""
         self._check_name_is_free(name)
         hooks = (Notices(quiet=config.quiet), *((resources.log,) if resources.log else ()))
         session = AsyncSession(

@@ -65,7 +65,7 @@ class SessionResources:
             slot.workspace if slot is not None and slot.workspace is not None else _open_workspace(name, work_dir, config)
         )
         is_private = work_dir is None and config.work_dir is None
-        runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else slot.release_directory
+        runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else partial(Path, slot.directory)
         return cls._create(
             name, workspace, root, config, is_private=is_private, make_directory=runtime, forks=forks, secrets=secrets
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.blocking.blocking_executor import Executor
-from kernelexec.blocking.blocking_files import Files
-from kernelexec.blocking.blocking_session import Session
+from kernelexec.blocking.facades import Executor, Files, Session
 from kernelexec.blocking.portal import Portal
 
 __all__ = ["Executor", "Files", "Portal", "Session"]

@@ -25,10 +25,7 @@ _CLOSED = "The executor is closed: open it again and request a new session."
 
 
 class Portal:
-    """The thread that runs an executor. Any number of threads may call at once.
-
-    A call wakes that thread once, and its caller once.
-    """
+    """The thread that runs an executor. Any number of threads may call at once; a call wakes thread and caller once."""
 
     def __init__(self, executor: AsyncExecutor) -> None:
         self._executor = executor
@@ -58,11 +55,7 @@ class Portal:
             raise
 
     def call(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Make a call in the executor's thread and wait for its outcome.
-
-        Raises:
-            Closed: the executor is not open any more; see also ``check_thread``.
-        """
+        """Make a call in the executor's thread and wait for its outcome; raise ``Closed`` if the executor is not open."""
         self.check_thread()
         loop, pending = self._loop.result(), _PendingCall(call)
         with self._calling:
@@ -77,18 +70,11 @@ class Portal:
         return pending.wait()
 
     def check_thread(self) -> None:
-        """Refuse a caller that would wait for ever.
-
-        Raises:
-            Closed: the caller is in a forked child of the process with the thread.
-            InvalidRequest: the caller is in the executor's own thread.
-        """
+        """Raise ``Closed`` in a forked child, ``InvalidRequest`` in the executor's thread: such callers would wait for ever."""
         if self.in_forked_child:
-            message = "The executor belongs to the process that this one was forked from: open an executor here."
-            raise Closed(message)
+            raise Closed("The executor belongs to the process that this one was forked from: open an executor here.")
         if threading.get_ident() == self._thread.ident:
-            message = "Hooks and on_output run in the executor's thread: make blocking calls from another one."
-            raise InvalidRequest(message)
+            raise InvalidRequest("Hooks and on_output run in the executor's thread: make blocking calls from another one.")
 
     def close(self, *, failed: bool) -> None:
         """Leave the executor and wait for the thread's end; its exception is raised here unless the block ``failed``."""

@@ -66,10 +66,7 @@ class ImpureError(Exception):
 
 
 class PurityChecker:
-    """The functions and modules that the cells of one kernel have bound so far.
-
-    ``is_opaque`` becomes true for good after a cell that may have bound unknown names.
-    """
+    """The functions and modules that one kernel's cells have bound; ``is_opaque`` is true after a cell that may bind others."""
 
     def __init__(self) -> None:
         self.is_opaque = False
@@ -116,11 +113,7 @@ class _PurityReader:
         self._seen: set[str] = set()
 
     def read(self, tree: ast.Module) -> Iterator[str]:
-        """Yield the variables that the cell reads.
-
-        Raises:
-            ImpureError: the cell may do more than compute.
-        """
+        """Yield the variables that the cell reads; raise ``ImpureError`` if it may do more than compute."""
         for statement in tree.body:
             yield from self._statement(statement, _STATEMENTS, frozenset())
 
@@ -227,11 +220,7 @@ def _find_bound_names(scope: ast.AST) -> frozenset[str]:
 
 
 def _check_augmented_names(function: ast.FunctionDef) -> None:
-    """Check that augmented assignments such as ``+=`` change no object: their names must start as constants.
-
-    Raises:
-        ImpureError: such a name may refer to a mutable object.
-    """
+    """Raise ``ImpureError`` if a name in ``+=`` and the like may refer to a mutable object: it must start as a constant."""
     updated = {
         node.target.id for node in ast.walk(function) if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
     }

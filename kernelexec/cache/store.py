@@ -91,11 +91,7 @@ class ResultStore:
 
 
 def check_directory(directory: Path, writable: Iterable[Path]) -> None:
-    """Check that neither cells nor other users can write to the cache.
-
-    Raises:
-        InvalidConfig: the directory overlaps one of ``writable``, is not a directory, or is accessible to other users.
-    """
+    """Raise ``InvalidConfig`` if the directory overlaps a ``writable`` one, or is not private to this user."""
     cache = directory.resolve()
     for path in writable:
         target = path.expanduser().resolve()
@@ -106,8 +102,6 @@ def check_directory(directory: Path, writable: Iterable[Path]) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
     except OSError as exc:
-        message = f"cache.directory: {directory}: {exc.strerror or exc}: choose another one."
-        raise InvalidConfig(message) from exc
+        raise InvalidConfig(f"cache.directory: {directory}: {exc.strerror or exc}: choose another one.") from exc
     if status.st_mode & _OTHERS_MODE or status.st_uid != os.geteuid():
-        message = f"cache.directory: {directory} must be private to this user: chmod 700, or choose another one."
-        raise InvalidConfig(message)
+        raise InvalidConfig(f"cache.directory: {directory} must be private to this user: chmod 700, or choose another one.")

@@ -171,7 +171,7 @@ def log(
 ) -> int:
     """Show a session's journal: its cells with their results, refusals, and changes of its kernels."""
     from kernelexec.cli.sessions import find_journal, show_journal, show_statistics
-    from kernelexec.session.observers.statistics_hook import CALLS_MAX
+    from kernelexec.session.features.limits import CALLS_MAX
 
     if statistics:
         return show_statistics(find_journal(name, Path(workspace)), last=last or CALLS_MAX, as_json=as_json)

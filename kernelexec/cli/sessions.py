@@ -20,7 +20,7 @@ from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_ses
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, path_of, read, rows, statistics
 from kernelexec.results import CallStatistics, Statistics, Variable, Variables
-from kernelexec.results.resource_usage import format_size
+from kernelexec.results.usage import format_size
 from kernelexec.results.variables import VARIABLES_MAX
 
 _ANSWER_SECONDS = 5.0

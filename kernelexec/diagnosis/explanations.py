@@ -17,57 +17,48 @@ class Explanation:
     retryable: bool = False
 
 
-_NOTHING_RAN = "nothing of the cell ran."
+#: The cause and a hint for exceptions by name.
+_CAUSES_AND_HINTS = {
+    "NameError": ("The name is not defined in this session.", "Define the name in an earlier cell, or check its spelling."),
+    "UnboundLocalError": (
+        "The function assigns the name later, so it is local to it.",
+        "Pass the value in, or declare it `global`.",
+    ),
+    "SyntaxError": ("The cell is not Python.", "Fix the marked line: nothing of the cell ran."),
+    "IndentationError": (
+        "The indentation fits no line before it.",
+        "Fix the indentation of the marked line: nothing of the cell ran.",
+    ),
+    "TabError": (
+        "Tabs and spaces are mixed in the indentation.",
+        "Fix the indentation of the marked line: nothing of the cell ran.",
+    ),
+    "FileNotFoundError": (
+        "There is no such file or directory.",
+        "List the directory: paths are relative to the session's workspace.",
+    ),
+    "PermissionError": (
+        "The session may not do that.",
+        "Write in the session's workspace or in $TMPDIR; on this machine the option `confinement` allows more.",
+    ),
+    "KeyError": ("There is no such key.", "Look at the keys or columns that are there."),
+    "IndexError": ("There are fewer items than that.", "Check the length first."),
+    "TypeError": ("A value has another type than is needed.", "Check the types of the values that the marked line uses."),
+    "ValueError": ("A value has the right type but is not valid.", "Look at the values that the marked line uses."),
+    "AttributeError": ("Values of that type have no such attribute.", "Check the value's type, and `dir(value)`."),
+    "ZeroDivisionError": ("The divisor is zero.", "Guard against a divisor of zero."),
+    "AssertionError": ("An assertion of the code does not hold.", "Look at the values that the assertion is about."),
+    "RecursionError": ("Functions call each other too deep.", "Check that the recursion ends, or use a loop."),
+    "UnicodeDecodeError": ("The bytes are not text in that encoding.", "Name the encoding, as in `encoding='latin-1'`."),
+    "MemoryError": ("There is not that much memory.", "Work on smaller pieces, or delete objects that are no longer needed."),
+    "StdinNotImplementedError": ("No input is available.", "input() cannot be answered here: set the value in code."),
+}
 #: Explanations of exceptions by name.
 EXCEPTIONS: dict[str, Explanation] = {
-    "NameError": Explanation(
-        "The name is not defined in this session.", ("Define the name in an earlier cell, or check its spelling.",)
-    ),
-    "UnboundLocalError": Explanation(
-        "The function assigns the name later, so it is local to it.", ("Pass the value in, or declare it `global`.",)
-    ),
-    "SyntaxError": Explanation("The cell is not Python.", (f"Fix the marked line: {_NOTHING_RAN}",)),
-    "IndentationError": Explanation(
-        "The indentation fits no line before it.", (f"Fix the indentation of the marked line: {_NOTHING_RAN}",)
-    ),
-    "TabError": Explanation(
-        "Tabs and spaces are mixed in the indentation.", (f"Fix the indentation of the marked line: {_NOTHING_RAN}",)
-    ),
+    **{name: Explanation(cause, (hint,)) for name, (cause, hint) in _CAUSES_AND_HINTS.items()},
     "ImportError": Explanation("The module has no such name, or cannot be loaded."),
-    "FileNotFoundError": Explanation(
-        "There is no such file or directory.", ("List the directory: paths are relative to the session's workspace.",)
-    ),
-    "PermissionError": Explanation(
-        "The session may not do that.",
-        ("Write in the session's workspace or in $TMPDIR; on this machine the option `confinement` allows more.",),
-    ),
-    "KeyError": Explanation("There is no such key.", ("Look at the keys or columns that are there.",)),
-    "IndexError": Explanation("There are fewer items than that.", ("Check the length first.",)),
-    "TypeError": Explanation(
-        "A value has another type than is needed.", ("Check the types of the values that the marked line uses.",)
-    ),
-    "ValueError": Explanation(
-        "A value has the right type but is not valid.", ("Look at the values that the marked line uses.",)
-    ),
-    "AttributeError": Explanation(
-        "Values of that type have no such attribute.", ("Check the value's type, and `dir(value)`.",)
-    ),
-    "ZeroDivisionError": Explanation("The divisor is zero.", ("Guard against a divisor of zero.",)),
-    "AssertionError": Explanation(
-        "An assertion of the code does not hold.", ("Look at the values that the assertion is about.",)
-    ),
-    "RecursionError": Explanation("Functions call each other too deep.", ("Check that the recursion ends, or use a loop.",)),
-    "UnicodeDecodeError": Explanation(
-        "The bytes are not text in that encoding.", ("Name the encoding, as in `encoding='latin-1'`.",)
-    ),
-    "MemoryError": Explanation(
-        "There is not that much memory.", ("Work on smaller pieces, or delete objects that are no longer needed.",)
-    ),
     "TimeoutError": Explanation("Something did not answer in time.", ("Try again, or wait longer.",), retryable=True),
     "ConnectionError": Explanation("A connection could not be made, or broke.", ("Try again.",), retryable=True),
-    "StdinNotImplementedError": Explanation(
-        "No input is available.", ("input() cannot be answered here: set the value in code.",)
-    ),
 }
 #: The message and explanation for each cause of a kernel's end.
 KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {

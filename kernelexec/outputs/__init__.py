@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.outputs.collector import Collector, Spill, read_execution_count
+from kernelexec.outputs.collector import Collector, MaskedCollector, Spill, StreamMasking, feed_result, read_execution_count
 from kernelexec.outputs.displays import Displays
-from kernelexec.outputs.masked_collector import MaskedCollector, StreamMasking
-from kernelexec.outputs.replay_result import feed_result
 
 __all__ = ["Collector", "Displays", "MaskedCollector", "Spill", "StreamMasking", "feed_result", "read_execution_count"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from kernelexec.text import clean_text
+from kernelexec.results.json_values import JsonConvertible, read_list, read_text
 
 #: The use of a virtual environment by Python cells: its interpreter runs them, they import from it, or only commands use it.
 Served = Literal["interpreter", "packages", "commands"]
 
 #: The limit of listed packages.
 PACKAGES_MAX = 5000
-_TEXT_CHARS, _NAME_CHARS = 4096, 100
+_TEXT_CHARS, _NAME_CHARS, _PREFIX_MAX = 4096, 100, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class PythonEnvironment:
+class PythonEnvironment(JsonConvertible):
     """The Python environment of a session's cells, with paths as its kernel sees them."""
 
     python: str
@@ -52,23 +51,19 @@ class PythonEnvironment:
         """Read a kernel's reply; invalid values become empty."""
         venv, prefix, packages = reply.get("venv"), reply.get("command_prefix"), reply.get("packages")
         return cls(
-            _read_text(reply.get("python")),
-            _read_text(reply.get("version")),
-            _read_text(reply.get("prefix")),
-            venv=_read_text(venv) if isinstance(venv, str) else None,
+            read_text(reply.get("python"), _TEXT_CHARS),
+            read_text(reply.get("version"), _TEXT_CHARS),
+            read_text(reply.get("prefix"), _TEXT_CHARS),
+            venv=read_text(venv, _TEXT_CHARS) if isinstance(venv, str) else None,
             served=read_venv_use(reply.get("served")),
-            command_prefix=tuple(map(_read_text, prefix[:_NAME_CHARS])) if isinstance(prefix, list) else (),
-            system=_read_text(reply.get("system"))[:_NAME_CHARS],
+            command_prefix=tuple(read_text(word, _TEXT_CHARS) for word in read_list(prefix)[:_PREFIX_MAX]),
+            system=read_text(reply.get("system"), _NAME_CHARS),
             packages=_read_packages(packages),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(JsonConvertible):
     """The outcome of an installation. The kernel's state is kept in any case."""
 
     packages: tuple[Package, ...]
@@ -94,16 +89,12 @@ class Installation:
         """The names of the newly installed distributions."""
         return tuple(package.name for package in self.packages)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
-        return dataclasses.asdict(self)
-
 
 def venv_note(venv: object) -> str | None:
     """Return the note on a virtual environment that a result carries once, from the kernel's message."""
     if not isinstance(venv, dict):
         return None
-    path = _read_text(venv.get("path"))
+    path = read_text(venv.get("path"), _TEXT_CHARS)
     match read_venv_use(venv.get("served")):
         case "interpreter":
             return f"Python cells run on the interpreter of the virtual environment {path}."
@@ -126,8 +117,4 @@ def _read_packages(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     pairs = ((name, version) for name, version in value.items() if isinstance(name, str) and isinstance(version, str))
-    return {_read_text(name)[:_NAME_CHARS]: _read_text(version)[:_NAME_CHARS] for name, version in list(pairs)[:PACKAGES_MAX]}
-
-
-def _read_text(value: object) -> str:
-    return clean_text(value[:_TEXT_CHARS]) if isinstance(value, str) else ""
+    return {read_text(name, _NAME_CHARS): read_text(version, _NAME_CHARS) for name, version in list(pairs)[:PACKAGES_MAX]}

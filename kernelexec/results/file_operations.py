@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal
 
-from kernelexec.results.result import to_plain_json
+from kernelexec.results.json_values import JsonReadable
 
 #: ``other`` is a pipe, a socket or a device; no file operation opens one.
 FileKind = Literal["file", "directory", "link", "other"]
 
 
-class _JsonConvertible:
-    """A dataclass that can be converted to JSON types and back."""
-
-    __slots__ = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
-        plain: dict[str, Any] = to_plain_json(self)
-        return plain
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Read the fields of ``to_dict``.
-
-        Raises:
-            ValueError: they are not of that form.
-        """
-        from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
-
-        return TypeAdapter(cls).validate_python(fields)
-
-
 @dataclass(frozen=True, slots=True)
-class FileEntry(_JsonConvertible):
+class FileEntry(JsonReadable):
     """One entry of a directory. ``path`` is relative to the workspace, or absolute as kernels see it elsewhere.
 
     In a name that is not UTF-8 the invalid bytes are escaped; ``modified`` is in seconds since 1970.
@@ -48,7 +26,7 @@ class FileEntry(_JsonConvertible):
 
 
 @dataclass(frozen=True, slots=True)
-class FileList(_JsonConvertible):
+class FileList(JsonReadable):
     """The entries of a directory, sorted by path. If not ``complete``, a limit was reached or a directory was unreadable."""
 
     path: str
@@ -68,7 +46,7 @@ class FileList(_JsonConvertible):
 
 
 @dataclass(frozen=True, slots=True)
-class FileText(_JsonConvertible):
+class FileText(JsonReadable):
     """A piece of a text file; offsets and sizes in bytes. ``next_offset`` is the offset of the next piece, None at the end.
 
     ``lossy`` says that invalid UTF-8 was replaced by U+FFFD.
@@ -94,7 +72,7 @@ class FileBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class FileWritten(_JsonConvertible):
+class FileWritten(JsonReadable):
     """A written file; ``created`` says that it did not exist before."""
 
     path: str
@@ -103,7 +81,7 @@ class FileWritten(_JsonConvertible):
 
 
 @dataclass(frozen=True, slots=True)
-class NotDeleted(_JsonConvertible):
+class NotDeleted(JsonReadable):
     """A path that was not deleted, and the reason."""
 
     path: str
@@ -111,7 +89,7 @@ class NotDeleted(_JsonConvertible):
 
 
 @dataclass(frozen=True, slots=True)
-class FilesDeleted(_JsonConvertible):
+class FilesDeleted(JsonReadable):
     """The deleted paths, and those that were not. If not ``complete``, the call's limit of entries was reached."""
 
     deleted: tuple[str, ...] = ()

@@ -1,16 +1,17 @@
-"""The result of one cell: its outputs in order, and a verdict about time, failure and state."""
+"""The result of one cell: its outputs in order, a verdict about time, failure and state, and notes on it for a model."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelexec.errors import KernelexecError
+from kernelexec.results.json_values import JsonConvertible
 from kernelexec.results.outputs import Error, Image, Output, best_image, output_text, stream_text
+from kernelexec.text import clean
 
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
@@ -19,6 +20,10 @@ Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
 #: The steps of the escalation that ends a cell, gentlest first.
 InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
+#: The limits of names or files in a line, and of its characters.
+JOINED_MAX = 100
+_LINE_CHARS = 4000
+_OVER_TIME = "Over its timeout: give a larger timeout if it needs more time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionResult:
+class ExecutionResult(JsonConvertible):
     """The result of one cell, the same for every way of running it.
 
     ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
@@ -155,22 +160,13 @@ class ExecutionResult:
         message = f"cell {self.execution_id} {self.status}: {outcome} (state {self.state})"
         raise ExecutionFailed(message, self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
-        plain: dict[str, Any] = to_plain_json(self)
-        return plain
-
     def to_json(self) -> str:
         """Return the result as JSON text; ``from_json`` returns an equal result."""
         return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionResult:
-        """Read the text of ``to_json``.
-
-        Raises:
-            ValueError: the text is not JSON or not of the published schema.
-        """
+        """Read the text of ``to_json``; raise ``ValueError`` if it is not JSON or not of the published schema."""
         result: ExecutionResult = _result_adapter().validate_json(text)
         return result
 
@@ -237,16 +233,25 @@ def _result_adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is
     return TypeAdapter(ExecutionResult)
 
 
-def to_plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
-    """Convert a value of this package to JSON types."""
-    match value:
-        case str() | bool() | int() | None:
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: to_plain_json(item) for key, item in value.items()}
-        case tuple() | list():
-            return [to_plain_json(item) for item in value]
-        case _:
-            return {f.name: to_plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+def model_notes(result: ExecutionResult, *, over_time: str = _OVER_TIME) -> list[str]:
+    """Return the notes of a result, its state, hints and files; ``over_time`` is the line for a timeout."""
+    notes = list(result.notes)
+    if result.state == "lost":
+        names = ", ".join(result.lost_names[:JOINED_MAX])
+        names_text = f": {names} are gone" if names else ""
+        notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
+    if result.interrupted == "timeout":
+        notes.append(over_time)
+    if result.diagnosis is not None and result.status == "error":
+        notes.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
+    if result.status == "unknown":
+        notes.append("Look whether its effects and variables are there. With a new request_id it would run again.")
+    if result.files:
+        notes.append(f"files made or changed: {join_names(result.files)}")
+    return [str(clean(line[:_LINE_CHARS])) for line in notes]
+
+
+def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:
+    """Return the names in one line, with the number of further ones."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The results of an inspection of a live session: variables and completions."""
+"""The variables of a live session, as an inspection reports them and as snapshots save them; and completions of code."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from kernelexec.text import clean_text
+from kernelexec.results.json_values import JsonReadable, is_count, read_list, read_text
 
 #: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
 CodeStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 
 #: The limit of variables in one call.
 VARIABLES_MAX = 1000
-_TEXT_CHARS, _DIMENSIONS, _LARGEST = 200, 64, 2**63
-_MATCHES_MAX = 1000
+_TEXT_CHARS, _DIMENSIONS, _MATCHES_MAX = 200, 64, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,11 @@ class Variable:
             return None
         size = reply.get("size_bytes")
         return cls(
-            _shorten(name), _shorten(kind), _read_shape(reply.get("shape")), size if _is_count(size) else None, _shorten(text)
+            read_text(name, _TEXT_CHARS),
+            read_text(kind, _TEXT_CHARS),
+            _read_shape(reply.get("shape")),
+            size if is_count(size) else None,
+            read_text(text, _TEXT_CHARS),
         )
 
 
@@ -58,9 +61,9 @@ class Variables:
     def from_reply(cls, reply: dict[str, Any], limit: int) -> Self:
         """Read a kernel's reply; invalid variables are skipped."""
         items = reply.get("variables")
-        variables = tuple(filter(None, map(Variable.from_reply, (items if isinstance(items, list) else [])[:limit])))
+        variables = tuple(filter(None, map(Variable.from_reply, read_list(items)[:limit])))
         total = reply.get("total")
-        return cls(variables, max(total if isinstance(total, int) and _is_count(total) else 0, len(variables)))
+        return cls(variables, max(total if is_count(total) else 0, len(variables)))
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self.variables)
@@ -92,19 +95,66 @@ class Completion:
         start, end, matches = reply.get("cursor_start"), reply.get("cursor_end"), reply.get("matches")
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end <= len(code)):
             return cls((), cursor, cursor)
-        candidates = (matches if isinstance(matches, list) else [])[:_MATCHES_MAX]
-        return cls(tuple(_shorten(match) for match in candidates if isinstance(match, str)), start, end)
+        candidates = read_list(matches)[:_MATCHES_MAX]
+        return cls(tuple(read_text(match, _TEXT_CHARS) for match in candidates if isinstance(match, str)), start, end)
 
 
 def _read_shape(value: object) -> tuple[int, ...] | None:
-    if isinstance(value, list) and len(value) <= _DIMENSIONS and all(_is_count(length) for length in value):
+    if isinstance(value, list) and len(value) <= _DIMENSIONS and all(is_count(length) for length in value):
         return tuple(value)
     return None
 
 
-def _shorten(text: str) -> str:
-    return clean_text(text[:_TEXT_CHARS])
+@dataclass(frozen=True, slots=True)
+class SavedVariable:
+    """A saved variable. ``file`` is the name of its file in the snapshot's directory, ``sha256`` the digest of the file.
+
+    ``seconds`` is the time to save it; loading takes about as long.
+    """
+
+    name: str
+    type: str
+    size_bytes: int
+    seconds: float
+    file: str
+    sha256: str
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+@dataclass(frozen=True, slots=True)
+class SkippedVariable:
+    """A variable that is not in a snapshot, with the reason; ``defined`` says that it is a module, function or class."""
+
+    name: str
+    reason: str
+    defined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(JsonReadable):
+    """The variables of a session at one moment; the kernel pickled each into a file of its own.
+
+    Objects that several variables share are restored as separate copies. The files are pickles: only a kernel reads them.
+    """
+
+    snapshot_id: str
+    directory: str
+    variables: tuple[SavedVariable, ...] = ()
+    left_out: tuple[SkippedVariable, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the saved variables."""
+        return frozenset(variable.name for variable in self.variables)
+
+    @property
+    def total_bytes(self) -> int:
+        """The total size of the files."""
+        return sum(variable.size_bytes for variable in self.variables)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The outcome of restoring a snapshot: the restored names, and the missing ones with reasons."""
+
+    names: tuple[str, ...]
+    missing: tuple[SkippedVariable, ...] = ()

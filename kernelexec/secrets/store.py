@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from kernelexec.config.secret_references import FromFile, FromFunction, FromVariable, Reference
 from kernelexec.errors import InvalidConfig
-from kernelexec.secrets.encodings import LEAST_CHARS
+from kernelexec.secrets.finder import LEAST_CHARS
 from kernelexec.secrets.masker import Masker
 
 #: The largest secret, in bytes of UTF-8: a variable of a process has room for twice that.
@@ -41,11 +41,7 @@ class SecretStore:
         self._known: dict[tuple[str, str], None] = {}
 
     async def read(self) -> dict[str, str]:
-        """Return the present values by the names of the kernels' variables. From then on they are masked.
-
-        Raises:
-            InvalidConfig: A secret is missing or unfit; the message names it and shows nothing of any value.
-        """
+        """Return the present values by variable, masked from then on; raise ``InvalidConfig`` if one is missing or unfit."""
         try:
             with anyio.fail_after(_PATIENCE):
                 limiter = anyio.CapacityLimiter(1)  # a function of the caller's may take every thread that there is
@@ -89,11 +85,9 @@ def _call_function(reference: FromFunction) -> str:
     except Exception as exc:  # noqa: BLE001 - its message may be the secret
         raised = type(exc).__name__
     if raised:
-        message = f"raised {raised}"
-        raise _UnusableSecret(message)
+        raise _UnusableSecret(f"raised {raised}")
     if not isinstance(value, str):
-        message = f"returned {type(value).__name__}, not str"
-        raise _UnusableSecret(message)
+        raise _UnusableSecret(f"returned {type(value).__name__}, not str")
     return value
 
 
@@ -123,11 +117,7 @@ def _read_file(path: Path) -> str:
 
 
 def _open_file(path: Path) -> int:
-    """Open a file, without following a link of another user.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
+    """Open a file, without following a link of another user."""
     for _ in range(_LINKS_MAX):
         link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -144,15 +134,12 @@ def _open_file(path: Path) -> int:
 
 def _check_value(value: str) -> str:
     """Return a value, once a variable can hold it and it can be masked."""
-    error = ""
     if any("\ud800" <= char <= "\udfff" for char in value):
-        error = "is not valid text"
-    elif len(value.encode()) > SECRET_BYTES:
-        error = _TOO_LARGE
-    elif len("".join(value.split())) < LEAST_CHARS:
-        error = f"has less than {LEAST_CHARS} characters that can be seen: to mask it would mask everything"
-    elif "\0" in value or "\x1b" in value:
-        error = "holds a control character that no variable can have, or that is for terminals"
-    if error:
-        raise _UnusableSecret(error)
+        raise _UnusableSecret("is not valid text")
+    if len(value.encode()) > SECRET_BYTES:
+        raise _UnusableSecret(_TOO_LARGE)
+    if len("".join(value.split())) < LEAST_CHARS:
+        raise _UnusableSecret(f"has less than {LEAST_CHARS} characters that can be seen: to mask it would mask everything")
+    if "\0" in value or "\x1b" in value:
+        raise _UnusableSecret("holds a control character that no variable can have, or that is for terminals")
     return value

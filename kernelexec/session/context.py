@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from kernelexec.cells import CodeCell
+from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config, check_seconds
-from kernelexec.errors import KernelError
+from kernelexec.errors import InvalidRequest, KernelError, KernelNotAnswering
 from kernelexec.events import Event
-from kernelexec.results import ExecutionResult
+from kernelexec.kernel import Kernel
+from kernelexec.results import ExecutionResult, SecurityError
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue
+from kernelexec.session.cells.result_builder import ResultMasking, build_aborted_result, mask_result
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
+
+_NO_ANSWER_REASON = "the kernel may hold the interpreter's lock in C code, or the answer takes too long"
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class SessionContext:
     name: str
     isolation: str
     workspace: Workspace
-    """The workspace; ``workspace`` is its path on this machine."""
+    """The workspace; ``workspace_path`` is its path on this machine."""
     runtime_dir: Path
     """The session's private directory."""
     settings: SessionSettings
@@ -65,14 +68,50 @@ class SessionContext:
         return self.kernels.backend.to_kernel_path(str(path))
 
     def resolve_work_dir(self, work_dir: str | os.PathLike[str] | None) -> str | None:
-        """Return the working directory of a command as kernels see it; None stands for the session's current directory.
-
-        Raises:
-            InvalidWorkDir: the path is missing, is not a directory, or is outside of the workspace.
-        """
+        """Return a directory in the workspace as kernels see it, or raise ``InvalidWorkDir``; None is the current directory."""
         if work_dir is None:
             return None
         return self.to_kernel_path(self.workspace.directory(self.kernels.backend.to_host_path(work_dir)))
+
+    def make_run(self, cell: Cell, timeout: float, **options: Any) -> CellRun:  # noqa: ANN401 - further fields of ``CellRun``
+        """Return a run of a cell in this session."""
+        masked_cell = self.masking.mask_cell(cell)
+        return CellRun(cell=cell, masked_cell=masked_cell, timeout=timeout, isolation=self.isolation, **options)
+
+    async def approve(self, run: CellRun, case_runs: Sequence[CellRun] | None = None) -> None:
+        """Approve a run that the queue does not get, or raise ``SecurityError``: nothing ran."""
+        if (reason := await self.approval.check(run, case_runs)) is not None:
+            result = build_aborted_result(run, self.name, self.kernels.python.epoch, reason)
+            raise SecurityError(self.masking.mask_text(reason), mask_result(result, self.masking.secrets))
+
+    def get_living_kernel(self) -> Kernel:
+        """Return the Python kernel; raise ``KernelNotAnswering`` if it is not alive, ``Closed`` in a closed session."""
+        self.scope.check_open()
+        kernel = self.kernels.python.kernel
+        if kernel is None or not kernel.alive:
+            raise KernelNotAnswering(
+                f"Session {self.name!r} has no living kernel: its state is gone, and the next cell starts a new one."
+            )
+        return kernel
+
+    async def request(self, channel: str, msg_type: str, content: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Return the living kernel's reply, not validated; raise ``KernelNotAnswering`` if none comes in time."""
+        reply = await self.get_living_kernel().client.request(channel, msg_type, content, patience=timeout)
+        if reply is None:
+            self.get_living_kernel()
+            raise KernelNotAnswering(f"The kernel of session {self.name!r} did not answer in time: {_NO_ANSWER_REASON}.")
+        return reply
+
+    async def run_internally(self, source: str, timeout: float) -> tuple[CellRun, ExecutionResult]:
+        """Run an internal cell, which waits for its place in the queue and which no notebook records."""
+        cell = CodeCell(source)
+        run = CellRun(cell=cell, masked_cell=cell, timeout=timeout, isolation=self.isolation, internal=True)
+        self.queue.add(run)
+        try:
+            return run, await self.queue.wait_for_result(run, None)
+        except anyio.get_cancelled_exc_class():
+            run.request_interrupt()  # the caller has no id to wait for this call again
+            raise
 
     async def call_launcher(self, source: str, timeout: float | None) -> dict[str, Any]:
         """Run a function of the launcher as an internal cell, and return its answer, which is not validated.
@@ -84,13 +123,7 @@ class SessionContext:
         """
         self.scope.check_open()
         budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
-        run = CellRun(CodeCell(source), timeout=budget, internal=True, isolation=self.isolation)
-        self.queue.add(run)
-        try:
-            result: ExecutionResult = await self.queue.wait_for_result(run, None)
-        except anyio.get_cancelled_exc_class():
-            run.request_interrupt()  # the caller has no id to wait for this call again
-            raise
+        run, result = await self.run_internally(source, budget)
         answer = run.get_launcher_report().get("answer")
         if not isinstance(answer, dict):
             result.raise_for_error()
@@ -98,3 +131,19 @@ class SessionContext:
                 "The kernel did not report the result of the launcher's call: another program may have replaced the launcher."
             )
         return answer
+
+
+def check_whole_number(value: object, name: str, meaning: str, low: int, high: int | None = None) -> int:
+    """Return a whole number; raise ``InvalidRequest`` for another value. ``meaning`` completes the message."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise InvalidRequest(f"{name}={value!r:.100} must be {meaning}, {limits}.")
+    return value
+
+
+def check_names(names: object, limit: int) -> list[str]:
+    """Return the names of variables as a list; raise ``InvalidRequest`` for another value, or for too many."""
+    texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [None]
+    if len(texts) > limit or not all(isinstance(name, str) for name in texts):
+        raise InvalidRequest(f"names={names!r:.100} must be a list of names, {limit} at most.")
+    return [str(name) for name in texts]

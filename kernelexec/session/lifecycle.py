@@ -56,24 +56,15 @@ class TaskScope:
         return self._tasks
 
     def check_caller(self) -> None:
-        """Refuse a caller that could wait without end.
-
-        Raises:
-            Closed: the caller is in a forked child of this process, or in another event loop.
-        """
+        """Raise ``Closed`` in a forked child and in another event loop, where a caller could wait without end."""
         if self.in_forked_child:
-            message = f"{self._name} belongs to the process that this one was forked from: open an executor here."
-            raise Closed(message)
+            raise Closed(f"{self._name} belongs to the process that this one was forked from: open an executor here.")
         if asyncio.get_running_loop() is not self._loop:
             message = f"{self._name} belongs to another event loop{' that is closed' * self._loop.is_closed()}: open one here."
             raise Closed(message)
 
     def check_open(self) -> None:
-        """Refuse a caller of a scope that is ending or has ended.
-
-        Raises:
-            Closed: the end was requested or has begun; and the errors of ``check_caller``.
-        """
+        """Raise ``Closed`` if the end was requested or has begun, and as ``check_caller``."""
         self.check_caller()
         if not self.is_stopping:
             return
@@ -82,16 +73,11 @@ class TaskScope:
             reason = f" A part of it failed: {self.failure!r}."
         elif self.cancelled:
             reason = " Its tasks were cancelled from outside." if self.stopped.is_set() else " It ended by itself: see the log."
-        message = f"{self._name} is closed.{reason}"
-        raise Closed(message) from self.failure
+        raise Closed(f"{self._name} is closed.{reason}") from self.failure
 
     @asynccontextmanager
     async def hold_open(self) -> AsyncIterator[None]:
-        """Delay the end of the scope until the block is left; the block needs the scope's tasks but runs outside of them.
-
-        Raises:
-            Closed: see ``check_open``.
-        """
+        """Delay the end of the scope until the block is left, whose code needs the tasks; raise as ``check_open``."""
         self.check_open()
         done = asyncio.Event()
         self.tasks.start_soon(done.wait)
@@ -167,10 +153,7 @@ class TaskScope:
 
 
 async def run_in_thread(call: Callable[..., None], *args: object, abandon: bool = False) -> None:
-    """Make a call in a thread with its own limiter, so that busy threads of other callers do not delay it.
-
-    With ``abandon`` a cancelled caller returns at once, and the call continues in its thread.
-    """
+    """Make a call in a thread with its own limiter, which busy threads cannot delay; ``abandon`` frees a cancelled caller."""
     await anyio.to_thread.run_sync(call, *args, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
 

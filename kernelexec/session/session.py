@@ -30,33 +30,27 @@ from kernelexec.provisioning.runtime.temp_dirs import remove_session_directories
 from kernelexec.recorded_history import History
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.cells.cell_run import OnOutput, OrphanedSession
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.masking import ResultMasking
-from kernelexec.session.cells.queue import CellQueue
+from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
+from kernelexec.session.cells.result_builder import ResultMasking
 from kernelexec.session.cells.result_cache import open_result_cache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
-from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.background_commands import BackgroundCommands
-from kernelexec.session.features.culling import IdleCulling, IdleTimer
 from kernelexec.session.features.executions import Executions
 from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.limits import SessionLimits
+from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLimits, StatisticsHook
 from kernelexec.session.features.package_installer import PackageInstaller
-from kernelexec.session.features.preinstall import Preinstaller
 from kernelexec.session.features.retry import Retries
 from kernelexec.session.features.run_tests import CodeTests
 from kernelexec.session.features.session_files import AsyncFiles
-from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.snapshots import VariableSnapshots
-from kernelexec.session.features.submission import CellSubmitter
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.supervisor import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
-from kernelexec.session.observers.notebook_writer import NotebookWriter
-from kernelexec.session.observers.statistics_hook import StatisticsHook
-from kernelexec.workspace import Workspace
+from kernelexec.session.notebook_writer import NotebookWriter
+from kernelexec.workspace import FileChanges, Workspace
 
 logger = logging.getLogger("kernelexec")
 
@@ -121,31 +115,32 @@ class AsyncSession:
         self._supervisor.use_warm(warm_kernel)
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = open_result_cache(config, backend, workspace.path)
+        ignored = frozenset({notebook.name} if notebook else ())
         cell_runner = CellRunner(
-            name,
-            config,
-            kernels,
-            workspace=workspace.path,
-            spills=runtime / "out",
-            notebook=notebook,
+            session=name,
+            config=config,
+            kernels=kernels,
+            approval=approval,
             requests=requests,
             secrets=backend.secrets,
+            result_cache=self._result_cache,
+            workspace=workspace.path,
+            changes=FileChanges(workspace.path, ignore=ignored),
+            spills=runtime / "out",
             dispatch=dispatch,
             dispatch_output=make_dispatcher(name, output_hooks) if output_hooks else None,
-            approval=approval,
-            result_cache=self._result_cache,
         )
-        capacity = config.capacity
         self._queue = queue = CellQueue(
-            name,
-            capacity,
-            self.scope,
+            session=name,
+            limit=config.capacity.queue,
+            scope=self.scope,
             kernels=kernels,
             approval=approval,
             runner=cell_runner,
             requests=requests,
             secrets=backend.secrets,
             dispatch=dispatch,
+            history=FinishedExecutions(config.capacity.results),
         )
         self._context = context = SessionContext(
             name=name,
@@ -161,16 +156,13 @@ class AsyncSession:
             dispatch=dispatch,
         )
         self._files: AsyncFiles | None = None
-        self._submission = CellSubmitter(context, requests)
-        self._executions = Executions(context)
+        self._executions = Executions(context, requests)
         self._inspection = Inspection(context)
         self._snapshots = VariableSnapshots(context)
         self._background = BackgroundCommands(context)
         self._packages = PackageInstaller(context, self._inspection)
-        self._preinstaller = Preinstaller(context, self._packages)
         self._limits = SessionLimits(context)
         self._tests = CodeTests(context)
-        self._prompts = SessionPrompts(context, self._executions, self._inspection)
         self._retries = Retries(self.execute, self.restart, self._snapshots)
         self._culling = IdleCulling(context, timer, self._background)
 
@@ -194,12 +186,12 @@ class AsyncSession:
     kill_background = _delegate("_background", BackgroundCommands.kill_background)
     install = _delegate("_packages", PackageInstaller.install)
     rebuild = _delegate("_packages", PackageInstaller.rebuild)
-    preinstall = _delegate("_preinstaller", Preinstaller.preinstall)
+    preinstall = _delegate("_packages", PackageInstaller.preinstall)
     stats = _delegate("_limits", SessionLimits.stats)
     set_limits = _delegate("_limits", SessionLimits.set_limits)
     run_tests = _delegate("_tests", CodeTests.run_tests)
-    guidance = _delegate("_prompts", SessionPrompts.guidance)
-    debugging = _delegate("_prompts", SessionPrompts.debugging)
+    guidance = _delegate("_inspection", Inspection.guidance)
+    debugging = _delegate("_inspection", Inspection.debugging)
     execute_with_retry = _delegate("_retries", Retries.execute_with_retry)
 
     @property
@@ -215,7 +207,8 @@ class AsyncSession:
     @property
     def names(self) -> tuple[str, ...]:
         """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
-        return self._snapshots.names
+        kernel = self._supervisor.kernel
+        return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
 
     @property
     def connection_file(self) -> Path | None:
@@ -223,20 +216,17 @@ class AsyncSession:
 
         Each kernel has another file. Access to the file is access to the kernel: it is private to this user.
         """
-        return self._inspection.connection_file
+        kernel = self._supervisor.kernel
+        return kernel.connection_file if kernel is not None and kernel.alive else None
 
     @property
     def culled_at(self) -> float | None:
         """The time, on the monotonic clock, at which idle kernels were ended; None while a kernel lives or may live."""
-        return self._culling.culled_at
+        return self._culling.culled_at if self._kernels.has_culled_kernels else None
 
     @property
     def files(self) -> AsyncFiles:
-        """The session's files, for use without a cell.
-
-        Raises:
-            InvalidConfig: a context path no longer exists.
-        """
+        """The session's files, for use without a cell; ``InvalidConfig`` is raised if a context path no longer exists."""
         with _files_lock:  # callers may be in any thread
             if self._files is None:
                 self._files = AsyncFiles(self._context)
@@ -248,10 +238,7 @@ class AsyncSession:
         return self._queue.first is not None
 
     def mask(self, text: str) -> str:
-        """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels.
-
-        Callers use it to show a part of a cell before the cell is sent, such as a line of its source.
-        """
+        """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels."""
         return self._context.masking.mask_text(text)
 
     def mask_history(self, history: History) -> History:
@@ -259,22 +246,15 @@ class AsyncSession:
         return self._context.masking.mask_history(history)
 
     async def save_notebook(self) -> None:
-        """Wait until the notebook contains every cell that has ended: it is written some milliseconds after a result.
-
-        The wait for a disk that hangs ends after 10 s.
-        """
+        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result."""
         self.scope.check_caller()
         await self._notebook_writer.flush()
 
     async def open(self, *, replays: str | None = None, orphan: OrphanedSession | None = None) -> None:
-        """Start the first kernel. The executor calls it.
+        """Start the first kernel: a new one, or that of an ``orphan``, a dead owner's session, with its running cell.
 
-        The kernel is a new one, or the kernel of a dead owner's session with its running cell. If the state of the earlier
-        session is lost and its cells are not replayed, the first result reports that.
-
-        Args:
-            replays: the notebook or journal that the executor replays next.
-            orphan: the session of a dead owner.
+        If the state of an earlier session is lost, and the executor does not replay its notebook or journal (``replays``) next,
+        the first result reports that. The executor calls this method.
 
         Raises:
             KernelStartFailed: no kernel started.
@@ -349,10 +329,10 @@ class AsyncSession:
             InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
             KernelStartFailed: a new kernel was needed and did not start; nothing ran.
         """
-        with self._submission.report_refusals("code", code, request_id):
+        with self._executions.report_refusals("code", code, request_id):
             self.scope.check_open()
             cell = await self._kernels.make_cell(code, language, stdin)
-            submitted = await self._submission.submit(cell, timeout, wait, on_output, request_id, approver, on_input)
+            submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver, on_input)
         return await submitted.get_result()
 
     async def execute_command(
@@ -377,10 +357,10 @@ class AsyncSession:
             InvalidWorkDir: the path is missing, not a directory, or outside of the workspace.
             Exception: all errors of ``execute``.
         """
-        with self._submission.report_refusals("command", command, request_id):
+        with self._executions.report_refusals("command", command, request_id):
             directory, limit = self._context.resolve_work_dir(work_dir), self._context.config.capacity.code_bytes
             cell = cells.make_command_cell(command, work_dir=directory, stdin=stdin, limit_bytes=limit)
-            submitted = await self._submission.submit(cell, timeout, wait, on_output, request_id, approver)
+            submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver)
         return await submitted.get_result()
 
     async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
@@ -403,7 +383,7 @@ class AsyncSession:
             if is_sent and supervisor is first_supervisor:
                 await supervisor.kill("request")
             else:
-                supervisor.restart_before_next()
+                supervisor.is_restart_pending = True
         if first_run is not None and first_supervisor in supervisors and first_run.collector is not None:
             await first_run.done.wait()
         if not self.busy:
@@ -442,5 +422,5 @@ class AsyncSession:
             self._on_close(self)
 
     def _remove_files(self) -> None:
-        self._queue.clear_history()
+        self._queue.history.clear()
         remove_session_directories(self._runtime)

@@ -15,7 +15,7 @@ from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.content.pictures import PICTURE_BYTES, PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.content.tables import compact_tables
 from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text
-from kernelexec.results.notes import JOINED_MAX, join_names
+from kernelexec.results.result import JOINED_MAX, join_names
 from kernelexec.text import apply_returns, clean, utf8_size
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.

@@ -7,7 +7,7 @@ from kernelexec.docker.client import change_limits, usage
 from kernelexec.errors import EngineRefused, LimitRefused
 from kernelexec.provisioning.container.container_state import ContainerState, run_in_thread
 from kernelexec.results import Stats
-from kernelexec.results.resource_usage import format_size
+from kernelexec.results.usage import format_size
 
 
 class ContainerResources:

@@ -12,21 +12,11 @@ from kernelexec.cells import Cell, ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.policy import Policy, Refusal
-from kernelexec.policy.decisions import (
-    Allow,
-    Approval,
-    ApprovalRequest,
-    Approver,
-    Ask,
-    Deny,
-    Proposal,
-    Rewrite,
-    Validator,
-)
+from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.policy.refusal import shorten_command
 from kernelexec.secrets import SecretStore
+from kernelexec.session.cells.callbacks import CallbackError, call_user_function
 from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.cells.user_callbacks import CallbackError, call_user_function
 
 logger = logging.getLogger("kernelexec")
 _NOTHING_RAN = "Nothing ran; other cells are not affected."
@@ -99,16 +89,11 @@ class CellApproval:
         return Proposal(self._session, "command" if is_command else "code", cell.language, cells.original_source(cell))
 
     def _rewrite(self, run: CellRun, source: str, reason: str) -> None:
-        """Replace the source of a cell.
-
-        Raises:
-            InvalidCode: no kernel can run the source.
-        """
+        """Replace the source of a cell; raise ``InvalidCode`` if no kernel can run it."""
         try:
             run.cell = cells.with_source(run.cell, source, limit_bytes=self._limit)
         except InvalidCode as exc:
-            message = f"A validator rewrote the cell into code that cannot run: {exc}"
-            raise InvalidCode(message) from exc
+            raise InvalidCode(f"A validator rewrote the cell into code that cannot run: {exc}") from exc
         run.masked_cell = run.cell if self._secrets is None else self._secrets.masker.mask_cell(run.cell)
         run.notes.append(f"A validator rewrote the cell: {reason or 'it gave no reason'}.")
 
@@ -157,19 +142,11 @@ async def _call_validator(validator: Validator, proposal: Proposal) -> Allow | A
 
 
 def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:
-    """Check that validators, approver and input callback are callable; return the validators.
-
-    Raises:
-        InvalidRequest: one of them is not callable.
-    """
+    """Return the validators; raise ``InvalidRequest`` if one of the functions is not callable."""
     functions = tuple(validators) if isinstance(validators, list | tuple) else None
     if functions is None or not all(map(callable, functions)):
-        message = f"validators={validators!r:.200}: must be a list of functions of one proposal."
-        raise InvalidRequest(message)
-    if approver is not None and not callable(approver):
-        message = f"approver={approver!r:.200}: must be a function of one request."
-        raise InvalidRequest(message)
-    if on_input is not None and not callable(on_input):
-        message = f"on_input={on_input!r:.200}: must be a function of one request."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"validators={validators!r:.200}: must be a list of functions of one proposal.")
+    for name, function in (("approver", approver), ("on_input", on_input)):
+        if function is not None and not callable(function):
+            raise InvalidRequest(f"{name}={function!r:.200}: must be a function of one request.")
     return functions

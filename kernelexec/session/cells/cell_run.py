@@ -1,11 +1,11 @@
-"""One run of a cell in a session, from its submission to its result."""
+"""One run of a cell in a session, from its submission to its result, or from the takeover of its kernel."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +17,9 @@ from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
-from kernelexec.results import (
-    ExecutionResult,
-    OnInput,
-    Output,
-    OutputPage,
-    Timing,
-)
+from kernelexec.provisioning import Handover
+from kernelexec.records.journal import RunningCell
+from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Timing
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
@@ -58,63 +54,48 @@ class Timestamps:
         )
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True, kw_only=True)
 class CellRun:
     """One execution of a cell from its submission to its result.
 
-    Args:
-        internal: whether this package sends the cell, and not the user.
-        started_at: the time, on the monotonic clock, at which a previous owner of the kernel sent the cell, which is then
-            in flight.
+    ``internal`` says that this package sends the cell, and not the user; ``in_flight`` that a previous owner of the kernel has
+    sent it.
     """
 
-    def __init__(
-        self,
-        cell: Cell,
-        *,
-        timeout: float,
-        on_output: OnOutput | None = None,
-        request_id: str | None = None,
-        internal: bool = False,
-        isolation: str = "local",
-        approver: Approver | None = None,
-        on_input: OnInput | None = None,
-        execution_id: str | None = None,
-        started_at: float | None = None,
-    ) -> None:
-        self.execution_id = execution_id or uuid.uuid4().hex
-        self.cell = self.masked_cell = cell
-        """``shown`` is the cell for hooks, records and messages, without secrets."""
-        self.request_id = request_id
-        self.timeout = timeout
-        self.internal = internal
-        self.isolation = isolation
-        self.in_flight = started_at is not None
-        self.timestamps = Timestamps() if started_at is None else Timestamps(started_at, started_at, started_at)
-        self.done = asyncio.Event()
-        self.caller_wakeup = asyncio.Event()
-        self.result: ExecutionResult | None = None
-        self.failure: Exception | None = None
-        self.callback_error: Exception | None = None
-        """The error of the output callback, raised to the caller of the callback."""
-        self.approver = approver
-        self.on_input = on_input
-        self.notes: list[str] = []
-        """Notes for the result about its approval."""
-        self.refusal: Refusal | None = None
-        """The reason for refusing the cell."""
-        self.rules_overridden = False
-        """Whether the approver allowed the cell against the rules."""
-        self.is_approved = False
-        self.interrupt_requested = False
-        self.queue_scope = anyio.CancelScope()
-        self.approval_scope = anyio.CancelScope()
-        self.startup_scope = anyio.CancelScope()
-        self.execution: Execution | None = None
-        self.spill: SpillFile | None = None
-        self.collector: Collector | None = None
-        self.memory_bytes = 0
-        self.spilled_bytes = 0
-        self._on_output = on_output
+    cell: Cell
+    masked_cell: Cell
+    """The cell for hooks, records and messages, without secrets."""
+    timeout: float
+    isolation: str
+    request_id: str | None = None
+    internal: bool = False
+    on_output: OnOutput | None = None
+    approver: Approver | None = None
+    on_input: OnInput | None = None
+    execution_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    in_flight: bool = False
+    timestamps: Timestamps = field(default_factory=Timestamps)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    caller_wakeup: asyncio.Event = field(default_factory=asyncio.Event)
+    result: ExecutionResult | None = None
+    failure: Exception | None = None
+    callback_error: Exception | None = None
+    """The error of the output callback, raised to the caller of the callback."""
+    notes: list[str] = field(default_factory=list)
+    """Notes for the result about its approval."""
+    refusal: Refusal | None = None
+    rules_overridden: bool = False
+    """Whether the approver allowed the cell against the rules."""
+    is_approved: bool = False
+    interrupt_requested: bool = False
+    queue_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    approval_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    startup_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    execution: Execution | None = None
+    spill: SpillFile | None = None
+    collector: Collector | None = None
+    memory_bytes: int = 0
+    spilled_bytes: int = 0
 
     @property
     def has_not_run(self) -> bool:
@@ -122,11 +103,7 @@ class CellRun:
         return self.result is not None and self.result.status == "aborted"
 
     async def wait(self, seconds: float | None, *, joined: bool = False) -> None:
-        """Wait for the result, ``seconds`` at most; an error is raised once.
-
-        Raises:
-            Exception: see ``CellQueue.wait_for_result``.
-        """
+        """Wait for the result, ``seconds`` at most; an error is raised once, see ``CellQueue.wait_for_result``."""
         with anyio.move_on_after(seconds):
             await (self.done if joined else self.caller_wakeup).wait()
             if self.callback_error is None:
@@ -149,13 +126,13 @@ class CellRun:
 
     def deliver_output(self, output: Output) -> None:
         """Pass an output to the caller's callback. An error goes to the caller, and the callback gets no further outputs."""
-        if self._on_output is None:
+        if self.on_output is None:
             return
         try:
-            self._on_output(output)
+            self.on_output(output)
         except BaseException as exc:  # noqa: BLE001 - raised to the caller; here it would end the connection
             self.callback_error = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
-            self._on_output = None
+            self.on_output = None
             self.caller_wakeup.set()
 
     def finish(self, result: ExecutionResult) -> None:
@@ -197,3 +174,29 @@ class CellRun:
         metadata = self.execution.reply_metadata if self.execution else {}
         report = metadata.get(protocol.METADATA_KEY)
         return report if isinstance(report, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedSession:
+    """A kernel without an owner, and its running cell according to the journal."""
+
+    handover: Handover
+    running_cell: RunningCell | None
+    ended_epochs: Mapping[str, int] = field(default_factory=dict)
+    """The last epoch of each other language's kernel that ended with the owner."""
+
+    def make_run(self, isolation: str) -> CellRun | None:
+        """Return a run that resumes the cell, or None if no cell runs in that kernel: cells of other kernels have ended."""
+        running_cell = self.running_cell
+        if running_cell is None or running_cell.cell.kernel != "python" or running_cell.kernel_epoch != self.handover.epoch:
+            return None
+        return CellRun(
+            cell=running_cell.cell,
+            masked_cell=running_cell.cell,
+            timeout=running_cell.timeout,
+            isolation=isolation,
+            request_id=running_cell.request_id,
+            execution_id=running_cell.execution_id,
+            in_flight=True,
+            timestamps=Timestamps(running_cell.began, running_cell.began, running_cell.began),
+        )

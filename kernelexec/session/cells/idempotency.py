@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
@@ -13,7 +12,7 @@ import anyio.to_thread
 
 from kernelexec import cells
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.events import JournaledRequest, JournalHook
+from kernelexec.events import JournalHook
 from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_builder import build_unknown_result
@@ -35,21 +34,15 @@ class RequestIds:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def check(self, request_id: object) -> None:
-        """Check a request id.
-
-        Raises:
-            InvalidRequest: the id is not a text of 1 to 200 printable characters, or the session keeps no journal.
-        """
+        """Raise ``InvalidRequest`` unless the id is 1 to 200 printable characters and the session keeps a journal."""
         if request_id is None:
             return
         if not isinstance(request_id, str) or not 1 <= len(request_id) <= ID_CHARS_MAX or not request_id.isprintable():
-            message = f"request_id={request_id!r:.300}: must be a text of 1 to {ID_CHARS_MAX} printable characters."
-            raise InvalidRequest(message)
+            raise InvalidRequest(f"request_id={request_id!r:.300}: must be a text of 1 to {ID_CHARS_MAX} printable characters.")
         if self._ledger is None:
-            message = (
+            raise InvalidRequest(
                 f"request_id={request_id!r}: session {self._session!r} keeps no journal: omit request_id, or set journal=True."
             )
-            raise InvalidRequest(message)
 
     async def submit_once(
         self, request_id: str, run: CellRun, enqueue: Callable[[CellRun], None], supervisor: KernelSupervisor
@@ -68,7 +61,8 @@ class RequestIds:
             if earlier_run is not None and not earlier_run.has_not_run:
                 self._check_same_cell(request_id, cells.fingerprint(earlier_run.masked_cell), run)
                 return earlier_run
-            earlier = await self._find_in_journal(request_id)
+            assert self._ledger is not None
+            earlier = await anyio.to_thread.run_sync(self._ledger.find_request, request_id)
             if earlier is not None:
                 self._check_same_cell(request_id, earlier.fingerprint, run)
                 result = earlier.result or build_unknown_result(run, self._session, supervisor.epoch, earlier.execution_id)
@@ -85,11 +79,7 @@ class RequestIds:
             self._runs[run.request_id] = run
 
     async def fsync(self, request_id: str) -> None:
-        """Write the journal to the disk before a cell with a request id is sent, so that it cannot run twice after a crash.
-
-        Raises:
-            Refused: the journal cannot be written; nothing was sent.
-        """
+        """Write the journal to disk before a cell is sent, so that it cannot run twice after a crash, or raise ``Refused``."""
         assert self._ledger is not None
         if (failure := self._ledger.failure) is None:
             try:
@@ -100,11 +90,10 @@ class RequestIds:
             except OSError as exc:
                 failure = exc.strerror or str(exc)
         if failure is not None:
-            message = (
+            raise Refused(
                 f"request_id={request_id!r}: the journal cannot be written ({failure}), so that a retry could run the cell "
                 "twice. Nothing ran: free space on the disk, or omit request_id."
             )
-            raise Refused(message)
 
     def add_journal_note(self, result: ExecutionResult) -> ExecutionResult:
         """Return the result, with a note if the journal does not contain it."""
@@ -112,10 +101,6 @@ class RequestIds:
         if failure is None:
             return result
         return dataclasses.replace(result, notes=(*result.notes, f"Not recorded in the journal: {failure}."))
-
-    async def _find_in_journal(self, request_id: str) -> JournaledRequest | None:
-        assert self._ledger is not None
-        return await anyio.to_thread.run_sync(partial(self._ledger.find_request, request_id))
 
     def _check_same_cell(self, request_id: str, fingerprint: str, run: CellRun) -> None:
         if fingerprint != cells.fingerprint(run.masked_cell):

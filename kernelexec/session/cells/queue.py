@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from kernelexec.config import Capacity
 from kernelexec.errors import QueueFull, UnknownExecution, did_you_mean
 from kernelexec.events import CellAborted, CellExecuted, Event
 from kernelexec.results import ExecutionResult
@@ -15,8 +14,12 @@ from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.masking import mask_result
-from kernelexec.session.cells.result_builder import build_aborted_result, build_interrupted_result, build_running_result
+from kernelexec.session.cells.result_builder import (
+    build_aborted_result,
+    build_interrupted_result,
+    build_running_result,
+    mask_result,
+)
 from kernelexec.session.cells.runner import CellRunner
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
@@ -26,34 +29,53 @@ MEMORY_BYTES_MAX, SPILLED_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
 _LATE_NOTES_MAX = 3
 
 
+class FinishedExecutions:
+    """The finished runs by execution id. The oldest are dropped first, with their spill files."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.runs: OrderedDict[str, CellRun] = OrderedDict()
+        self._memory_bytes = 0
+        self._spilled_bytes = 0
+
+    def add(self, run: CellRun) -> None:
+        """Add a finished run, and drop the oldest runs above the limits."""
+        self.runs[run.execution_id] = run
+        self._memory_bytes += run.memory_bytes
+        self._spilled_bytes += run.spilled_bytes
+        while len(self.runs) > 1 and (
+            len(self.runs) > self._limit or self._memory_bytes > MEMORY_BYTES_MAX or self._spilled_bytes > SPILLED_BYTES_MAX
+        ):
+            self._drop(self.runs.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        """Drop all runs, and delete their files."""
+        while self.runs:
+            self._drop(self.runs.popitem()[1])
+
+    def _drop(self, run: CellRun) -> None:
+        self._memory_bytes -= run.memory_bytes
+        self._spilled_bytes -= run.spilled_bytes
+        run.delete_files()
+
+
+@dataclass(slots=True, kw_only=True)
 class CellQueue:
     """The queue of one session's runs. Each run has a task in the session's scope; one runs at a time."""
 
-    def __init__(
-        self,
-        session: str,
-        capacity: Capacity,
-        scope: TaskScope,
-        *,
-        kernels: LanguageKernels,
-        approval: CellApproval,
-        runner: CellRunner,
-        requests: RequestIds,
-        secrets: SecretStore | None,
-        dispatch: Callable[[Event], None],
-    ) -> None:
-        self.run_lock = asyncio.Lock()
-        self.runs: list[CellRun] = []
-        self._history = FinishedExecutions(capacity.results)
-        self._session = session
-        self._limit = capacity.queue
-        self._scope = scope
-        self._kernels = kernels
-        self._approval = approval
-        self._runner = runner
-        self._requests = requests
-        self._secrets = secrets
-        self._dispatch = dispatch
+    session: str
+    limit: int
+    """The number of runs that may wait."""
+    scope: TaskScope
+    kernels: LanguageKernels
+    approval: CellApproval
+    runner: CellRunner
+    requests: RequestIds
+    secrets: SecretStore | None
+    dispatch: Callable[[Event], None]
+    history: FinishedExecutions
+    runs: list[CellRun] = field(default_factory=list)
+    run_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def first(self) -> CellRun | None:
@@ -62,45 +84,39 @@ class CellQueue:
 
     def list_ids(self) -> tuple[str, ...]:
         """Return the ids of the remembered, running and waiting executions, the oldest first."""
-        return (*self._history.list_ids(), *(run.execution_id for run in self.runs if not run.internal))
+        return (*self.history.runs, *(run.execution_id for run in self.runs if not run.internal))
 
     def find(self, execution_id: str) -> CellRun:
-        """Return a remembered, running or waiting run.
-
-        Raises:
-            UnknownExecution: no run with that id is remembered.
-        """
-        return self._history.find(execution_id, self.runs)
+        """Return a remembered, running or waiting run; raise ``UnknownExecution`` if there is none with that id."""
+        for run in (*self.runs, *self.history.runs.values()):
+            if run.execution_id == execution_id:
+                return run
+        message = f"No execution {execution_id!r} is remembered here{did_you_mean(str(execution_id), self.history.runs)}."
+        raise UnknownExecution(message)
 
     def add(self, run: CellRun) -> None:
-        """Append a run, and start its task.
-
-        Raises:
-            QueueFull: too many runs wait.
-            Closed: the session is ending.
-        """
-        self._scope.check_open()
-        if len(self.runs) > self._limit:
-            message = f"{len(self.runs) - 1} cells wait in session {self._session!r}, its limit: wait for a cell to end."
-            raise QueueFull(message)
+        """Append a run, and start its task; raise ``QueueFull`` if too many runs wait, ``Closed`` if the session is ending."""
+        self.scope.check_open()
+        if len(self.runs) > self.limit:
+            raise QueueFull(f"{len(self.runs) - 1} cells wait in session {self.session!r}, its limit: wait for a cell to end.")
         self.runs.append(run)
-        self._scope.tasks.start_soon(self._process, run)
+        self.scope.tasks.start_soon(self._process, run)
 
     async def wait_for_result(self, run: CellRun, timeout: float | None, *, joined: bool = False) -> ExecutionResult:
-        """Wait for a run, ``patience`` seconds at most; return its result, or the result so far.
+        """Wait for a run, ``timeout`` seconds at most; return its result, or the result so far.
 
         Raises:
             Exception: the internal error that kept the cell from running, to the first caller that waits; or the error of the
                 output callback, to its own caller, and not to a caller that ``joined`` the run.
         """
         await run.wait(timeout, joined=joined)
-        return self.get_result(run) or build_running_result(run, self._session, self._kernels.get_supervisor(run.cell).epoch)
+        return self.get_result(run) or build_running_result(run, self.session, self.kernels.get_supervisor(run.cell).epoch)
 
     def get_result(self, run: CellRun) -> ExecutionResult | None:
         """Return the result of a finished run, with its late output."""
         late_outputs = run.execution.late.outputs() if run.execution else ()
         if run.result is not None and late_outputs != run.result.late:
-            run.result = dataclasses.replace(run.result, late=late_outputs)
+            run.result = replace(run.result, late=late_outputs)
         return run.result if run.done.is_set() else None
 
     def abort_waiting(self) -> None:
@@ -114,23 +130,19 @@ class CellQueue:
         for run in list(self.runs):
             self._finish(run, self._build_failed_result(run, "The session was closed."))
 
-    def clear_history(self) -> None:
-        """Drop all finished runs, and delete their files."""
-        self._history.clear()
-
     async def _process(self, run: CellRun) -> None:
         """Wait for the run's place in the queue, run it and finish it, as its task. An internal error goes to the caller."""
         result, reason = None, "The session ended."
         try:
-            refusal = await self._approval.check(run, early=True)
+            refusal = await self.approval.check(run, early=True)
             outcome = refusal if refusal is not None else await self._run_in_order(run)
             if isinstance(outcome, str):
                 reason = outcome
                 return
             result = outcome
             if not run.internal:
-                self._dispatch(CellExecuted(self._session, run.masked_cell, result, run.request_id))
-                result = self._requests.add_journal_note(result)
+                self.dispatch(CellExecuted(self.session, run.masked_cell, result, run.request_id))
+                result = self.requests.add_journal_note(result)
         except Exception as exc:  # noqa: BLE001 - raised to the caller
             run.failure, reason = exc, str(exc)
         finally:
@@ -141,9 +153,9 @@ class CellQueue:
         with run.queue_scope:
             await self.run_lock.acquire()
         if run.queue_scope.cancelled_caught:
-            return "The session was closed." if self._scope.is_stopping else "Cancelled while it waited in the queue."
+            return "The session was closed." if self.scope.is_stopping else "Cancelled while it waited in the queue."
         try:
-            outcome = await self._runner.run(run)
+            outcome = await self.runner.run(run)
             return outcome if run.internal or isinstance(outcome, str) else self._add_late_notes(outcome)
         finally:
             self.run_lock.release()
@@ -152,20 +164,20 @@ class CellQueue:
         """Return the result of a run that failed or was aborted, and report it to the hooks."""
         was_sent = run.execution is not None or run.in_flight
         build = build_interrupted_result if was_sent else build_aborted_result
-        result = mask_result(build(run, self._session, self._kernels.get_supervisor(run.cell).epoch, reason), self._secrets)
+        result = mask_result(build(run, self.session, self.kernels.get_supervisor(run.cell).epoch, reason), self.secrets)
         if run.internal:
             return result
-        self._dispatch((CellExecuted if was_sent else CellAborted)(self._session, run.masked_cell, result, run.request_id))
-        return self._requests.add_journal_note(result)
+        self.dispatch((CellExecuted if was_sent else CellAborted)(self.session, run.masked_cell, result, run.request_id))
+        return self.requests.add_journal_note(result)
 
     def _add_late_notes(self, result: ExecutionResult) -> ExecutionResult:
         """Add notes about late output of earlier cells, which is not part of this result."""
-        late_executions = self._kernels.take_late_executions()
+        late_executions = self.kernels.take_late_executions()
         if not late_executions:
             return result
-        ids = [run_id for run_id in self._history.list_ids() if self._history.find(run_id, ()).execution in late_executions]
+        ids = [run_id for run_id, run in self.history.runs.items() if run.execution in late_executions]
         notes = (f"Output of an earlier cell came late: wait_for({run_id!r}) gives it." for run_id in ids[-_LATE_NOTES_MAX:])
-        return dataclasses.replace(result, notes=(*result.notes, *notes))
+        return replace(result, notes=(*result.notes, *notes))
 
     def _finish(self, run: CellRun, result: ExecutionResult) -> None:
         run.finish(result)
@@ -173,55 +185,5 @@ class CellQueue:
         if run.internal:
             run.delete_files()
         else:
-            self._history.add(run)
+            self.history.add(run)
         run.wake_callers()
-
-
-class FinishedExecutions:
-    """The finished runs by execution id. The oldest are dropped first, with their spill files."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._runs: OrderedDict[str, CellRun] = OrderedDict()
-        self._memory_bytes = 0
-        self._spilled_bytes = 0
-
-    def add(self, run: CellRun) -> None:
-        """Add a finished run, and drop the oldest runs above the limits."""
-        self._runs[run.execution_id] = run
-        self._memory_bytes += run.memory_bytes
-        self._spilled_bytes += run.spilled_bytes
-        while len(self._runs) > 1 and self._is_full():
-            _, oldest = self._runs.popitem(last=False)
-            self._drop(oldest)
-
-    def list_ids(self) -> tuple[str, ...]:
-        """Return the ids of the remembered executions, the oldest first."""
-        return tuple(self._runs)
-
-    def find(self, execution_id: str, running: Iterable[CellRun]) -> CellRun:
-        """Return a remembered or running run.
-
-        Raises:
-            UnknownExecution: no run with that id is remembered.
-        """
-        for run in running:
-            if run.execution_id == execution_id:
-                return run
-        if isinstance(execution_id, str) and execution_id in self._runs:
-            return self._runs[execution_id]
-        message = f"No execution {execution_id!r} is remembered here{did_you_mean(str(execution_id), self._runs)}."
-        raise UnknownExecution(message)
-
-    def clear(self) -> None:
-        """Drop all runs."""
-        while self._runs:
-            self._drop(self._runs.popitem()[1])
-
-    def _is_full(self) -> bool:
-        return len(self._runs) > self._limit or self._memory_bytes > MEMORY_BYTES_MAX or self._spilled_bytes > SPILLED_BYTES_MAX
-
-    def _drop(self, run: CellRun) -> None:
-        self._memory_bytes -= run.memory_bytes
-        self._spilled_bytes -= run.spilled_bytes
-        run.delete_files()

@@ -52,14 +52,7 @@ def open_result_cache(config: Config, backend: Backend, workspace: Path) -> Cell
 
 
 class CellResultCache:
-    """The chain of cells of one session's Python kernel, and the stored results of its pure cells.
-
-    Cells run one at a time, so the methods need no lock.
-
-    Args:
-        store: the results on the disk.
-        settings: the options that can change the result of a cell.
-    """
+    """The chain of cells of one session's Python kernel, and the stored results of its pure cells. They run one at a time."""
 
     def __init__(self, store: ResultStore, settings: Mapping[str, Any]) -> None:
         self._store = store

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
@@ -18,77 +17,59 @@ from kernelexec.outputs import Collector, MaskedCollector, StreamMasking, feed_r
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
+from kernelexec.session.cells.callbacks import answer_input_requests
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.masking import mask_result
-from kernelexec.session.cells.result_builder import build_result, build_unknown_result
+from kernelexec.session.cells.result_builder import build_result, build_unknown_result, mask_result
 from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, CellResultCache
-from kernelexec.session.cells.stdin import answer_input_requests
+from kernelexec.session.kernels.cell_end import LostState, Verdict, report_lost_state
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import LostState, Verdict, report_lost_state
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
 logger = logging.getLogger("kernelexec")
 _RESTARTED = "The kernel was restarted before the cell was sent."
 
 
+@dataclass(slots=True, kw_only=True)
 class CellRunner:
     """The runner of one session's cells, one at a time."""
 
-    def __init__(
-        self,
-        session: str,
-        config: Config,
-        kernels: LanguageKernels,
-        *,
-        workspace: Path,
-        spills: Path,
-        notebook: Path | None,
-        requests: RequestIds,
-        secrets: SecretStore | None,
-        dispatch: Callable[[Event], None],
-        dispatch_output: Callable[[Event], None] | None = None,
-        approval: CellApproval,
-        result_cache: CellResultCache | None = None,
-    ) -> None:
-        self._session = session
-        self._config = config
-        self._approval = approval
-        self._result_cache = result_cache
-        self._kernels = kernels
-        self._workspace = workspace
-        self._spills = spills
-        self._requests = requests
-        self._secrets = secrets
-        self._dispatch = dispatch
-        self._dispatch_output = dispatch_output
-        self._changes = FileChanges(workspace, ignore=frozenset({notebook.name} if notebook else ()))
+    session: str
+    config: Config
+    kernels: LanguageKernels
+    approval: CellApproval
+    requests: RequestIds
+    secrets: SecretStore | None
+    result_cache: CellResultCache | None
+    workspace: Path
+    changes: FileChanges
+    spills: Path
+    """The directory of the output that does not fit into results."""
+    dispatch: Callable[[Event], None]
+    dispatch_output: Callable[[Event], None] | None
+    """Passes an output to the hooks that want outputs, if there are any."""
 
     async def run(self, run: CellRun) -> ExecutionResult | str:
         """Run a cell: approve it, acquire a kernel, send it, watch it and build its result.
 
-        Returns:
-            The result, or the reason for not sending the cell.
-
-        Raises:
-            KernelStartFailed, KernelConnectionFailed, Refused: nothing ran.
+        Return the result, or the reason for not sending the cell. After an error nothing ran.
         """
         if not run.in_flight:
             run.timestamps.dequeued = time.monotonic()
         with run.approval_scope:
-            if (refusal := await self._approval.check(run)) is not None:
+            if (refusal := await self.approval.check(run)) is not None:
                 return refusal
         if run.approval_scope.cancelled_caught:
             return "Cancelled during its approval."
 
-        supervisor = self._kernels.get_supervisor(run.cell)
+        supervisor = self.kernels.get_supervisor(run.cell)
         with run.startup_scope:
             kernel = await supervisor.acquire()
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
         lost_state = None if run.internal else supervisor.take_lost_state()
-        result_cache = self._result_cache if supervisor is self._kernels.python else None
+        result_cache = self.result_cache if supervisor is self.kernels.python else None
         if result_cache is not None and not run.in_flight:
             cached_result = await result_cache.find(run, supervisor.epoch, kernel)
             if cached_result is not None and lost_state is None:
@@ -98,27 +79,29 @@ class CellRunner:
         if not isinstance(execution, Execution):
             return execution
 
-        seconds = self._config.budgets.approval
-        async with answer_input_requests(run, kernel, execution, session=self._session, seconds=seconds):
+        seconds = self.config.budgets.approval
+        async with answer_input_requests(run, kernel, execution, session=self.session, seconds=seconds):
             verdict = await supervisor.watch(kernel, execution, self._compute_remaining_seconds(run), internal=run.internal)
         run.timestamps.ended = time.monotonic()
 
         result = self._build_result(run, supervisor, kernel, verdict, lost_state)
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
-        return mask_result(result, self._secrets)
+        return mask_result(result, self.secrets)
 
     async def _send(self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel) -> Execution | ExecutionResult | str:
         """Send a cell, or resume the cell of a previous owner; return a result or a reason if that fails."""
         make_collector = partial(
-            self._make_collector_factory(), displays=kernel.displays, on_update=self._dispatch_display_update
+            self._make_collector_factory(),
+            displays=kernel.displays,
+            on_update=lambda *update: self.dispatch(DisplayUpdated(self.session, *update)),
         )
         run.collector = self._make_collector(run, make_collector)
-        late_collector = make_collector(self._config.output.late, on_output=self._make_output_callback(run, None))
+        late_collector = make_collector(self.config.output.late, on_output=self._make_output_callback(run, None))
         if run.in_flight:
             run.execution = await self._resume(run, supervisor, kernel, run.collector, late_collector)
             if run.execution is None:
-                return build_unknown_result(run, self._session, supervisor.epoch)
+                return build_unknown_result(run, self.session, supervisor.epoch)
         else:
             await self._announce(run, supervisor)
             if supervisor.is_restart_pending:
@@ -145,9 +128,9 @@ class CellRunner:
         if kernel.remark is not None and not run.internal:
             verdict.notes.append(kernel.remark)
             kernel.remark = None
-        files = _collect_no_files if run.internal else self._collect_files
-        networked = self._config.has_network
-        return build_result(run, verdict, session=self._session, epoch=supervisor.epoch, files=files, networked=networked)
+        files = (lambda *_: ()) if run.internal else self._collect_files
+        networked = self.config.has_network
+        return build_result(run, verdict, session=self.session, epoch=supervisor.epoch, files=files, networked=networked)
 
     async def _return_cached_result(
         self, result_cache: CellResultCache, run: CellRun, supervisor: KernelSupervisor, cached_result: ExecutionResult
@@ -163,7 +146,7 @@ class CellRunner:
         return replace(
             cached_result,
             execution_id=run.execution_id,
-            session=self._session,
+            session=self.session,
             kernel_epoch=supervisor.epoch,
             notes=(FROM_CACHE_NOTE, *run.notes),
             timing=run.timestamps.timing(),
@@ -172,36 +155,36 @@ class CellRunner:
 
     def _make_collector_factory(self) -> Callable[..., Collector]:
         """Return the constructor of the two collectors of a cell, which share the masking of secrets."""
-        return Collector if self._secrets is None else partial(MaskedCollector, StreamMasking(self._secrets.masker))
+        return Collector if self.secrets is None else partial(MaskedCollector, StreamMasking(self.secrets.masker))
 
     def _make_collector(self, run: CellRun, factory: Callable[..., Collector]) -> Collector:
-        output = self._config.output
-        run.spill = SpillFile(self._spills / run.execution_id, output.spill_bytes)
+        output = self.config.output
+        run.spill = SpillFile(self.spills / run.execution_id, output.spill_bytes)
         return factory(output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
 
     def _collect_files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Return the files that a cell wrote, and the files of its displays."""
-        saver = DisplayFiles(self._workspace, self._config.output.files_bytes if self._config.save_displays else 0)
+        saver = DisplayFiles(self.workspace, self.config.output.files_bytes if self.config.save_displays else 0)
         saved = saver.save(cell, outputs)
-        return tuple(dict.fromkeys((*self._changes.changes(), *saved)))
+        return tuple(dict.fromkeys((*self.changes.changes(), *saved)))
 
     async def _announce(self, run: CellRun, supervisor: KernelSupervisor) -> None:
         """Report the start of a cell to the hooks; write the journal to the disk if the request has an id."""
         if not run.internal:
             epoch, name = supervisor.epoch, run.request_id
-            self._dispatch(CellStarted(self._session, run.execution_id, run.masked_cell, epoch, name, run.timeout))
+            self.dispatch(CellStarted(self.session, run.execution_id, run.masked_cell, epoch, name, run.timeout))
         if run.request_id is not None:
-            await self._requests.fsync(run.request_id)
+            await self.requests.fsync(run.request_id)
 
     async def _resume(
         self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel, collector: Collector, late_collector: Collector
     ) -> Execution | None:
         """Resume the cell of a previous owner; kill the kernel and return None if it does not answer."""
-        seconds = max(self._compute_remaining_seconds(run), self._config.budgets.start)
+        seconds = max(self._compute_remaining_seconds(run), self.config.budgets.start)
         try:
             return await kernel.client.resume(run.execution_id, collector, late_collector, patience=seconds)
         except KernelNotAnswering:
-            logger.exception("kernelexec.cell_resume_failed", extra={"session": self._session})
+            logger.exception("kernelexec.cell_resume_failed", extra={"session": self.session})
             await supervisor.kill("timeout")
             return None
 
@@ -209,27 +192,20 @@ class CellRunner:
         """Return the remaining seconds of a run; a run in flight gets at least the time to send its output so far."""
         if not run.in_flight:
             return run.timeout
-        return max(run.timeout - (time.monotonic() - run.timestamps.sent), self._config.budgets.grace)
+        return max(run.timeout - (time.monotonic() - run.timestamps.sent), self.config.budgets.grace)
 
     def _make_output_callback(self, run: CellRun, callback: OnOutput | None) -> OnOutput | None:
         """Return a callback that passes outputs to the hooks first, if any hook wants outputs."""
-        dispatch = self._dispatch_output
+        dispatch = self.dispatch_output
         if dispatch is None or run.internal:
             return callback
 
         def pass_on(output: Output) -> None:
-            dispatch(OutputReceived(self._session, run.execution_id, output))
+            dispatch(OutputReceived(self.session, run.execution_id, output))
             if callback is not None:
                 callback(output)
 
         return pass_on
-
-    def _dispatch_display_update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        self._dispatch(DisplayUpdated(self._session, display_id, data, metadata))
-
-
-def _collect_no_files(_cell: int, _outputs: tuple[Output, ...]) -> tuple[str, ...]:
-    return ()
 
 
 def make_dispatcher(session: str, hooks: Iterable[Hook]) -> Callable[[Event], None]:

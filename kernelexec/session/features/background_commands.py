@@ -13,8 +13,9 @@ from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswerin
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
+from kernelexec.results.json_values import is_count, read_list
 from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.context import SessionContext
+from kernelexec.session.context import SessionContext, check_whole_number
 from kernelexec.text import clean_text
 
 #: The seconds that the kernel's control thread may take to answer, also while a cell runs.
@@ -62,43 +63,29 @@ class BackgroundCommands:
         arguments = {"command": cells.original_source(run.cell), "work_dir": directory}
         answer = await self._request("start", started.command_id, **arguments)
         if answer.get("status") != "ok":
-            message = f"The command did not start: {clean_text(str(answer.get('evalue')))[:300]}"
-            raise InvalidRequest(message)
+            raise InvalidRequest(f"The command did not start: {clean_text(str(answer.get('evalue')))[:300]}")
         self._forget_old()
         self._commands[started.command_id] = started.update(answer.get("job"))
         return self._commands[started.command_id]
 
     async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
-        """Apply the rules, the validators and the approver to a command that an agent runs elsewhere.
-
-        Raises:
-            InvalidCode, Closed: no decision was made.
-            SecurityError: the command was refused.
-        """
+        """Apply rules, validators and approver to a command that runs elsewhere; raise ``SecurityError`` if they refuse it."""
         self._context.scope.check_open()
         await self._approve(command, None, approver)
 
     async def background_commands(self) -> tuple[BackgroundCommand, ...]:
-        """Return all remembered background commands with their present status, the oldest first.
-
-        Raises:
-            Closed, KernelNotAnswering: see ``background_output``.
-        """
+        """Return all remembered background commands with their present status, the oldest first; errors: see ``background``."""
         self._context.scope.check_open()
         if any(self._can_run(command) for command in self._commands.values()):
-            jobs = (await self._request("list", None)).get("jobs")
-            by_name = {job.get("name"): job for job in (jobs if isinstance(jobs, list) else []) if isinstance(job, dict)}
+            jobs = read_list((await self._request("list", None)).get("jobs"))
+            by_name = {job.get("name"): job for job in jobs if isinstance(job, dict)}
             for command_id, command in self._commands.items():
                 if self._can_run(command):
                     self._commands[command_id] = command.update(by_name.get(command_id))
         return tuple(map(self._refresh_status, self._commands.values()))
 
     async def background(self, command_id: str) -> BackgroundCommand:
-        """Return a background command with its present status.
-
-        Raises:
-            UnknownExecution, Closed, KernelNotAnswering: see ``background_output``.
-        """
+        """Return a background command with its present status; errors: see ``background_output``."""
         return (await self.background_output(command_id, lines=0)).command
 
     async def background_output(self, command_id: str, *, lines: int = 1000) -> BackgroundOutput:
@@ -110,9 +97,7 @@ class BackgroundCommands:
             Closed: the session is closed.
             KernelNotAnswering: the kernel does not answer in time.
         """
-        if isinstance(lines, bool) or not isinstance(lines, int) or not 0 <= lines <= LINES_MAX:
-            message = f"lines={lines!r} must be a number of lines, from 0 to {LINES_MAX}."
-            raise InvalidRequest(message)
+        check_whole_number(lines, "lines", "a number of lines", 0, LINES_MAX)
         command = self._find(command_id)
         if not self._can_run(command):
             return BackgroundOutput(self._refresh_status(command), "", "")
@@ -124,15 +109,12 @@ class BackgroundCommands:
         mask = self._context.masking.mask_text
         stdout, stderr = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
         dropped = [fields.get(f"{name}_dropped") for name in ("stdout", "stderr")]
-        return BackgroundOutput(command, stdout, stderr, *(count if isinstance(count, int) else 0 for count in dropped))
+        return BackgroundOutput(command, stdout, stderr, *(count if is_count(count) else 0 for count in dropped))
 
     async def kill_background(self, command_id: str) -> BackgroundCommand:
         """End a background command with all its processes: SIGTERM, and SIGKILL half a second later.
 
-        A command that has ended does not change.
-
-        Raises:
-            UnknownExecution, Closed, KernelNotAnswering: see ``background_output``.
+        A command that has ended does not change. Errors: see ``background_output``.
         """
         command = self._find(command_id)
         if self._can_run(command):
@@ -152,12 +134,10 @@ class BackgroundCommands:
 
     async def _approve(self, command: str, directory: str | None, approver: Approver | None) -> CellRun:
         context = self._context
-        config, approval = context.config, context.approval
-        cell = cells.make_command_cell(command, work_dir=directory, stdin=None, limit_bytes=config.capacity.code_bytes)
-        run = CellRun(cell, timeout=config.budgets.timeout, isolation=context.isolation, approver=approver)
-        run.masked_cell = context.masking.mask_cell(cell)
-        if (reason := await approval.check(run)) is not None:
-            raise context.masking.make_security_error(run, context.kernels.python.epoch, reason)
+        limit = context.config.capacity.code_bytes
+        cell = cells.make_command_cell(command, work_dir=directory, stdin=None, limit_bytes=limit)
+        run = context.make_run(cell, context.config.budgets.timeout, approver=approver)
+        await context.approve(run)
         return run
 
     def _find(self, command_id: str) -> BackgroundCommand:
@@ -165,10 +145,9 @@ class BackgroundCommands:
         if command_id not in self._commands:
             known_ids = ", ".join(self._commands) or "none"
             near = did_you_mean(str(command_id), self._commands)
-            message = (
+            raise UnknownExecution(
                 f"Session {self._context.name!r} has no background command {command_id!r:.100}{near}: there are {known_ids}."
             )
-            raise UnknownExecution(message)
         return self._commands[command_id]
 
     def _can_run(self, command: BackgroundCommand) -> bool:
@@ -184,14 +163,5 @@ class BackgroundCommands:
             del self._commands[command_id]
 
     async def _request(self, action: str, name: str | None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-        kernel, content = self._context.kernels.python.kernel, {"action": action, "name": name, **arguments}
-        answer = (
-            await kernel.client.request("control", protocol.JOBS_REQUEST, content, patience=_ANSWER_SECONDS) if kernel else None
-        )
-        if answer is None:
-            message = (
-                f"The kernel of session {self._context.name!r} did not report its background commands within "
-                f"{_ANSWER_SECONDS:g} s."
-            )
-            raise KernelNotAnswering(message)
-        return answer
+        content = {"action": action, "name": name, **arguments}
+        return await self._context.request("control", protocol.JOBS_REQUEST, content, _ANSWER_SECONDS)

@@ -1,28 +1,90 @@
-"""Access to submitted executions: progress, output and interruption."""
+"""The submission of cells to the queue, and the access to submitted executions: progress, output and interruption."""
 
 from __future__ import annotations
 
-from types import UnionType
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 import anyio.to_thread
 
+from kernelexec.cells import Cell
 from kernelexec.config import check_seconds
-from kernelexec.errors import InvalidRequest
-from kernelexec.results import ExecutionResult, OutputPage, Progress
-from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.context import SessionContext
+from kernelexec.errors import InvalidRequest, Refused
+from kernelexec.policy.decisions import Approver
+from kernelexec.results import ExecutionResult, OnInput, OutputPage, Progress
+from kernelexec.session.cells.approval import check_callables
+from kernelexec.session.cells.cell_run import CellRun, OnOutput
+from kernelexec.session.cells.idempotency import RequestIds, refresh_state
+from kernelexec.session.context import SessionContext, check_whole_number
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
+_COUNT_MEANING = "a whole number of bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedCell:
+    """A cell in the queue from the view of one caller. ``joined`` marks the run of an earlier call with the same request."""
+
+    context: SessionContext
+    run: CellRun
+    seconds: float | None
+    joined: bool = False
+
+    async def get_result(self) -> ExecutionResult:
+        """Wait for the result, or return the result so far after ``seconds``."""
+        result = await self.context.queue.wait_for_result(self.run, self.seconds, joined=self.joined)
+        return refresh_state(result, self.context.kernels.get_supervisor(self.run.cell)) if self.joined else result
 
 
 class Executions:
-    """The remembered, running and waiting executions of one session."""
+    """The submitted executions of one session: remembered, running and waiting."""
 
-    def __init__(self, context: SessionContext) -> None:
+    def __init__(self, context: SessionContext, requests: RequestIds) -> None:
+        self._context = context
+        self._requests = requests
         self._scope = context.scope
         self._queue = context.queue
+
+    async def submit(
+        self,
+        cell: Cell,
+        timeout: float | None,
+        wait: float | None,
+        on_output: OnOutput | None,
+        request_id: str | None,
+        approver: Approver | None = None,
+        on_input: OnInput | None = None,
+    ) -> SubmittedCell:
+        """Submit a cell, or join the execution of the same request."""
+        context = self._context
+        context.scope.check_open()
+        self._requests.check(request_id)
+        budget = context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+        wait_seconds = None if wait is None else check_seconds(wait, "wait")
+        if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
+            raise InvalidRequest(f"on_output={on_output!r} must be a plain function of one output, not a coroutine function.")
+        check_callables((), approver, on_input)
+        options = {"on_output": on_output, "request_id": request_id, "approver": approver, "on_input": on_input}
+        run = context.make_run(cell, budget, **options)
+        if request_id is None:
+            context.queue.add(run)
+            return SubmittedCell(context, run, wait_seconds)
+        submitted = await self._requests.submit_once(request_id, run, context.queue.add, context.kernels.get_supervisor(cell))
+        return SubmittedCell(context, submitted, wait_seconds, joined=submitted is not run)
+
+    @contextmanager
+    def report_refusals(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
+        """Report errors that refuse a cell to the hooks, with masked secrets."""
+        try:
+            yield
+        except (InvalidRequest, Refused) as exc:
+            self._context.dispatch(self._context.masking.make_refusal(kind, source, exc, request_id))
+            raise
 
     def executions(self) -> tuple[str, ...]:
         """Return the ids of remembered, running and waiting executions, the oldest first."""
@@ -36,7 +98,7 @@ class Executions:
             InvalidTimeout: ``wait`` is not a number of seconds.
         """
         run = self.find(execution_id)
-        _check_count(cursor, "cursor")
+        check_whole_number(cursor, "cursor", _COUNT_MEANING, 0)
         with anyio.move_on_after(None if wait is None else check_seconds(wait, "wait")):
             await run.done.wait()
         outputs, position, missed_outputs = run.collector.since(cursor) if run.collector else ((), 0, 0)
@@ -60,9 +122,10 @@ class Executions:
             UnknownExecution: no execution with that id is remembered.
             InvalidRequest: a negative offset, a limit below 1, a malformed pattern, or a pattern that takes more than 5 s.
         """
-        _check_count(offset, "offset")
-        _check_count(limit, "limit", minimum=1)
-        _check_type(grep, str | None, "grep")
+        check_whole_number(offset, "offset", _COUNT_MEANING, 0)
+        check_whole_number(limit, "limit", _COUNT_MEANING, 1)
+        if not isinstance(grep, str | None):
+            raise InvalidRequest(f"grep={grep!r:.100} must be str | None, not {type(grep).__name__}.")
         run = self.find(execution_id)
         try:
             return await anyio.to_thread.run_sync(run.read_page, offset, limit, grep)
@@ -71,11 +134,7 @@ class Executions:
             raise
 
     async def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
-        """Interrupt the running cell, or the named one, and return its result; return None if no cell runs.
-
-        Raises:
-            UnknownExecution: no execution with that id is remembered.
-        """
+        """Interrupt the running or the named cell; return its result, or None if no cell runs. Errors: see ``wait_for``."""
         self._scope.check_caller()
         run = self._queue.find(execution_id) if execution_id is not None else self._queue.first
         if run is None:
@@ -90,22 +149,6 @@ class Executions:
             self._queue.first.request_interrupt()
 
     def find(self, execution_id: str) -> CellRun:
-        """Return a remembered, running or waiting run.
-
-        Raises:
-            UnknownExecution: no execution with that id is remembered.
-        """
+        """Return a remembered, running or waiting run; raise ``UnknownExecution`` if there is none with that id."""
         self._scope.check_caller()
         return self._queue.find(execution_id)
-
-
-def _check_count(value: object, name: str, *, minimum: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        message = f"{name}={value!r} must be a whole number of bytes, at least {minimum}."
-        raise InvalidRequest(message)
-
-
-def _check_type(value: object, kind: type | UnionType, name: str) -> None:
-    if not isinstance(value, kind):
-        message = f"{name}={value!r} must be {getattr(kind, '__name__', kind)}, not {type(value).__name__}."
-        raise InvalidRequest(message)

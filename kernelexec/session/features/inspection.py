@@ -1,9 +1,9 @@
-"""The inspection of a session: variables, Python environment, completions and documentation."""
+"""The inspection of a session: variables, environment, completions and documentation; and prompts for a model from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, get_args
 
 import anyio
@@ -11,37 +11,24 @@ import anyio
 from kernelexec import cells
 from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
-from kernelexec.kernel import Kernel
 from kernelexec.launcher import protocol
+from kernelexec.model_prompts import PromptContext, write_debug_prompt, write_guidance
 from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables
 from kernelexec.results.variables import VARIABLES_MAX
-from kernelexec.session.context import SessionContext
+from kernelexec.session.context import SessionContext, check_names, check_whole_number
 from kernelexec.text import clean_text, cut_middle
 
 #: The seconds that an inspection waits for the kernel's answer.
 INSPECTION_SECONDS = 4.0
 _TEXT_BYTES = 64 * 1024
 _INDENT_MAX = 1000
-_NO_ANSWER_REASON = "the kernel may hold the interpreter's lock in C code, or the answer takes too long"
 
 
 class Inspection:
-    """The inspection of one session.
-
-    No inspection starts a kernel: without a living kernel ``KernelNotAnswering`` is raised.
-    """
+    """The inspection of one session. It starts no kernel: without a living one ``KernelNotAnswering`` is raised."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-
-    @property
-    def connection_file(self) -> Path | None:
-        """The connection file by which any Jupyter client can attach to the living kernel; None without a living kernel.
-
-        Each kernel has another file. Access to the file is access to the kernel: it is private to this user.
-        """
-        kernel = self._context.kernels.python.kernel
-        return kernel.connection_file if kernel is not None and kernel.alive else None
 
     async def variables(
         self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = INSPECTION_SECONDS
@@ -58,17 +45,17 @@ class Inspection:
             KernelNotAnswering: no kernel lives, or it does not answer in time.
         """
         timeout = check_seconds(wait, "wait")
-        content: dict[str, Any] = {"names": _check_names(names), "limit": _check_limit(limit)}
-        return Variables.from_reply(await self._request("control", protocol.VARIABLES_REQUEST, content, timeout), limit)
+        check_whole_number(limit, "limit", "a number of variables", 1, VARIABLES_MAX)
+        wanted = None if names is None else [clean_text(name) for name in check_names(names, VARIABLES_MAX)]
+        content = {"names": wanted, "limit": limit}
+        return Variables.from_reply(await self._context.request("control", protocol.VARIABLES_REQUEST, content, timeout), limit)
 
     async def environment(self, *, wait: float = INSPECTION_SECONDS) -> PythonEnvironment:
         """Return the Python, packages and programs of cells, also while a cell runs, without running the user's code.
 
-        Raises:
-            InvalidTimeout, Closed: nothing was sent to the kernel.
-            KernelNotAnswering: see ``variables``.
+        Errors: see ``variables``.
         """
-        reply = await self._request("control", protocol.ENVIRONMENT_REQUEST, {}, check_seconds(wait, "wait"))
+        reply = await self._context.request("control", protocol.ENVIRONMENT_REQUEST, {}, check_seconds(wait, "wait"))
         return PythonEnvironment.from_reply(reply)
 
     async def complete(self, code: str, cursor: int | None = None, *, wait: float = INSPECTION_SECONDS) -> Completion:
@@ -87,13 +74,10 @@ class Inspection:
     ) -> str | None:
         """Return the documentation of the name at ``cursor``, with ``detail=1`` its source too; None if there is none.
 
-        Raises:
-            InvalidCode, InvalidRequest, InvalidTimeout, Closed: nothing was sent to the kernel.
-            KernelNotAnswering: see ``complete``.
+        Errors: see ``complete``.
         """
         if detail not in (0, 1):
-            message = f"detail={detail!r} must be 0, or 1 for the source too."
-            raise InvalidRequest(message)
+            raise InvalidRequest(f"detail={detail!r} must be 0, or 1 for the source too.")
         content = {"code": code, "cursor_pos": self._check_cursor(code, cursor), "detail_level": int(detail)}
         reply = await self._request_idle("inspect_request", content, wait)
         bundle = reply.get("data")
@@ -103,79 +87,77 @@ class Inspection:
     async def is_complete(self, code: str, *, wait: float = INSPECTION_SECONDS) -> tuple[CodeStatus, str]:
         """Return whether code is complete, and for incomplete code the indentation of the next line.
 
-        Raises:
-            InvalidCode, InvalidTimeout, Closed: nothing was sent to the kernel.
-            KernelNotAnswering: see ``complete``.
+        Errors: see ``complete``.
         """
         self._check_cursor(code, None)
         reply = await self._request_idle("is_complete_request", {"code": code}, wait)
         status, indent = reply.get("status"), reply.get("indent")
         is_blank = isinstance(indent, str) and len(indent) <= _INDENT_MAX and not indent.strip()
-        return next((code_status for code_status in get_args(CodeStatus) if code_status == status), "unknown"), str(
-            indent
-        ) if is_blank else ""
+        known_statuses: tuple[CodeStatus, ...] = get_args(CodeStatus)
+        return next((known for known in known_statuses if known == status), "unknown"), str(indent) if is_blank else ""
+
+    async def guidance(self, *, requirements: bool = False) -> str:
+        """Return text for a system prompt: the session's directories, packages, network, limits, prefix and rules.
+
+        With ``requirements`` the text asks the model for a list of packages next to the files. Without a living kernel the
+        text omits the facts that only a kernel knows.
+
+        Raises:
+            Closed: the session is closed.
+        """
+        context = self._context
+        context.scope.check_open()
+        environment: PythonEnvironment | None = None
+        with suppress(KernelNotAnswering):
+            environment = await self.environment()
+        config, backend = context.config, context.kernels.backend
+        surroundings = PromptContext(
+            config,
+            backend.cwd,
+            environment,
+            tuple(context.to_kernel_path(path.path) for path in config.context_paths),
+            backend.memory_bytes,
+            backend.cpus,
+        )
+        return context.masking.mask_text(write_guidance(surroundings, requirements=requirements))
+
+    async def debugging(self, execution_id: str | None = None) -> str:
+        """Return a prompt in five steps for fixing a failed cell: its code, its output, the known facts about the cause.
+
+        Args:
+            execution_id: the failed cell; the newest by default.
+
+        Raises:
+            UnknownExecution: no execution with that id is remembered.
+            InvalidRequest: the named cell has not failed, or no cell has failed.
+        """
+        self._context.scope.check_caller()
+        queue = self._context.queue
+        ids = reversed(queue.list_ids()) if execution_id is None else (execution_id,)
+        for run in map(queue.find, ids):
+            result = queue.get_result(run)
+            if result is not None and result.status in ("error", "aborted"):
+                return write_debug_prompt(run.masked_cell.source, result)
+        raise InvalidRequest(
+            "No cell of this session has failed." if execution_id is None else f"execution_id={execution_id!r} has not failed."
+        )
 
     def _check_cursor(self, code: object, cursor: object) -> int:
         if code != "":
-            limit_bytes = self._context.config.capacity.code_bytes
-            cells.check(code, limit_bytes=limit_bytes, label="stdin" if _is_blank(code) else "code")
+            limit_bytes, is_blank = self._context.config.capacity.code_bytes, isinstance(code, str) and not code.strip()
+            cells.check(code, limit_bytes=limit_bytes, label="stdin" if is_blank else "code")
         length = len(str(code))
-        if cursor is None:
-            return length
-        if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= length:
-            message = f"cursor={cursor!r} must be a position in the code, from 0 to {length}."
-            raise InvalidRequest(message)
-        return cursor
+        return length if cursor is None else check_whole_number(cursor, "cursor", "a position in the code", 0, length)
 
     async def _request_idle(self, msg_type: str, content: dict[str, Any], wait: float) -> dict[str, Any]:
         """Send a request on the shell channel after a running cell, so that requests do not pile up in a busy kernel."""
         timeout, queue = check_seconds(wait, "wait"), self._context.queue
         end = anyio.current_time() + timeout
-        self._get_living_kernel()
+        self._context.get_living_kernel()
         with anyio.move_on_after(timeout):
             while queue.first is not None:
                 await queue.first.done.wait()
         if queue.first is not None:
             message = f"Session {self._context.name!r} is busy: a cell runs, and the kernel answers once it has ended."
             raise KernelNotAnswering(message)
-        return await self._request("shell", msg_type, content, max(0.0, end - anyio.current_time()))
-
-    async def _request(self, channel: str, msg_type: str, content: dict[str, Any], timeout: float) -> dict[str, Any]:
-        kernel = self._get_living_kernel()
-        reply = await kernel.client.request(channel, msg_type, content, patience=timeout)
-        if reply is None:
-            self._get_living_kernel()
-            message = f"The kernel of session {self._context.name!r} did not answer in time: {_NO_ANSWER_REASON}."
-            raise KernelNotAnswering(message)
-        return reply
-
-    def _get_living_kernel(self) -> Kernel:
-        self._context.scope.check_open()
-        kernel = self._context.kernels.python.kernel
-        if kernel is None or not kernel.alive:
-            message = (
-                f"Session {self._context.name!r} has no living kernel: its state is gone, and the next cell starts a new one."
-            )
-            raise KernelNotAnswering(message)
-        return kernel
-
-
-def _is_blank(code: object) -> bool:
-    return isinstance(code, str) and not code.strip()
-
-
-def _check_names(names: object) -> list[str] | None:
-    if names is None:
-        return None
-    texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else None
-    if texts is None or len(texts) > VARIABLES_MAX or not all(isinstance(name, str) for name in texts):
-        message = f"names={names!r:.200} must be a list of names, {VARIABLES_MAX} at most."
-        raise InvalidRequest(message)
-    return [clean_text(name) for name in texts]
-
-
-def _check_limit(limit: object) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= VARIABLES_MAX:
-        message = f"limit={limit!r} must be a number of variables, from 1 to {VARIABLES_MAX}."
-        raise InvalidRequest(message)
-    return limit
+        return await self._context.request("shell", msg_type, content, max(0.0, end - anyio.current_time()))

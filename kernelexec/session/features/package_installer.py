@@ -1,18 +1,19 @@
-"""The installation of packages into a session's virtual environment, with an exact lock."""
+"""The installation of packages into a session's virtual environment, with an exact lock, and before its first cell."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 from packaging.utils import canonicalize_name
 
-from kernelexec.config import check_seconds
+from kernelexec.config import check_seconds, system_refusal
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.launch.one_shot_task import (
@@ -26,13 +27,33 @@ from kernelexec.provisioning.launch.one_shot_task import (
 from kernelexec.results import ExecutionFailed, Installation
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.install_plan import INSTALL_SECONDS, InstallPlan, InstallRequest
 from kernelexec.session.features.requirements import LockedPackage, PackageLock, check_requirements, is_wheel
 from kernelexec.workspace.safe_files import read_regular, remove_tree, replace_beneath
 
 #: The lock of a workspace's virtual environment.
 LOCK = Path(".kernelexec", "pylock.toml")
 _LOCK_BYTES = 2 * 1024 * 1024
+_SYSTEM = """
+export DEBIAN_FRONTEND=noninteractive; as=; [ "$(id -u)" = 0 ] || as="sudo -n"
+$as apt-get update -qq && $as apt-get install -qq -y --no-install-recommends -- {}
+"""
+_NPM = "npm install --no-audit --no-fund -- {}"
+_REASON_CHARS = 300
+#: The seconds that an installation may take by default.
+INSTALL_SECONDS = 600.0
+_DEFAULT_VENV = ".venv"
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRequest:
+    """The requirements of one installation, into the existing or into a new virtual environment."""
+
+    requirements: tuple[str, ...] = ()
+    exact: bool = False
+    fresh: bool = False
+    wheels: Path | None = None
+    network: Network = False
+    seconds: float = INSTALL_SECONDS
 
 
 class PackageInstaller:
@@ -41,7 +62,6 @@ class PackageInstaller:
     def __init__(self, context: SessionContext, inspection: Inspection) -> None:
         self._context = context
         self._inspection = inspection
-        self._plan = InstallPlan(context)
 
     async def install(
         self,
@@ -70,11 +90,7 @@ class PackageInstaller:
             KernelError: the installation could not be started.
         """
         self._context.scope.check_open()
-        requirements = check_requirements(packages)
-        directory, install_network = self._plan.check_sources(requirements, wheels, network)
-        return await self._install(
-            InstallRequest(requirements, wheels=directory, network=install_network, seconds=_resolve_timeout(timeout))
-        )
+        return await self._install(self._make_request(check_requirements(packages), wheels, network, timeout))
 
     async def rebuild(
         self,
@@ -94,33 +110,68 @@ class PackageInstaller:
             InvalidTimeout, Closed, KernelError: see ``install``.
         """
         self._context.scope.check_open()
-        path = self._context.workspace_path / LOCK if lock is None else self._plan.resolve_path(lock)
+        path = self._context.workspace_path / LOCK if lock is None else self._resolve_path(lock)
         try:
             package_lock = await anyio.to_thread.run_sync(_read_lock_file, path)
         except OSError as exc:
             message = f"{path} cannot be read ({exc.strerror or exc}): name a lock that `install` has written."
             raise InvalidRequest(message) from exc
-        requirements = tuple(package_lock.pip_lines)
-        directory, install_network = self._plan.check_sources(requirements, wheels, network)
-        request = InstallRequest(
-            requirements, exact=True, fresh=True, wheels=directory, network=install_network, seconds=_resolve_timeout(timeout)
-        )
-        return await self._install(request, package_lock)
+        request = self._make_request(tuple(package_lock.pip_lines), wheels, network, timeout)
+        return await self._install(replace(request, exact=True, fresh=True), package_lock)
 
     async def replace_venv(self) -> None:
-        """Replace the virtual environment by an empty one with access to the packages of the cells' interpreter.
-
-        Raises:
-            KernelError: the environment could not be created.
-        """
+        """Replace the environment by an empty one on top of the cells' packages; raise ``KernelError`` if that fails."""
         installation = await self._install(InstallRequest(fresh=True), activate=False)
         if not installation.ok:
             raise KernelError(f"The virtual environment {installation.venv} cannot be replaced: {installation.output}")
 
+    async def preinstall(self) -> None:
+        """Install system packages, then Python packages, then npm packages. The executor calls it."""
+        wanted = self._context.config.programs.preinstall
+        if wanted.system and self._context.isolation != "container":
+            self._warn_not_installed("system", wanted.system, "system packages are installed in containers only")
+        elif wanted.system:
+            await self._run_install_command("system", wanted.system, _SYSTEM)
+        if wanted.python:
+            await self._preinstall_python(wanted.python)
+        if wanted.npm:
+            await self._run_install_command("npm", wanted.npm, _NPM)
+
+    async def _preinstall_python(self, names: tuple[str, ...]) -> None:
+        try:
+            installation = await self.install(names, wheels=self._context.config.programs.preinstall.wheels)
+        except KernelexecError as exc:
+            self._warn_not_installed("python", names, str(exc))
+        else:
+            self._context.kernels.python.notes.extend(installation.notes)
+            if not installation.ok:
+                self._warn_not_installed("python", names, installation.output)
+
+    async def _run_install_command(self, kind: str, names: tuple[str, ...], command: str) -> None:
+        """Run an internal command in the kernel's environment, without rules and without a record in the notebook."""
+        context = self._context
+        if not context.kernels.backend.network:
+            self._warn_not_installed(kind, names, "the session has no network")
+            return
+        script = command.format(shlex.join(names)).strip()
+        source = protocol.run_program_source(["sh", "-c", script])
+        try:
+            run, result = await context.run_internally(source, INSTALL_SECONDS)
+        except KernelexecError as exc:
+            self._warn_not_installed(kind, names, str(exc))
+        else:
+            if result.status != "ok" or run.get_launcher_report().get("exit_code") != 0:
+                self._warn_not_installed(kind, names, result.stderr or result.stdout)
+
+    def _warn_not_installed(self, kind: str, names: Iterable[str], output: str) -> None:
+        reason = output.strip()[-_REASON_CHARS:].strip() or "no reason was reported"
+        message = f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {reason}"
+        self._context.kernels.python.notes.append(message)
+
     async def _install(
         self, request: InstallRequest, lock: PackageLock | None = None, *, activate: bool = True
     ) -> Installation:
-        context, venv, began = self._context, self._plan.venv, anyio.current_time()
+        context, venv, began = self._context, self._find_venv(), anyio.current_time()
         async with context.kernels.install_lock:
             pip_run = await self._run_pip(request, venv)
             before = await anyio.to_thread.run_sync(self._read_lock)
@@ -130,9 +181,8 @@ class PackageInstaller:
             result = replace(result, output=output, venv=context.to_kernel_path(context.workspace_path.joinpath(*venv)))
             notes = _check_python_version(lock, pip_run)
             if result.ok:
-                result = replace(
-                    result, lock=await anyio.to_thread.run_sync(self._write_lock, pip_run, {**before, **installed})
-                )
+                lock_path = await anyio.to_thread.run_sync(self._write_lock, pip_run, {**before, **installed})
+                result = replace(result, lock=lock_path)
                 notes += await self._activate(result, before) if activate else []
             return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
 
@@ -142,8 +192,9 @@ class PackageInstaller:
         deadline = anyio.current_time() + request.seconds
         fetches_separately = request.network is not False and request.network is not backend.network
         online = bool(request.network) and not fetches_separately
-        task_fields = {"requirements": _list_pip_requirements(request), "exact": request.exact, "online": online, "find": []}
-        wheels, inside = request.wheels, self._plan.map_into_workspace(request.wheels)
+        requirements = [f"../wheels/{Path(text).name}" if is_wheel(text) else text for text in request.requirements]
+        task_fields = {"requirements": requirements, "exact": request.exact, "online": online, "find": []}
+        wheels, inside = request.wheels, self._map_into_workspace(request.wheels)
         try:
             async with self._one_shot_directory(request) as fetch_dir, self._one_shot_directory(request) as install_dir:
                 if fetches_separately:
@@ -170,13 +221,74 @@ class PackageInstaller:
         try:
             for wheel in filter(is_wheel, request.requirements):
                 try:
-                    await anyio.to_thread.run_sync(copy_wheel, self._plan.resolve_path(wheel), path)
+                    await anyio.to_thread.run_sync(copy_wheel, self._resolve_path(wheel), path)
                 except OSError as exc:
                     raise InvalidRequest(f"The wheel {wheel} cannot be copied: {exc}.") from exc
             yield path
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, path)
+
+    def _make_request(
+        self, requirements: tuple[str, ...], wheels: str | os.PathLike[str] | None, network: object, timeout: object
+    ) -> InstallRequest:
+        """Return the request for an installation; raise ``InvalidRequest`` if a source is invalid, or needed and missing."""
+        context = self._context
+        default_network, is_container = context.kernels.backend.network, context.config.isolation == "container"
+        match network:
+            case None:
+                install_network: Network = default_network if wheels is None else False
+            case "bridge" | "host" if is_container:
+                install_network = network
+            case bool():
+                install_network = ("bridge" if is_container else True) if network else False
+            case _:
+                choices = "True, False, 'bridge' or 'host'" if is_container else "True or False; 'bridge' is for containers"
+                raise InvalidRequest(f"network={network!r:.100} must be {choices}.")
+        if not install_network and wheels is None and not all(map(is_wheel, requirements)):
+            argument = "network='bridge'" if is_container else "network=True"
+            raise InvalidRequest(
+                f"Session {context.name!r} has no network to install from: pass a directory of wheels (wheels=...), or a"
+                f" network for this installation ({argument})."
+            )
+        directory = None if wheels is None else self._check_wheels(wheels)
+        seconds = INSTALL_SECONDS if timeout is None else check_seconds(timeout, "timeout")
+        return InstallRequest(requirements, wheels=directory, network=install_network, seconds=seconds)
+
+    def _find_venv(self) -> tuple[str, ...]:
+        """Return the path of the virtual environment in the workspace; raise ``InvalidRequest`` if it is outside."""
+        context, venv = self._context, self._context.config.programs.venv
+        if venv is None:
+            return (_DEFAULT_VENV,)
+        path = Path(os.path.normpath(context.kernels.backend.to_host_path(str(venv))))
+        if not path.is_relative_to(context.workspace_path) or path == context.workspace_path:
+            message = f"programs.venv={venv} is not in the session's workspace: install there with its own pip, or omit it."
+            raise InvalidRequest(message)
+        return path.relative_to(context.workspace_path).parts
+
+    def _resolve_path(self, path: str | os.PathLike[str]) -> Path:
+        """Return a path on this machine for a path as kernels see it, or for a path relative to the workspace."""
+        context = self._context
+        return Path(os.path.normpath(context.workspace_path / Path(context.kernels.backend.to_host_path(path)).expanduser()))
+
+    def _map_into_workspace(self, path: Path | None) -> str | None:
+        """Return a directory of the workspace as kernels see it, since cells can change its path here; None for others."""
+        is_inside = path is not None and path.is_relative_to(self._context.workspace_path)
+        return self._context.to_kernel_path(path) if path is not None and is_inside else None
+
+    def _check_wheels(self, wheels: object) -> Path:
+        if not isinstance(wheels, str | os.PathLike):
+            raise InvalidRequest(f"wheels={wheels!r:.100} must be the path of a directory of wheels.")
+        path = self._resolve_path(wheels)
+        resolved = Path(os.path.realpath(path))
+        if not resolved.is_dir() or (path.is_relative_to(self._context.workspace_path) and resolved != path):
+            raise InvalidRequest(f"wheels={os.fspath(wheels)!r} must be a directory, and not a link in the workspace.")
+        if self._context.config.isolation == "container" and (reason := system_refusal(resolved)):
+            raise InvalidRequest(
+                f"wheels={os.fspath(wheels)!r} must not be mounted into containers: {reason}. Name a directory with only"
+                " wheels."
+            )
+        return resolved
 
     def _read_lock(self) -> dict[str, LockedPackage]:
         """Return the packages of the environment's lock by name; none if it cannot be read."""
@@ -187,9 +299,10 @@ class PackageInstaller:
     def _write_lock(self, done: TaskResult, known_packages: dict[str, LockedPackage]) -> str | None:
         """Write the environment's lock; return its path as kernels see it, or None if it cannot be written."""
         locked = []
-        for name, version in _list_versions(done.answer.get("holds")):
+        versions = done.answer.get("holds")
+        for name, version in versions.items() if isinstance(versions, dict) else ():
             with suppress(ValueError):
-                package = LockedPackage(name, version)
+                package = LockedPackage(str(name), str(version))
                 earlier = known_packages.get(package.key)
                 locked.append(earlier if earlier is not None and earlier.has_version(version) else package)
         with suppress(OSError):
@@ -225,15 +338,6 @@ class PackageInstaller:
         return notes
 
 
-def _list_pip_requirements(request: InstallRequest) -> list[str]:
-    """Return the requirements for pip, with the paths of copied wheels."""
-    return [f"../wheels/{Path(text).name}" if is_wheel(text) else text for text in request.requirements]
-
-
-def _resolve_timeout(timeout: object) -> float:
-    return INSTALL_SECONDS if timeout is None else check_seconds(timeout, "timeout")
-
-
 def _read_lock_file(path: Path) -> PackageLock:
     return PackageLock.parse(read_regular(path, _LOCK_BYTES), str(path))
 
@@ -260,10 +364,6 @@ def _read_installed_packages(done: TaskResult) -> dict[str, LockedPackage]:
                     package = LockedPackage(name, version, archive, (digest,) if digest else ())
                     packages[package.key] = package
     return packages
-
-
-def _list_versions(versions: object) -> list[tuple[str, str]]:
-    return [(str(name), str(version)) for name, version in versions.items()] if isinstance(versions, dict) else []
 
 
 def _check_python_version(lock: PackageLock | None, done: TaskResult) -> list[str]:

@@ -29,16 +29,11 @@ _TOOL = "kernelexec"
 
 
 def check_requirements(packages: object) -> tuple[str, ...]:
-    """Return requirements as text; a single requirement need not be in a list.
-
-    Raises:
-        InvalidRequest: there are none or too many, or one is neither a name with versions nor the path of a wheel.
-    """
+    """Return 1 to 200 requirements, or raise ``InvalidRequest``: names with versions, or paths of wheels."""
     listed = [packages] if isinstance(packages, str | os.PathLike) else packages
     requirements = list(listed) if isinstance(listed, Iterable) and not isinstance(listed, bytes) else [listed]
     if not 1 <= len(requirements) <= REQUIREMENTS_MAX:
-        message = f"{len(requirements)} packages: there must be 1 to {REQUIREMENTS_MAX}."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"{len(requirements)} packages: there must be 1 to {REQUIREMENTS_MAX}.")
     return tuple(map(_check_requirement, requirements))
 
 
@@ -55,8 +50,7 @@ def _check_requirement(requirement: object) -> str:
             return text
         if _is_name_with_versions(text):
             return " ".join(text.split())
-    message = f"{requirement!r:.200} must be a name with versions, such as 'numpy>=2,<3', or the path of a wheel."
-    raise InvalidRequest(message)
+    raise InvalidRequest(f"{requirement!r:.200} must be a name with versions, such as 'numpy>=2,<3', or the path of a wheel.")
 
 
 def _is_name_with_versions(text: str) -> bool:
@@ -77,17 +71,12 @@ class LockedPackage:
     sha256: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that no part is malformed or could be an option of pip.
-
-        Raises:
-            ValueError: a part is malformed.
-        """
+        """Raise ``ValueError`` if a part is malformed, or could be an option of pip."""
         canonicalize_name(self.name, validate=True)
         Version(self.version)  # which accepts surrounding space, and digits of all scripts
         text = f"{self.name}=={self.version}"
         if not text.isascii() or text.split() != [text] or not all(map(_DIGEST.fullmatch, self.sha256)):
-            message = f"{self!r:.300} is malformed."
-            raise ValueError(message)
+            raise ValueError(f"{self!r:.300} is malformed.")
 
     @property
     def key(self) -> str:
@@ -135,11 +124,7 @@ class PackageLock:
 
     @classmethod
     def parse(cls, text: bytes, path: str) -> PackageLock:
-        """Return the lock in a file, which cells may have written.
-
-        Raises:
-            InvalidRequest: the file is not a lock of one environment with names and versions.
-        """
+        """Return the lock in a file that cells may have written; raise ``InvalidRequest`` if it is not for one environment."""
         try:
             document = tomllib.loads(text.decode())
             lock = Pylock.from_dict(document)
@@ -148,11 +133,10 @@ class PackageLock:
             packages = (*map(_convert_package, lock.packages), *unhashed)
             return cls(str(tool_table.get("python", ""))[:_VERSION_CHARS], packages[:_LOCKED_MAX])
         except (PylockValidationError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
-            message = (
+            raise InvalidRequest(
                 f"{path} must be a lock of packages: a pylock.toml of one environment, as `install` and `rebuild` write it, "
                 "in which each package has a version and a wheel or a source archive, and none has a marker."
-            )
-            raise InvalidRequest(message) from exc
+            ) from exc
 
     def to_toml(self) -> bytes:
         """Return the content of the lock file. Packages with an unknown archive are in the table of this tool."""

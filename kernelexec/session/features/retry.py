@@ -13,6 +13,7 @@ from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import Attempt, Attempts, ExecutionResult
 from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.context import check_whole_number
 from kernelexec.session.features.snapshots import VariableSnapshots
 
 #: A function that returns the code of the next try from all tries so far, or None to give up.
@@ -24,13 +25,7 @@ RETRIES, RETRIES_MAX = 3, 100
 
 
 class Retries:
-    """The repeated tries of one session's cells.
-
-    Args:
-        execute: runs one try.
-        restart: replaces the session's kernels.
-        snapshots: the session's variables.
-    """
+    """The repeated tries of one session's cells; ``execute`` runs one try, and ``restart`` replaces the session's kernels."""
 
     def __init__(
         self,
@@ -71,7 +66,12 @@ class Retries:
         Raises:
             InvalidRequest: before anything ran; later too, if ``fix`` returns neither text nor None.
         """
-        _check_arguments(fix, max_retries, between)
+        if fix is not None and not callable(fix):
+            raise InvalidRequest(f"fix={fix!r:.100} must be a function of the attempts so far.")
+        check_whole_number(max_retries, "max_retries", "the number of all tries", 1, RETRIES_MAX)
+        if between not in _BETWEEN:
+            near = did_you_mean(str(between), _BETWEEN)
+            raise InvalidRequest(f"between={between!r:.100}{near} must be one of {', '.join(_BETWEEN)}.")
         run = partial(self._execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
         before = await self._snapshots.snapshot() if between == "restore" else None
         attempts: list[Attempt] = []
@@ -93,26 +93,9 @@ class Retries:
 
 
 async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:
-    """Return the next try's code from the caller's function.
-
-    Raises:
-        InvalidRequest: the returned value is neither text nor None.
-    """
+    """Return the next try's code from the caller's function; raise ``InvalidRequest`` if it is neither text nor None."""
     code: Any = fix(attempts) if inspect.iscoroutinefunction(fix) else await anyio.to_thread.run_sync(fix, attempts)
     code = await code if inspect.isawaitable(code) else code
     if code is None or isinstance(code, str):
         return code
-    message = f"fix returned {code!r:.100}: it must return the source of the next try, or None to give up."
-    raise InvalidRequest(message)
-
-
-def _check_arguments(fix: object, max_retries: object, between: object) -> None:
-    if fix is not None and not callable(fix):
-        message = f"fix={fix!r:.100} must be a function of the attempts so far."
-        raise InvalidRequest(message)
-    if not isinstance(max_retries, int) or isinstance(max_retries, bool) or not 1 <= max_retries <= RETRIES_MAX:
-        message = f"max_retries={max_retries!r:.100} must be the number of all tries, 1 to {RETRIES_MAX}."
-        raise InvalidRequest(message)
-    if between not in _BETWEEN:
-        message = f"between={between!r:.100}{did_you_mean(str(between), _BETWEEN)} must be one of {', '.join(_BETWEEN)}."
-        raise InvalidRequest(message)
+    raise InvalidRequest(f"fix returned {code!r:.100}: it must return the source of the next try, or None to give up.")

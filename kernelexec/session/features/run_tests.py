@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,9 +13,8 @@ from kernelexec.events import TestsRun
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import TestCase, TestReport
-from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
 from kernelexec.session.context import SessionContext
-from kernelexec.text import clean_text
 
 CASES_MAX = 200
 #: The seconds that one case may take by default.
@@ -63,11 +61,8 @@ class CodeTests:
         context.scope.check_open()
         limit = check_seconds(timeout, "timeout")
         texts = _check_texts(code, cases, context.config.capacity.code_bytes)
-        case_runs = [CellRun(CodeCell(text), timeout=limit, isolation=context.isolation) for text in texts if text.strip()]
-        whole_run = CellRun(CodeCell("\n\n".join(texts)), timeout=limit, isolation=context.isolation, approver=approver)
-        whole_run.masked_cell = context.masking.mask_cell(whole_run.cell)
-        if (reason := await context.approval.check(whole_run, case_runs)) is not None:
-            raise context.masking.make_security_error(whole_run, context.kernels.python.epoch, reason)
+        case_runs = [context.make_run(CodeCell(text), limit) for text in texts if text.strip()]
+        await context.approve(context.make_run(CodeCell("\n\n".join(texts)), limit, approver=approver), case_runs)
         code, *sources = [*([] if texts[0].strip() else [""]), *(case_run.cell.source for case_run in case_runs)]
         call = protocol.run_tests_source(code, sources, limit)
         answer = (await context.call_launcher(call, (limit + _SLACK_SECONDS) * len(texts))).get("tests")
@@ -77,46 +72,34 @@ class CodeTests:
 
     def _build_report(self, code: str, sources: list[str], answer: dict[str, Any]) -> TestReport:
         """Return a report from the launcher's answer, and check all types in it."""
-        listed, error = answer.get("cases"), answer.get("error")
-        entries = [entry if isinstance(entry, dict) else {} for entry in (listed if isinstance(listed, list) else [])]
-        cases = (
-            self._build_case(source, entry) for source, entry in zip(sources, [*entries, *[{}] * len(sources)], strict=False)
-        )
-        failed = None if error is None else self._build_case(code, error if isinstance(error, dict) else {})
-        return TestReport(
-            self._context.masking.mask_text(code), tuple(cases), failed, _clean_text(answer.get("output"), _OUTPUT_CHARS)
-        )
+        cases = map(self._build_case, sources, [*read_list(answer.get("cases")), *[{}] * len(sources)])
+        error = answer.get("error")
+        failed = None if error is None else self._build_case(code, error)
+        output = read_text(answer.get("output"), _OUTPUT_CHARS)
+        return TestReport(self._context.masking.mask_text(code), tuple(cases), failed, output)
 
-    def _build_case(self, source: str, entry: dict[str, Any]) -> TestCase:
-        verdict, line, duration = entry.get("verdict"), entry.get("line"), entry.get("seconds")
+    def _build_case(self, source: str, reply: object) -> TestCase:
+        entry = reply if isinstance(reply, dict) else {}
+        verdict, line = entry.get("verdict"), entry.get("line")
         return TestCase(
             self._context.masking.mask_text(source),
             verdict if verdict in ("PASS", "FAIL", "ERROR") else "ERROR",
-            _clean_text(entry.get("message")),
-            line if isinstance(line, int) and 0 < line < 2**31 else None,
-            _clean_text(entry.get("line_text")) or None,
+            read_text(entry.get("message"), _TEXT_CHARS),
+            line if is_count(line) and line else None,
+            read_text(entry.get("line_text"), _TEXT_CHARS) or None,
             entry.get("in_code") is True,
-            _clean_text(entry.get("output"), _OUTPUT_CHARS),
-            float(duration) if isinstance(duration, int | float) and math.isfinite(duration) and duration >= 0 else 0.0,
+            read_text(entry.get("output"), _OUTPUT_CHARS),
+            read_seconds(entry.get("seconds")),
         )
 
 
 def _check_texts(code: object, cases: object, limit_bytes: int) -> list[str]:
-    """Return the code and the cases.
-
-    Raises:
-        InvalidCode, InvalidRequest: the code or a case is not source text.
-    """
+    """Return the code and the cases; raise ``InvalidCode`` or ``InvalidRequest`` if one is not source text."""
     texts = list(cases) if isinstance(cases, Iterable) and not isinstance(cases, str | bytes) else []
     if not 0 < len(texts) <= CASES_MAX:
-        message = f"cases={cases!r:.100} must be a list of 1 to {CASES_MAX} texts."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"cases={cases!r:.100} must be a list of 1 to {CASES_MAX} texts.")
     if not isinstance(code, str) or code.strip():
         cells.check(code, limit_bytes=limit_bytes)
     for number, case in enumerate(texts, 1):
         cells.check(case, limit_bytes=limit_bytes, label=f"case {number}")
     return [code, *texts] if isinstance(code, str) else texts
-
-
-def _clean_text(value: object, limit: int = _TEXT_CHARS) -> str:
-    return clean_text(value)[:limit] if isinstance(value, str) else ""

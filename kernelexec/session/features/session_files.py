@@ -69,20 +69,11 @@ class AsyncFiles:
             InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument is invalid, or the file is missing.
             FileRefused: the path is a link, not a plain file, a file with a second name, or cannot be read.
         """
-        call = partial(self._operations.read, path, offset=offset, limit=limit)
-        return await self._perform("read", path, call, lambda read: ((read.path,), ()))
+        return await self._perform("read", path, partial(self._operations.read, path, offset=offset, limit=limit))
 
     async def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
-        """Return a part of a file as bytes: ``limit`` bytes at most, from the byte ``offset`` on.
-
-        ``next_offset`` of the result is the offset of the next part. The file counts as read; see ``tracker``.
-
-        Raises:
-            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument is invalid, or the file is missing.
-            FileRefused: the path is a link, not a plain file, a file with a second name, or cannot be read.
-        """
-        call = partial(self._operations.read_bytes, path, offset=offset, limit=limit)
-        return await self._perform("read", path, call, lambda read: ((read.path,), ()))
+        """Return a part of a file as bytes: ``limit`` bytes at most, from the byte ``offset`` on. See ``read``."""
+        return await self._perform("read", path, partial(self._operations.read_bytes, path, offset=offset, limit=limit))
 
     async def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
         """Write a file atomically: a reader sees the old or the new content. With ``append`` extend the old content.
@@ -93,8 +84,7 @@ class AsyncFiles:
             InvalidRequest, InvalidPath, InvalidWorkDir, Closed: an argument is invalid; nothing was written.
             FileRefused: the path is read-only, a link, not a plain file, a file with a second name, or cannot be written.
         """
-        call = partial(self._operations.write, path, content, append=append)
-        return await self._perform("write", path, call, lambda written: ((written.path,), ()))
+        return await self._perform("write", path, partial(self._operations.write, path, content, append=append))
 
     async def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link, an empty directory, or with ``recursive`` a directory with all its entries.
@@ -107,8 +97,7 @@ class AsyncFiles:
             InvalidPath, InvalidWorkDir, Closed: the path is missing or outside of the permitted directories.
             FileRefused: the deletion is refused; the message contains the reason.
         """
-        call = partial(self._operations.delete, path, recursive=recursive)
-        return await self._perform("delete", path, call, _list_deleted_paths)
+        return await self._perform("delete", path, partial(self._operations.delete, path, recursive=recursive))
 
     async def delete_many(self, include: str | Iterable[str], exclude: str | Iterable[str] = ()) -> FilesDeleted:
         """Delete the files that match patterns such as ``["*.tmp", "cache"]``, each by the rules of ``delete``.
@@ -119,16 +108,9 @@ class AsyncFiles:
         Raises:
             InvalidRequest, InvalidWorkDir, Closed: a pattern is invalid; nothing was deleted.
         """
-        call = partial(self._operations.delete_many, include, exclude)
-        return await self._perform("delete", include, call, _list_deleted_paths)
+        return await self._perform("delete", include, partial(self._operations.delete_many, include, exclude))
 
-    async def _perform(
-        self,
-        operation: Literal["read", "write", "delete"],
-        target: object,
-        call: Callable[[], _T],
-        list_paths: Callable[[_T], tuple[Iterable[str], Iterable[str]]],
-    ) -> _T:
+    async def _perform(self, operation: Literal["read", "write", "delete"], target: object, call: Callable[[], _T]) -> _T:
         """Perform an operation, and report paths and refusals to the hooks."""
         context = self._context
         mask = context.masking.mask_text
@@ -138,8 +120,11 @@ class AsyncFiles:
             refusal = f"{clean_text(mask(str(target))[:_PATH_CHARS])}: {exc}"
             context.dispatch(FilesTouched(context.name, operation, (), (refusal,)))
             raise
-        paths, refused = (tuple(map(mask, texts)) for texts in list_paths(result))
-        context.dispatch(FilesTouched(context.name, operation, paths, refused))
+        if isinstance(result, FilesDeleted):
+            paths, refused = result.deleted, tuple(refusal.reason for refusal in result.refused)
+        else:
+            paths, refused = (result.path,), ()
+        context.dispatch(FilesTouched(context.name, operation, tuple(map(mask, paths)), tuple(map(mask, refused))))
         return result
 
     async def _call(self, call: Callable[[], _T]) -> _T:
@@ -150,7 +135,3 @@ class AsyncFiles:
         except (InvalidRequest, Refused) as exc:
             exc.args = tuple(self._context.masking.mask_text(str(arg)) for arg in exc.args)
             raise
-
-
-def _list_deleted_paths(result: FilesDeleted) -> tuple[Iterable[str], Iterable[str]]:
-    return result.deleted, (refusal.reason for refusal in result.refused)

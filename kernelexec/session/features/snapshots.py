@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -17,9 +16,9 @@ from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.events import SnapshotTaken
 from kernelexec.launcher import protocol
 from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapshot
-from kernelexec.session.context import SessionContext
+from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
+from kernelexec.session.context import SessionContext, check_names
 from kernelexec.session.lifecycle import run_in_thread
-from kernelexec.text import clean_text
 from kernelexec.workspace.safe_files import copy_between, remove_within
 
 #: The directory of snapshots in a workspace. The kernel writes, reads and counts them.
@@ -37,12 +36,6 @@ class VariableSnapshots:
     def __init__(self, context: SessionContext) -> None:
         self._context = context
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
-        kernel = self._context.kernels.python.kernel
-        return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
-
     async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
         """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons.
 
@@ -58,7 +51,7 @@ class VariableSnapshots:
             InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
             ExecutionFailed: the snapshot was interrupted or could not be written; its result has the state of the kernel.
         """
-        wanted = None if names is None else _check_names(names)
+        wanted = None if names is None else sorted(set(check_names(names, VARIABLES_MAX)))
         context, snapshot_id = self._context, uuid.uuid4().hex
         directory, limit = str(context.workspace_path / SNAPSHOTS / snapshot_id), context.config.capacity.snapshot_bytes
         try:
@@ -85,12 +78,12 @@ class VariableSnapshots:
             InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
             ExecutionFailed: the call was interrupted.
         """
-        _check_type(snapshot)
-        wanted = snapshot.names if names is None else _check_names(names)
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidRequest(f"snapshot={snapshot!r:.100} must be a result of `snapshot()`, not {type(snapshot).__name__}.")
+        wanted = snapshot.names if names is None else sorted(set(check_names(names, VARIABLES_MAX)))
         for name in wanted:
             if name not in snapshot.names:
-                message = f"{name!r} is not in snapshot {snapshot.snapshot_id}{did_you_mean(name, snapshot.names)}."
-                raise InvalidRequest(message)
+                raise InvalidRequest(f"{name!r} is not in snapshot {snapshot.snapshot_id}{did_you_mean(name, snapshot.names)}.")
         files = [
             (saved.name, saved.file, saved.sha256)
             for saved in snapshot.variables
@@ -99,8 +92,7 @@ class VariableSnapshots:
         async with self._kernel_directory(snapshot, [file for _, file, _ in files]) as directory:
             call = protocol.load_variables_source(self._context.to_kernel_path(directory), files)
             answer = await self._context.call_launcher(call, timeout)
-        loaded = answer.get("back")
-        restored = {name for name in (loaded if isinstance(loaded, list) else []) if isinstance(name, str)}
+        restored = {name for name in read_list(answer.get("back")) if isinstance(name, str)}
         reasons = {
             left_out.name: left_out for entry in _list_entries(answer, "missing") if (left_out := _parse_left_out(entry))
         }
@@ -129,40 +121,21 @@ class VariableSnapshots:
                 await run_in_thread(remove_within, workspace, relative)
 
 
-def _check_type(snapshot: object) -> None:
-    if not isinstance(snapshot, Snapshot):
-        message = f"snapshot={snapshot!r:.100} must be a result of `snapshot()`, not {type(snapshot).__name__}."
-        raise InvalidRequest(message)
-
-
-def _check_names(names: object) -> list[str]:
-    texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [None]
-    if not all(isinstance(name, str) for name in texts) or len(texts) > VARIABLES_MAX:
-        message = f"names={names!r:.100} must be a list of names of variables, {VARIABLES_MAX} at most."
-        raise InvalidRequest(message)
-    return sorted({name for name in texts if isinstance(name, str)})
-
-
 def _list_entries(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = answer.get(key)
-    return [entry for entry in (entries if isinstance(entries, list) else [])[:VARIABLES_MAX] if isinstance(entry, dict)]
+    return [entry for entry in read_list(answer.get(key))[:VARIABLES_MAX] if isinstance(entry, dict)]
 
 
 def _parse_saved_variable(entry: dict[str, Any]) -> SavedVariable | None:
     """Return a variable from the kernel's answer, or None for a malformed entry."""
-    texts = [entry.get(key) for key in ("name", "type", "file", "sha256")]
-    size, seconds = entry.get("size_bytes"), entry.get("seconds")
-    name, kind, file, digest = (text if isinstance(text, str) else "" for text in texts)
-    if not name or not _FILE.fullmatch(file) or not _DIGEST.fullmatch(digest):
+    name, kind, file, digest = (read_text(entry.get(key), _TEXT_CHARS) for key in ("name", "type", "file", "sha256"))
+    size = entry.get("size_bytes")
+    if not name or not _FILE.fullmatch(file) or not _DIGEST.fullmatch(digest) or not is_count(size):
         return None
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**63:
-        return None
-    duration = float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0 else 0.0
-    return SavedVariable(clean_text(name)[:_TEXT_CHARS], clean_text(kind)[:_TEXT_CHARS], size, duration, file, digest)
+    return SavedVariable(name, kind, size, read_seconds(entry.get("seconds")), file, digest)
 
 
 def _parse_left_out(entry: dict[str, Any]) -> SkippedVariable | None:
     name, reason = entry.get("name"), entry.get("why")
     if not isinstance(name, str) or not isinstance(reason, str):
         return None
-    return SkippedVariable(clean_text(name)[:_TEXT_CHARS], clean_text(reason)[:_TEXT_CHARS], entry.get("defined") is True)
+    return SkippedVariable(read_text(name, _TEXT_CHARS), read_text(reason, _TEXT_CHARS), entry.get("defined") is True)

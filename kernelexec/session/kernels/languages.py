@@ -17,8 +17,8 @@ from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import Backend, InstalledSpec
 from kernelexec.provisioning.runtime.discovery import write_language_file
+from kernelexec.session.kernels.cell_end import LOST_WITH_OWNER
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
 
 _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
@@ -40,7 +40,7 @@ class LanguageKernels:
         """The lock for new supervisors and for changes of limits, so that a new kernel gets the current limits."""
         self.install_lock = anyio.Lock(fast_acquire=True)
         """The lock for installations of packages."""
-        self._backend = backend
+        self.backend = backend
         self._make_supervisor = partial(
             KernelSupervisor, config=config, session=session, cwd=backend.cwd, scope=scope, dispatch=dispatch, backend=backend
         )
@@ -52,19 +52,8 @@ class LanguageKernels:
         self._runtime = runtime
         self._limit = config.capacity.code_bytes
 
-    @property
-    def backend(self) -> Backend:
-        """The backend of the kernels."""
-        return self._backend
-
     async def make_cell(self, code: str, language: object, stdin: str | None) -> Cell:
-        """Return the cell for a source text: code for a kernel, a shell command, or a node command.
-
-        Raises:
-            InvalidCode: see ``cells.check``.
-            InvalidRequest: the language is unknown, or ``stdin`` is set for a cell that is not a command.
-            KernelStartFailed: the kernelspecs of the image cannot be listed.
-        """
+        """Return the cell for a source text; raise ``InvalidRequest`` for an unknown language, or ``stdin`` of a code cell."""
         async with self.languages_lock:  # a later cell must not overtake a cell that waits for the list of kernelspecs
             label = await self._resolve_label(language)
         if label is None and _normalize_language(language) == "bash":
@@ -72,10 +61,9 @@ class LanguageKernels:
         if label is None:
             return cells.make_node_cell(code, stdin=stdin, limit_bytes=self._limit)
         if stdin is not None:
-            message = (
+            raise InvalidRequest(
                 f"stdin is for commands and node: a cell of the {label} kernel has none. Use execute_command, or set a value."
             )
-            raise InvalidRequest(message)
         if label == "python":
             return cells.parse(code, limit_bytes=self._limit)
         cells.check(code, limit_bytes=self._limit)
@@ -86,33 +74,29 @@ class LanguageKernels:
         return self._supervisors[cell.kernel]
 
     def select_supervisors(self, language: object) -> tuple[KernelSupervisor, ...]:
-        """Return the supervisor of a language's kernel, or all of them for None.
-
-        Raises:
-            InvalidRequest: the session has no kernel of that language.
-        """
+        """Return the supervisor of a language's kernel, or all for None; raise ``InvalidRequest`` if there is none."""
         if language is None:
             return tuple(self._supervisors.values())
         label = self._labels.get(_normalize_language(language))
         if label is None:
             languages = ", ".join(self._supervisors)
             near = did_you_mean(str(language), self._supervisors)
-            message = f"This session has no kernel of language={language!r}{near}: it has {languages}."
-            raise InvalidRequest(message)
+            raise InvalidRequest(f"This session has no kernel of language={language!r}{near}: it has {languages}.")
         return (self._supervisors[label],)
 
     async def apply_limits(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
         """Apply the configured limits to all present and future kernels; return notes about limits that do not apply.
 
-        The caller must hold ``languages_lock``.
-
-        Raises:
-            LimitRefused, EngineFailed: one kernel cannot be limited; nothing changed.
+        The caller must hold ``languages_lock``. If one kernel cannot be limited, the error says so, and nothing changed.
         """
-        backend, before, changed = self._backend.with_limits(config), self._backend, list[KernelSupervisor]()
+        backend, before, changed = self.backend.with_limits(config), self.backend, list[KernelSupervisor]()
         if backend is None:
             wanted = {"memory_bytes": memory_bytes, "cpus": cpus}
-            return tuple(_explain_missing_limit(name, value) for name, value in wanted.items() if value is not None)
+            return tuple(
+                f"{name}={value} does not apply: kernels on this machine have no such limit, only kernels in containers."
+                for name, value in wanted.items()
+                if value is not None
+            )
         try:
             for supervisor in self._supervisors.values():
                 await supervisor.apply_limits(backend, memory_bytes, cpus)
@@ -121,7 +105,7 @@ class LanguageKernels:
             for supervisor in changed:
                 await supervisor.apply_limits(before, before.memory_bytes, before.cpus)
             raise
-        self._backend, self._make_supervisor = backend, partial(self._make_supervisor, backend=backend)
+        self.backend, self._make_supervisor = backend, partial(self._make_supervisor, backend=backend)
         return ()
 
     def take_late_executions(self) -> list[Execution]:
@@ -151,24 +135,19 @@ class LanguageKernels:
         wanted = _normalize_language(language)
         if wanted in self._labels:
             return self._labels[wanted]
-        installed = await self._backend.list_kernelspecs()
+        installed = await self.backend.list_kernelspecs()
         spec = installed.find(wanted)
         if spec is None and wanted in ("bash", "javascript"):
             return None
         if spec is None:
-            known_names = (
-                "python",
-                "bash",
-                "javascript",
-                *(word.strip("()") for entry in installed.describe() for word in entry.split()),
-            )
-            message = (
-                f"language={language!r} is not known here{did_you_mean(wanted, known_names)}: there are python, bash and "
-                f"javascript, and the kernelspecs {self._backend.kernelspec_location}: "
+            words = (word.strip("()") for entry in installed.describe() for word in entry.split())
+            near = did_you_mean(wanted, ("python", "bash", "javascript", *words))
+            raise InvalidRequest(
+                f"language={language!r} is not known here{near}: there are python, bash and "
+                f"javascript, and the kernelspecs {self.backend.kernelspec_location}: "
                 f"{', '.join(installed.describe()) or 'none'}. "
                 "`jupyter kernelspec list` there shows where they are."
             )
-            raise InvalidRequest(message)
         if spec.label not in self._supervisors:
             self._supervisors[spec.label] = self._add_supervisor(spec)
         self._labels[wanted] = spec.label
@@ -185,13 +164,8 @@ class LanguageKernels:
         return supervisor
 
 
-def _explain_missing_limit(name: str, value: float) -> str:
-    return f"{name}={value} does not apply: kernels on this machine have no such limit, only kernels in containers."
-
-
 def _normalize_language(language: object) -> str:
     if not isinstance(language, str):
-        message = f"language={language!r}: must be a name such as 'python', not {type(language).__name__}."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"language={language!r}: must be a name such as 'python', not {type(language).__name__}.")
     name = language.strip().lower()
     return _ALIASES.get(name, name)

@@ -1,15 +1,16 @@
-"""The supervision of one kernel through all its processes: start, watch, judge, replace and end it."""
+"""The supervision of one kernel through all its processes: start (also with a warm kernel), watch, judge, replace and end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
@@ -17,20 +18,76 @@ from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.results import Cause, MemoryUse
-from kernelexec.session.kernels.escalation import escalate
-from kernelexec.session.kernels.verdict import LOST_WITH_OWNER, LostState, Verdict, add_memory_notes, memory_limit_text
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
+from kernelexec.session.kernels.cell_end import (
+    LOST_WITH_OWNER,
+    LostState,
+    Verdict,
+    add_memory_notes,
+    escalate,
+    memory_limit_text,
+)
 from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")
 _INTERRUPT_DEATH = Death("killed", 130)
+#: The seconds that a warm kernel may take to answer before a new kernel is started.
+_ANSWER_SECONDS = 2.0
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WarmKernel:
+    """A warm kernel for a session, and the changes of the environment since its start; or notes about its absence."""
+
+    kernel: Kernel | None = None
+    environment_changes: Mapping[str, str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    async def claim(self, cwd: str, backend: Backend) -> Kernel | None:
+        """Move the kernel to a directory, and send it the secrets; end it and return None if it does not answer."""
+        if self.kernel is None:
+            return None
+        has_moved = False
+        try:
+            changes = self.environment_changes
+            if backend.secrets is not None:
+                changes = {**changes, **await backend.secrets.read()}
+                self.kernel.mask(backend.secrets)
+            has_moved = await self.kernel.client.enter(cwd, changes, patience=_ANSWER_SECONDS)
+        finally:
+            if not has_moved:
+                await self.kernel.stop(0.0)
+        return self.kernel if has_moved else None
+
+
+NO_WARM_KERNEL = WarmKernel()
+
+
+async def start_with_retry(
+    make_kernel: Callable[[], Kernel], backend: Backend, tasks: TaskGroup, check_open: Callable[[], None]
+) -> Kernel:
+    """Start a kernel; retry twice if the backend's Python has changed meanwhile, or the failure is transient."""
+    await backend.prepare()
+    check_open()
+    for remaining_tries in reversed(range(_TRIES)):
+        python, kernel = backend.python, make_kernel()
+        try:
+            await kernel.start(tasks)
+        except KernelStartFailed as failure:
+            check_open()
+            if not remaining_tries:
+                raise
+            await backend.prepare(failure)
+            check_open()
+            if backend.python == python and not backend.is_transient(str(failure)):
+                raise
+        else:
+            return kernel
+    raise AssertionError
 
 
 class KernelSupervisor:
-    """The supervisor of one language's kernels in one session, one kernel at a time.
-
-    A cell always gets a living kernel, and every loss of state is reported once.
-    """
+    """The supervisor of one language's kernels, one at a time: a cell gets a living kernel, and lost state is reported once."""
 
     def __init__(
         self,
@@ -41,8 +98,8 @@ class KernelSupervisor:
         scope: TaskScope,
         dispatch: Callable[[KernelChanged | MemoryHigh], None],
         *,
+        backend: Backend,
         installed: InstalledSpec | None = None,
-        backend: Backend | None = None,
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
@@ -51,7 +108,7 @@ class KernelSupervisor:
         self.notes: list[str] = []
         """Notes for the next result."""
         self.is_restart_pending = False
-        """Whether a new kernel replaces this kernel before the next cell."""
+        """Whether a new kernel replaces this kernel before the next cell, whose result reports the lost state."""
         self._config = config
         self._session = session
         self._runtime = runtime
@@ -100,12 +157,7 @@ class KernelSupervisor:
         await self.acquire()
 
     async def acquire(self) -> Kernel:
-        """Return the living kernel, or a new one.
-
-        Raises:
-            KernelStartFailed: see ``Kernel.start``.
-            Closed: the session was closed.
-        """
+        """Return the living kernel, or a new one; see ``Kernel.start`` for errors. A closed session raises ``Closed``."""
         async with self._change_lock:
             self._check_open()
             if self.is_restart_pending:
@@ -158,28 +210,20 @@ class KernelSupervisor:
         return kernel
 
     async def apply_limits(self, backend: Backend, memory_bytes: int | None, cpus: float | None) -> None:
-        """Apply the limits of a backend to the living or starting kernel, and to all later kernels.
-
-        Raises:
-            LimitRefused: nothing changed.
-        """
+        """Apply the limits of a backend to this and all later kernels; ``LimitRefused`` says that nothing changed."""
         async with self._change_lock:
             if self.kernel is not None and self.kernel.alive:
                 await self.kernel.usage.change_limits(memory_bytes, cpus)
             self._backend = backend
 
     async def watch(self, kernel: Kernel, execution: Execution, timeout: float, *, internal: bool = False) -> Verdict:
-        """Wait for the end of a cell, end it after ``timeout`` seconds or on request, and judge the state after it.
-
-        No caller sees the result of an ``internal`` run: its notes are kept for the next cell.
-        """
+        """Wait for the end of a cell, or end it, and judge the state; notes of ``internal`` runs wait for the next cell."""
         verdict = Verdict(notes=[] if internal else self._take_notes(kernel), confinement=kernel.confinement.layers)
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
             verdict.interrupted = "request" if execution.asked else "timeout"
-            escalated = await escalate(kernel, execution, grace=self._config.budgets.grace)
-            verdict.rung, verdict.stacks = escalated.rung, escalated.stacks
-        limit = memory_limit_text(kernel.usage, self._backend.isolation if self._backend else "local")
+            verdict.rung, verdict.stacks = await escalate(kernel, execution, grace=self._config.budgets.grace)
+        limit = memory_limit_text(kernel.usage, self._backend.isolation)
         await self._judge_state(kernel, execution, verdict)
         add_memory_notes(verdict, kernel.usage, limit)
         verdict.notes += kernel.take_refusals()
@@ -193,7 +237,7 @@ class KernelSupervisor:
 
     def _take_notes(self, kernel: Kernel) -> list[str]:
         notes, self.notes = self.notes, []
-        if self._backend is not None and not self._has_sent_notices:
+        if not self._has_sent_notices:
             self._has_sent_notices = True
             notes += (*self._backend.describe_start(self._installed, kernel.transport), *kernel.confinement.notices)
         return notes
@@ -247,7 +291,8 @@ class KernelSupervisor:
         return False
 
     def _observe(self, kernel: Kernel) -> Kernel:
-        kernel.on_death, kernel.usage.on_high = self._report_death, self._report_memory_high
+        kernel.on_death = lambda death: self._report_change("died", death.cause)
+        kernel.usage.on_high = self._report_memory_high
         return kernel
 
     def _new_kernel(self) -> Kernel:
@@ -261,10 +306,6 @@ class KernelSupervisor:
         if self.kernel is not None:
             self._kill_cause = cause
             await self.kernel.kill()
-
-    def restart_before_next(self) -> None:
-        """Request a new kernel for the next cell, whose result reports the lost state."""
-        self.is_restart_pending = True
 
     async def _end_with_cause(self, cause: Cause) -> None:
         if self.kernel is not None:
@@ -297,8 +338,7 @@ class KernelSupervisor:
 
     def _check_open(self) -> None:
         if self._is_stopped:
-            message = f"Session {self._session!r} is closed."
-            raise Closed(message)
+            raise Closed(f"Session {self._session!r} is closed.")
 
     async def _end_kernel(self, kernel: Kernel, *, is_reported: bool) -> LostState:
         await kernel.kill()
@@ -310,9 +350,6 @@ class KernelSupervisor:
         )
         self.kernel = None
         return self.lost_state
-
-    def _report_death(self, death: Death) -> None:
-        self._report_change("died", death.cause)
 
     def _report_memory_high(self, use: MemoryUse) -> None:
         self._dispatch(MemoryHigh(self._session, use.used_bytes, use.limit_bytes, use.biggest))

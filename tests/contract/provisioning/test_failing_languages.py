@@ -170,7 +170,7 @@ def kill_guard(session: Session) -> None:
     guard = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(guard, signal.SIGKILL)
     assert gone(pid)
-    kernel = session._session._kernels._supervisors["typescript"].kernel
+    kernel = session._target._kernels._supervisors["typescript"].kernel
     assert kernel is not None
     wait_until(lambda: not kernel.alive)
     result = session.execute("1", language="ts")

@@ -317,7 +317,7 @@ def test_a_kernel_that_never_serves_is_an_error_and_the_session_lives(
     ) as executor:
         session = executor.session()
         short = executor.config.budgets.model_copy(update={"start": 2.0})
-        session._session._kernels._make_supervisor.keywords["config"] = executor.config.model_copy(update={"budgets": short})
+        session._target._kernels._make_supervisor.keywords["config"] = executor.config.model_copy(update={"budgets": short})
         with pytest.raises(KernelStartFailed, match=f"(?s){message}"):
             session.execute("1", language=name)
         assert session.execute("1 + 1").text == "2\n"

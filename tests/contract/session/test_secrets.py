@@ -284,7 +284,7 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
     made: list[Callable[..., Collector]] = []
 
     def note(session: AsyncSession) -> None:
-        made.append(session._queue._runner._make_collector_factory())
+        made.append(session._queue.runner._make_collector_factory())
         assert session._context.masking.secrets is None
         kernel = session._supervisor.kernel
         assert kernel is not None
@@ -294,6 +294,6 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")
         session.execute("1")
-        note(session._session)
+        note(session._target)
         assert session.mask(AWKWARD) == AWKWARD
     assert made == [Collector]

@@ -6,7 +6,7 @@ import pytest
 
 from kernelexec import Closed, Executor, Session
 from kernelexec.docker.client import usage_figures
-from kernelexec.results.resource_usage import LargeVariable, MemoryUse, format_size
+from kernelexec.results.usage import LargeVariable, MemoryUse, format_size
 from tests.support.low_memory import MIB, Tight
 
 

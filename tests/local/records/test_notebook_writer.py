@@ -15,7 +15,7 @@ import pytest
 from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.events import DisplayUpdated
 from kernelexec.records.notebook import recorder
-from kernelexec.session.observers import notebook_writer
+from kernelexec.session import notebook_writer
 from tests.contract.records.test_recorder import cells_of
 from tests.support.slow_disk import BOUND, Disk
 

@@ -1,14 +1,64 @@
-"""The verdict on the end of a cell: the state of its kernel, the lost state, and the notes about memory."""
+"""The end of a cell: the escalation of steps that end a running cell, and the verdict on the state after it.
+
+Only the last step of the escalation loses the state.
+
+interrupt   a request on the control channel; the kernel signals its own process group
+signal      SIGINT from the driver, which also reaches a C loop that holds the interpreter's lock
+cancel      cancellation of a top-level await, even if the cell ignores the signal
+command     SIGKILL to every other process that the cell started
+kill        the kernel's process and all its descendants, after a dump of every thread's stack
+
+A kernel of another language has only the interrupt of its kernelspec and the last step.
+"""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 
+import anyio
+
+from kernelexec.kernel import Execution, Kernel
 from kernelexec.kernel.resource_usage import Usage
 from kernelexec.results import Cause, Interrupted, InterruptStep, State
-from kernelexec.results.resource_usage import format_size
+from kernelexec.results.usage import format_size
 
+#: The time limit for the kernel's control thread to confirm a request. A C loop that holds the interpreter's lock blocks it.
+NOTICE_SECONDS = 0.2
+_STEPS: tuple[InterruptStep, ...] = ("interrupt", "signal", "cancel", "command")
 _LISTED = 20
+
+
+async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> tuple[InterruptStep, str]:
+    """End an execution, ``grace`` seconds a step; return the last step, and the stacks of all threads after a kill."""
+    for rung in _STEPS:
+        if rung not in kernel.interrupter.rungs:
+            continue
+        noticed = await _take_step(kernel, rung, grace)
+        with anyio.move_on_after(grace if noticed else 0):
+            await execution.ended.wait()
+        if execution.ended.is_set():
+            return rung, ""
+    stacks = await kernel.interrupter.read_stacks()
+    await kernel.kill()
+    execution.finish("died")
+    return "kill", stacks
+
+
+async def _take_step(kernel: Kernel, rung: InterruptStep, grace: float) -> bool:
+    """Take one step; return whether the cell can obey it."""
+    interrupter = kernel.interrupter
+    match rung:
+        case "interrupt":
+            return await interrupter.request_interrupt(min(grace, NOTICE_SECONDS))
+        case "signal":
+            await interrupter.signal(signal.SIGINT)
+        case "cancel":
+            interrupter.request_cancel()
+        case "command":
+            await interrupter.request_stacks()
+            await interrupter.signal_children(signal.SIGKILL)
+    return True
 
 
 @dataclass(slots=True)

@@ -1,0 +1,70 @@
+"""JSON types: the conversion of results to them, and the reading of values in replies of kernels, which may send anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Self, TypeGuard
+
+from kernelexec.text import clean_text
+
+_COUNT_END = 2**63
+
+
+class JsonConvertible:
+    """A dataclass that can be converted to JSON types."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        plain: dict[str, Any] = to_plain_json(self)
+        return plain
+
+
+class JsonReadable(JsonConvertible):
+    """A dataclass that can be converted to JSON types and back."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Read the fields of ``to_dict``; raise ``ValueError`` if they are not of that form."""
+        from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
+
+        return TypeAdapter(cls).validate_python(fields)
+
+
+def to_plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out
+    """Convert a value of this package to JSON types."""
+    match value:
+        case str() | bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: to_plain_json(item) for key, item in value.items()}
+        case tuple() | list():
+            return [to_plain_json(item) for item in value]
+        case _:
+            return {f.name: to_plain_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether a value is a whole number from 0 to 2**63 - 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNT_END
+
+
+def read_list(value: object) -> list[Any]:
+    """Return a list, or an empty one for another value."""
+    return value if isinstance(value, list) else []
+
+
+def read_text(value: object, limit: int) -> str:
+    """Return the first ``limit`` characters of a text, with valid characters only; an empty text for another value."""
+    return clean_text(value[:limit]) if isinstance(value, str) else ""
+
+
+def read_seconds(value: object, default: float = 0.0) -> float:
+    """Return a number of seconds, or the default for a value that is none."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else default

@@ -1,1 +1,0 @@
-"""The hooks of every session: statistics and the notebook writer."""
