@@ -23,18 +23,18 @@ package = sys.modules[here.name] = ModuleType(here.name)
 package.__path__ = [str(here)]
 protocol = import_module(f"{here.name}.protocol")
 programs = {
-    protocol.GUARD_FLAG: "guard",
-    protocol.GUARD_ALONE_FLAG: "guard",
-    protocol.CONFINED_FLAG: "exec_confined",
-    protocol.FORKSERVER_FLAG: "forkserver",
-    protocol.CONTAINER_INIT_FLAG: "container_init",
-    protocol.ONE_SHOT_FLAG: "one_shot_task",
+    protocol.GUARD_FLAG: "launch.guard",
+    protocol.GUARD_ALONE_FLAG: "launch.guard",
+    protocol.CONFINED_FLAG: "sandbox.confinement",
+    protocol.FORKSERVER_FLAG: "launch.forkserver",
+    protocol.CONTAINER_INIT_FLAG: "launch.container_init",
+    protocol.ONE_SHOT_FLAG: "launch.one_shot_task",
 }
 flag, *arguments = sys.argv[1:] or [""]
-name = programs.get(flag, "kernel_app")
-program = import_module(f"{here.name}.launch.{name}")
+name = programs.get(flag, "launch.kernel_app")
+program = import_module(f"{here.name}.{name}")
 
-if name == "guard":
+if name == "launch.guard":
     program.main(arguments, alone=flag == protocol.GUARD_ALONE_FLAG)
 else:
-    program.main(sys.argv[1:] if name == "kernel_app" else arguments)
+    program.main(sys.argv[1:] if name == "launch.kernel_app" else arguments)

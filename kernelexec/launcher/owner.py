@@ -1,4 +1,4 @@
-"""The tie between a launcher process and its owner: readiness, secrets, and the end of the process when the owner ends."""
+"""The tie between a launcher process and its owner: readiness, secrets, questions, and the end when the owner ends."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from . import platform
 from .protocol import LaunchOptions, ReadyMessage
@@ -23,6 +25,8 @@ _PIECE_BYTES = 64 * 1024
 #: Set unless this kernel goes on without an owner.
 has_owner = threading.Event()
 has_owner.set()
+#: Whether a cell of the kernel forked this process, so it is no kernel. Read in every write, where a system call is too slow.
+is_forked_child = False
 
 
 def take_secrets(options: LaunchOptions) -> dict[str, str]:
@@ -121,6 +125,45 @@ def _wait_for_owner(fd: int, grace_seconds: float) -> bool:
     finally:
         os.set_blocking(fd, True)
     return False
+
+
+def track_forks() -> None:
+    """Set ``is_forked_child`` in forked children of this process."""
+
+    def set_flag() -> None:
+        global is_forked_child  # noqa: PLW0603 - see there
+        is_forked_child = True
+
+    os.register_at_fork(after_in_child=set_flag)
+
+
+class OwnerQuestions:
+    """Questions of cells to the owner: ``ask`` sends one and waits for ``answer`` or an interrupt."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], Any], patience_seconds: float | None = None) -> None:
+        self._send, self._patience_seconds = send, patience_seconds
+        self._waiting: dict[str, SimpleQueue[Mapping[str, Any]]] = {}
+
+    def ask(self, question: dict[str, Any]) -> Mapping[str, Any] | None:
+        """Ask the owner and return the answer, None if a present owner sends none in time."""
+        __tracebackhide__ = True
+        name, answers = os.urandom(8).hex(), SimpleQueue[Mapping[str, Any]]()
+        self._waiting[name] = answers
+        try:
+            self._send({**question, "name": name})
+            while True:
+                with suppress(Empty):
+                    return answers.get(timeout=self._patience_seconds)
+                if has_owner.is_set():  # otherwise the question waits for the next owner
+                    return None
+        finally:
+            del self._waiting[name]
+
+    def answer(self, answer: Mapping[str, Any]) -> None:
+        """Take the answer to the question of its ``name``."""
+        answers = self._waiting.get(str(answer.get("name")))
+        if answers is not None:
+            answers.put(answer)
 
 
 class OwnerLease:

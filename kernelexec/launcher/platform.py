@@ -1,10 +1,12 @@
-"""Differences between operating systems in the kernel's process. No other module of the launcher checks the system.
+"""The operating system in the kernel's process: differences between systems, and system calls that Python lacks.
 
-Only Linux has all features. The driver has a module of its own, since the launcher imports nothing that is not mounted.
+No other module of the launcher checks the system. Only Linux has all features. The driver has a module of its own, since the
+launcher imports nothing that is not mounted.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -13,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -98,11 +101,7 @@ def default_shell() -> list[str]:
 
 
 def signal_group(leader: int, signum: int) -> None:
-    """Signal the process group of a program that was started with ``new_group_options``.
-
-    Raises:
-        OSError: there is no such group, or it is another user's.
-    """
+    """Signal the group of a program that was started with ``new_group_options``; raise OSError without such a group."""
     if PLATFORM.has_group_signals:
         os.killpg(leader, signum)
     else:
@@ -149,3 +148,30 @@ def unread_bytes(fd: int) -> int:
     except OSError:
         return 0
     return count
+
+
+def syscall(number: int, *arguments: Any) -> int:
+    """Make a system call by its number; raise OSError if it failed."""
+    return _check(_libc().syscall(ctypes.c_long(number), *arguments))
+
+
+def prctl(option: int, *arguments: Any) -> None:
+    """Change this process or thread by ``prctl(2)``; raise OSError if the system does not know the option, or refuses it."""
+    _check(_libc().prctl(option, *arguments, *[0] * (4 - len(arguments))))
+
+
+def capset(header: bytes, sets: bytes) -> None:
+    """Change this thread's capabilities by ``capset(2)``; raise OSError if it has no such capability."""
+    _check(_libc().capset(header, sets))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)

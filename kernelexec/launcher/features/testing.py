@@ -1,290 +1,381 @@
 """Test cases, each in a forked process of its own, so that the session's variables stay as they are.
 
-The kernel forks a watcher, which runs no user code. The watcher forks the runner. The runner runs the code under test and forks
-a process for each case when the watcher asks for it. The watcher keeps the time limits and adopts all orphans.
+The kernel forks a watcher, which runs no user code, adopts all orphans and keeps the time limits. The watcher forks the runner.
+The runner runs the code under test, and forks a process for each case that the watcher orders.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import io
 import json
+import linecache
 import os
 import secrets
+import select
 import signal
+import socket
 import sys
-import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+
+# By name: a test may replace functions of these modules, such as the clock, for the rest of its process.
+from os import _exit, getpid, read, waitpid, write
+from time import monotonic
+from types import CodeType
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-from .. import platform
-from ..processes import tree
-from ..processes.child_watcher import OwnerGone, WatchedChild
-from .assertions import CaseRunner, CaseVerdict
-from .pristine_modules import ModuleNames, PristineModules, reinstate_changes, restore_originals
+from ..output.truncate import truncate
+from ..processes import proc, tree
 
-#: Limits in bytes: the output of a case, the runner's reports, and the watcher's report of one case.
-_OUTPUT_BYTES, _RUNNER_REPORT_BYTES, _REPORT_BYTES = 16 * 1024, 64 * 1024, 256 * 1024
-#: Seconds: to start and end a process, beside its limit; to wait for ended processes; between two looks at them.
-_SLACK_SECONDS, _END_SECONDS, _PAUSE_SECONDS = 5.0, 2.0, 0.002
-#: Variable with a mark in the environment of the watcher and all its descendants.
+#: The list to which cases append their results, as in tutorials.
+RESULTS = "test_results"
+CODE = "<code under test>"
+#: Limits of the output of the code and of each case in bytes, and of texts in characters.
+_OUTPUT_BYTES, _MESSAGE_CHARS, _VALUE_CHARS = 16 * 1024, 2000, 300
+#: Seconds that a killed process may take to end, and the most milliseconds between two looks at a limit.
+_END_SECONDS, _LOOK_MILLISECONDS = 2.0, 20
+#: Most bytes of one read, and most reads of the output of a process that has ended: others may go on writing.
+_READ_BYTES, _READS = 64 * 1024, 16
+#: Variable with a mark in the environment of the watcher and its descendants.
 _MARK = "KERNELEXEC_TESTS"
-_MISSING = CaseVerdict("ERROR", "It was not run.").as_dict()
-_ITS_PROCESS = "It ended its process"
-_ENCODE = json.JSONEncoder().encode
-
-
-@dataclass(frozen=True)
-class TestPlan:
-    """The code under test, its cases, and the limit in seconds of the code and of each case."""
-
-    code: str
-    cases: list[str]
-    seconds: float
-    shell: Any
-    user_names: ModuleNames
+_ENCODE, _EVALUATE, _SET_HANDLER = json.JSONEncoder().encode, eval, signal.signal
+_NOT_RUN = {"verdict": "ERROR", "message": "It was not run."}
 
 
 def run(code: str, cases: list[str], seconds: float, shell: Any) -> dict[str, Any]:
     """Run the code and then each case, with a limit in seconds for each.
 
-    The result has ``error``, the verdict of failed code or None, ``output``, the text that the code printed, and ``cases``.
+    The result has ``error``, the verdict on failed code or None, ``output``, the text that the code printed, and ``cases``.
     """
-    user_names = restore_originals()
-    try:
-        return _run_in_watcher(TestPlan(code, cases, seconds, shell, user_names))
-    finally:
-        reinstate_changes(user_names)
-
-
-def _run_in_watcher(tests: TestPlan) -> dict[str, Any]:
-    """Fork the watcher and return its report. Runs in the kernel."""
-    report_pipe, owner, mark, count = os.pipe(), os.pipe(), secrets.token_hex(16), len(tests.cases)
+    kernel_end, watcher_end = socket.socketpair()
+    mark, content = secrets.token_hex(16), b""
 
     def work() -> None:
-        for fd in (report_pipe[0], owner[1]):
-            os.close(fd)
+        kernel_end.close()
         os.environ[_MARK] = mark
-        _run_watcher(tests, owner[0], report_pipe[1])
+        _watch(_Runner(partial(_serve_cases, code, cases, shell), seconds, watcher_end), watcher_end, len(cases))
 
-    pid = _fork(work)
-    for fd in (report_pipe[1], owner[0]):
-        os.close(fd)
-    watched = WatchedChild(pid, {"reports": (report_pipe[0], _REPORT_BYTES * (count + 2))})
-    try:
-        over = not watched.watch((tests.seconds + _SLACK_SECONDS) * (count + 1))
-    finally:
-        os.close(owner[1])  # the watcher ends when this pipe is closed
+    watcher = _fork(work)
+    watcher_end.close()
+    with kernel_end:
+        kernel_end.settimeout(None)
         try:
-            watched.watch(_END_SECONDS)
+            while piece := kernel_end.recv(_READ_BYTES):
+                content += piece
         finally:
-            watched.end()
+            with suppress(OSError):
+                kernel_end.shutdown(socket.SHUT_WR)  # the watcher ends now, if it has not yet
+                kernel_end.settimeout(_END_SECONDS)
+                while kernel_end.recv(_READ_BYTES):
+                    pass
+            with suppress(ChildProcessError):
+                if not waitpid(watcher, os.WNOHANG)[0]:
+                    tree.kill_tree(watcher)
+                    waitpid(watcher, 0)
             tree.kill_marked(_MARK, mark)
-    reports = watched.lines()
-    error, *results = reports or [_describe_end(watched.exit_code, over=tests.seconds if over else None)]
-    cases = [*results[:count], *[_MISSING] * (count - len(results))]
-    return {"error": error, "output": results[count] if len(results) > count else "", "cases": cases}
+    first, *verdicts = [json.loads(line) for line in content.splitlines()] or [{"error": _NOT_RUN}]
+    return {**first, "cases": [*verdicts, *[_NOT_RUN] * (len(cases) - len(verdicts))]}
 
 
-def _run_watcher(tests: TestPlan, owner: int, report_fd: int) -> None:
-    """Start the runner, report each verdict, and end all descendants. Runs in the watcher."""
-    tree.adopt_orphans()
-    runner = RunnerProcess(tests, signal.signal(signal.SIGCHLD, signal.SIG_DFL), owner, report_fd)
-    try:
-        with suppress(OwnerGone):
-            error = runner.run_code()
-            _write_report(report_fd, error)
-            for number in range(1, len(tests.cases) + 1):
-                _write_report(report_fd, _MISSING if error or runner.has_ended() else runner.run_case(number))
-            _write_report(report_fd, _decode(runner.received["output"]))
-    finally:
-        runner.end()
-        _end_descendants()
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-
-def _serve_cases(tests: TestPlan, report_fd: int, shown: int, orders: int) -> None:
-    """Run the code in this process, and each case in a forked one when the watcher asks for it. Runs in the runner."""
-    asyncio._set_running_loop(None)  # noqa: SLF001 - the running loop is the kernel's, not this process's; as of Python 3.14
-    modules = PristineModules(tests.user_names)
-    runner = CaseRunner(tests.shell, modules)
-    verdict = runner.run_code(tests.code)
-    with suppress(BaseException):
-        sys.stdout.flush()
-    modules.exit_if_forked()
-    _write_report(report_fd, {"case": 0, **verdict.as_dict()})
-    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the code may have set a timer
-
-    def work(number: int, source: str) -> None:
-        modules.adopt_process()
-        os.close(orders)
-        _write_report(report_fd, {"case": number, "pid": os.getpid()})
-        _handle_children(before)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        verdict = runner.run_case(source, f"<case {number}>")
-        modules.exit_if_forked()
-        _write_report(report_fd, {"case": number, **verdict.as_dict()})
-
-    for number, source in enumerate(tests.cases, 1):
-        if not os.read(orders, 1):
-            break
-        _write_report(report_fd, {"case": number, "ended": _wait_for(_fork(partial(work, number, source), shown))})
-
-
-def _handle_children(handler: Any) -> None:
-    if handler is not None:  # None: the handler was not set by Python
-        signal.signal(signal.SIGCHLD, handler)
-
-
-def _wait_for(pid: int) -> int | None:
-    """Wait for a child and return its exit code; None if a thread of user code has waited for it."""
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:
-        return None
-
-
-def _end_descendants(spared: frozenset[int] = frozenset()) -> None:
-    """Kill the descendants of this process, adopted orphans included, except spared ones."""
-    deadline = time.monotonic() + _END_SECONDS
-    while tree.find_descendants(os.getpid()) - spared and time.monotonic() < deadline:
-        tree.kill_others(spared)
-        time.sleep(_PAUSE_SECONDS)  # the system reports no end of a process that is not a child
-
-
-def _fork(work: Callable[[], None], output: int | None = None) -> int:
-    """Fork a process that calls ``work`` and ends. It has no stdin; its output and its children's go to ``output``."""
+def _fork(work: Callable[[], None]) -> int:
+    """Fork a process that calls ``work`` and ends; return its id."""
     with catch_warnings():
         simplefilter("ignore", DeprecationWarning)  # the child has no other threads, and waits for none
         pid = os.fork()
     if pid:
         return pid
-    code = 1
     try:
         os.setsid()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if output is not None:
-            _redirect(output)
+        for signum in (signal.SIGINT, signal.SIGCHLD):
+            _SET_HANDLER(signum, signal.SIG_DFL)
         work()
-        code = 0
     finally:
-        with suppress(BaseException):
-            sys.stdout.flush()
-        os._exit(code)
+        _exit(1)  # of no account beside a report
 
 
-def _redirect(output: int) -> None:
-    none = os.open(os.devnull, os.O_RDONLY)
-    for fd, stream in ((none, 0), (output, 1), (output, 2)):
-        os.dup2(fd, stream)
-    os.close(none)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - to the end of the process
-    sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "replace", write_through=True)
+def _watch(runner: _Runner, kernel: socket.socket, count: int) -> None:
+    """Report the verdicts on the code and ``count`` cases to the kernel, and end all descendants. Runs in the watcher."""
+    try:
+        failed = runner.run_code()
+        kernel.sendall(_ENCODE({"error": failed, "output": runner.take_output()}).encode() + b"\n")
+        for _ in range(count):
+            verdict = _NOT_RUN if failed or runner.has_ended() else runner.run_case()
+            kernel.sendall(_ENCODE(verdict).encode() + b"\n")
+    finally:
+        _end_descendants()
+        with suppress(ChildProcessError):
+            while waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
-def _write_report(fd: int, report: Any) -> None:
-    text, sent = f"{_ENCODE(report)}\n".encode(), 0
-    while sent < len(text):
-        sent += os.write(fd, text[sent:])
+def _end_descendants(spared: Collection[int] = ()) -> None:
+    """Kill the descendants of this process, adopted orphans included, except spared ones."""
+    wait_milliseconds = int(_END_SECONDS * 1000)
+    proc.kill_rounds(lambda table: proc.find_descendants(getpid(), table), spared=spared, wait_milliseconds=wait_milliseconds)
 
 
-class RunnerProcess(WatchedChild):
-    """The process that runs the code and forks one for each case."""
+class _Runner:
+    """The process that runs the code and forks one for each case, as its watcher sees it."""
 
-    def __init__(self, tests: TestPlan, handler: Any, *closed: int) -> None:
-        """Fork the runner, with a handler of SIGCHLD and without the ``closed`` descriptors; the first is the owner's."""
-        report_pipe, output, shown, orders = (os.pipe() for _ in range(4))
-        own_ends, child_ends = (
-            (report_pipe[0], output[0], shown[0], orders[1]),
-            (report_pipe[1], output[1], shown[1], orders[0]),
-        )
+    def __init__(self, serve: Callable[[int, int], None], seconds: float, kernel: socket.socket) -> None:
+        """Adopt orphans, and fork the process, which gets the descriptors of its reports and of its orders."""
+        tree.adopt_orphans()
+        reports, output, orders = os.pipe(), os.pipe(), os.pipe()
 
         def work() -> None:
-            for fd in (*own_ends, *closed, output[1]):
+            kernel.close()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(output[1], 1)
+            os.dup2(output[1], 2)
+            printed = io.FileIO(1, "w", closefd=False)
+            sys.stdout = sys.stderr = io.TextIOWrapper(printed, "utf-8", "replace", write_through=True)
+            for fd in (reports[0], *output, orders[1]):
                 os.close(fd)
-            _handle_children(handler)
-            _serve_cases(tests, report_pipe[1], shown[1], orders[0])
+            serve(reports[1], orders[0])
 
-        pid = _fork(work, output[1])
-        for fd in child_ends:
+        self._pid = _fork(work)
+        for fd in (reports[1], output[1], orders[0]):
             os.close(fd)
-        room = {
-            "reports": (report_pipe[0], _RUNNER_REPORT_BYTES),
-            "output": (output[0], _OUTPUT_BYTES),
-            "shown": (shown[0], _OUTPUT_BYTES),
-        }
-        super().__init__(pid, room, closed[0])
-        self._orders, self._seconds = orders[1], tests.seconds
+        self._seconds, self._kernel = seconds, kernel
+        self._reports, self._output, self._orders = reports[0], output[0], orders[1]
+        self._exit_code: int | None = None
+        self._received, self._printed = b"", bytearray()
+        self._poll = select.poll()
+        for source in (reports[0], output[0], kernel):
+            self._poll.register(source, select.POLLIN)
+
+    def has_ended(self) -> bool:
+        """Return whether the runner has ended: user code may have ended it."""
+        info = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None:
+            self._exit_code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        return info is not None
 
     def run_code(self) -> dict[str, Any] | None:
         """Wait for the code; return its verdict if it failed."""
-        over = not self.watch(self._seconds, lambda: "verdict" in self._collect_report(0))
-        self.drain()
-        verdict = _parse_verdict(self._collect_report(0)) or _describe_end(self.exit_code, over=self._seconds if over else None)
-        return None if verdict["verdict"] == "PASS" else verdict
+        report = self._collect("verdict", self._seconds)
+        if "verdict" not in report:
+            report = self._describe_end("It ended its process", self._exit_code, over=not self.has_ended())
+        return None if report["verdict"] == "PASS" else report
 
-    def run_case(self, number: int) -> dict[str, Any]:
-        """Run a case, and end all processes that it started."""
-        spared, began = frozenset(tree.find_descendants(os.getpid())), time.monotonic()
-        for name in ("reports", "shown"):
-            self.received[name].clear()
-        with suppress(BrokenPipeError):  # it has just ended
-            os.write(self._orders, b"\n")
-        over = not self.watch(self._seconds, lambda: "ended" in self._collect_report(number))
+    def run_case(self) -> dict[str, Any]:
+        """Run the next case, and end all processes that it started."""
+        spared, began = proc.find_descendants(getpid(), proc.read_processes()), monotonic()
+        self._printed.clear()
+        with suppress(BrokenPipeError):  # the runner has just ended
+            write(self._orders, b"\n")
+        report = self._collect("ended", self._seconds)
+        over = "ended" not in report and not self.has_ended()
         _end_descendants(spared)
-        if over and not platform.PLATFORM.adopts_orphans and isinstance(pid := self._collect_report(number).get("pid"), int):
-            with suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
         if over:
-            self.watch(_END_SECONDS, lambda: "ended" in self._collect_report(number))
-        self.drain()
-        report = self._collect_report(number)
-        lost = not over and "ended" not in report
-        code, subject = (self.exit_code, "The code's process ended") if lost else (report.get("ended"), _ITS_PROCESS)
-        verdict = (None if lost else _parse_verdict(report)) or _describe_end(
-            code, subject, over=self._seconds if over else None
-        )
-        return {**verdict, "seconds": time.monotonic() - began, "output": _decode(self.received["shown"])}
+            with suppress(OSError, KeyError):
+                os.killpg(report["pid"], signal.SIGKILL)  # where the system shows no descendants
+            report |= self._collect("ended", _END_SECONDS)
+        is_lost = "ended" not in report
+        if over or is_lost or "verdict" not in report:
+            subject = "The code's process ended" if is_lost else "It ended its process"
+            report = self._describe_end(subject, self._exit_code if is_lost else report["ended"], over=over)
+        return {**report, "seconds": monotonic() - began, "output": self.take_output()}
 
-    def end(self) -> None:
-        """End the runner, and close the pipe of its orders."""
-        super().end()
-        os.close(self._orders)
+    def take_output(self) -> str:
+        """Return the text that was printed so far, within the limit."""
+        for _ in range(_READS):
+            if self._output not in self._read_ready(0):
+                break
+        return self._printed.decode("utf-8", "replace")
 
-    def _collect_report(self, number: int) -> dict[str, Any]:
-        """Return all reports of one case as one; the code has the number 0."""
+    def _collect(self, last: str, seconds: float) -> dict[str, Any]:
+        """Return all reports up to one with the field ``last``, in one, or until the limit or the runner's end."""
         report: dict[str, Any] = {}
-        for line in self.lines():
-            if isinstance(line, dict) and line.get("case") == number:
-                report |= line
+        deadline = monotonic() + seconds
+        while last not in report:
+            while b"\n" not in self._received:
+                ended = self.has_ended()
+                ready = self._read_ready(_LOOK_MILLISECONDS)
+                if monotonic() > deadline or (ended and not ready):
+                    return report
+            line, _, self._received = self._received.partition(b"\n")
+            report |= json.loads(line)
         return report
 
+    def _read_ready(self, milliseconds: int) -> list[int]:
+        """Read reports and output that are ready; return their descriptors. Exit if the kernel has ended, or ends the tests."""
+        ready = [fd for fd, _ in self._poll.poll(milliseconds)]
+        if self._kernel.fileno() in ready:
+            sys.exit()
+        for fd in ready:
+            content = read(fd, _READ_BYTES)
+            if not content:
+                self._poll.unregister(fd)
+            elif fd == self._reports:
+                self._received += content
+            else:
+                self._printed += content[: max(_OUTPUT_BYTES - len(self._printed), 0)]
+        return ready
 
-def _parse_verdict(report: dict[str, Any]) -> dict[str, Any] | None:
-    return {name: report.get(name) for name in vars(CaseVerdict("PASS"))} if "verdict" in report else None
+    def _describe_end(self, subject: str, code: int | None, *, over: bool) -> dict[str, Any]:
+        """Return the verdict on a process that ended, or exceeded its limit, without a verdict of its own."""
+        if over:
+            return {"verdict": "ERROR", "message": f"It took longer than {self._seconds:g} s."}
+        names = {-signum: signum.name for signum in signal.Signals}
+        how = "" if code is None else f", with exit code {code}" if code >= 0 else f", by {names.get(code, f'signal {-code}')}"
+        return {"verdict": "ERROR", "message": f"{subject}{how}."}
 
 
-def _describe_end(code: Any, subject: str = _ITS_PROCESS, *, over: float | None = None) -> dict[str, Any]:
-    """Return the verdict on a process that ended, or exceeded its limit, without a verdict of its own."""
-    if over is not None:
-        return CaseVerdict("ERROR", f"It took longer than {over:g} s.").as_dict()
-    how = "" if not isinstance(code, int) else f", with exit code {code}" if code >= 0 else f", by {_signal_name(-code)}"
-    return CaseVerdict("ERROR", f"{subject}{how}.").as_dict()
+def _serve_cases(code: str, cases: list[str], shell: Any, reports: int, orders: int) -> None:
+    """Run the code in this process, and each case in a forked one when the watcher orders it. Runs in the runner."""
+    asyncio._set_running_loop(None)  # noqa: SLF001 - the running loop is the kernel's, not this process's; as of Python 3.14
+    runner = CaseRunner(shell)
+
+    def report(fields: dict[str, Any]) -> None:
+        write(reports, f"{_ENCODE(fields)}\n".encode())
+
+    def work(number: int, source: str) -> None:
+        report({"pid": getpid()})
+        report(runner.run_case(source, f"<case {number}>"))
+
+    report(runner.run_code(code))
+    _SET_HANDLER(signal.SIGCHLD, signal.SIG_DFL)  # the code may have it ignored, and so lose exit codes
+    for number, source in enumerate(cases, 1):
+        if not read(orders, 1):
+            break
+        status = waitpid(_fork(partial(work, number, source)), 0)[1]
+        report({"ended": os.waitstatus_to_exitcode(status)})
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time one
-        return f"signal {number}"
+class _CaseError(Exception):
+    """A case that cannot be decided; the message has the reason."""
 
 
-def _decode(printed: bytearray) -> str:
-    return printed.decode("utf-8", "replace")
+class CaseRunner:
+    """A runner of code and cases in the namespace of the shell, which keeps their changes.
+
+    A verdict is PASS, FAIL or ERROR. FAIL and ERROR have a ``message``, and the ``line`` and ``line_text`` of the case, or with
+    ``in_code`` of the code under test.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell, self._namespace = shell, shell.user_ns
+        shell.ask_exit = lambda: sys.exit(shell.keepkernel_on_exit or None)  # IPython's exit() and quit() only set a flag
+
+    def run_code(self, source: str) -> dict[str, Any]:
+        """Run the code under test; return PASS or ERROR."""
+        return self._run(lambda: self._execute(self._parse(source, CODE), CODE), CODE)
+
+    def run_case(self, source: str, name: str) -> dict[str, Any]:
+        """Run a case, with ``name`` as its file name in tracebacks; return its verdict."""
+        return self._run(lambda: self._check(source, name), name)
+
+    def _run(self, check: Callable[[], None], name: str) -> dict[str, Any]:
+        pid, verdict = getpid(), {"verdict": "PASS"}
+        code: str | int | None = None
+        try:
+            check()
+        except BaseException as exc:
+            verdict = self._describe_failure(exc, name)
+            code = exc.code if isinstance(exc, SystemExit) else 1
+        if getpid() != pid:  # a child that user code forked
+            _exit(code & 0xFF if isinstance(code, int) else int(code is not None))
+        return verdict
+
+    def _parse(self, source: str, name: str) -> list[ast.stmt]:
+        """Parse Python, or else Python with IPython's commands and magics."""
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        try:
+            tree = ast.parse(source, name)
+        except SyntaxError as exc:
+            try:
+                tree = ast.parse(self._shell.transform_cell(source), name)
+            except SyntaxError:
+                raise exc from None
+        return tree.body
+
+    def _execute(self, statements: list[ast.stmt], name: str) -> None:
+        self._evaluate(compile(ast.Module(statements, []), name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+
+    def _evaluate(self, code: CodeType, namespace: dict[str, Any] | None = None) -> Any:
+        self._shell.inner_error = self._shell.last_exit_code = None
+        value = _EVALUATE(code, self._namespace if namespace is None else namespace)
+        if code.co_flags & inspect.CO_COROUTINE:
+            value = asyncio.run(value)
+        if error := self._shell.inner_error:  # IPython only shows this error, as for %run and %%capture
+            raise _CaseError(f"{error['ename']}: {error['evalue']}")
+        return value
+
+    def _check(self, source: str, name: str) -> None:
+        """Run a case; raise AssertionError if its last value or a result is not true, ``_CaseError`` if a command failed."""
+        self._namespace[RESULTS] = []
+        *statements, last = self._parse(source, name) or [ast.Pass()]
+        if not isinstance(last, ast.Expr):
+            self._execute([*statements, last], name)
+            self._check_results()
+            return
+        self._execute(statements, name)
+        compares = not statements and isinstance(last.value, ast.Compare)
+        value, operands = self._evaluate_expression(last.value, name, compares=compares)
+        has_results, code = self._check_results(), self._shell.last_exit_code
+        if value is None and code:
+            raise _CaseError(f"The last command ended with exit code {code}.")
+        if value is None and (statements or has_results or code == 0):
+            return
+        if not value and (not statements or type(value).__name__ in ("bool", "bool_")):  # numpy's False too
+            explained = [f"{side} is {_show(operand)}" for side, operand in operands.items()]
+            text = ast.unparse(last.value)
+            raise AssertionError("; ".join([f"{text} does not hold", *explained]) if compares else f"{text} is {_show(value)}")
+
+    def _evaluate_expression(self, node: ast.expr, name: str, *, compares: bool) -> tuple[Any, dict[str, Any]]:
+        """Return the value of an expression and, if it is to be taken as a comparison, its operands without literals."""
+
+        def evaluate(part: ast.expr, namespace: dict[str, Any] | None = None) -> Any:
+            code = compile(ast.Expression(part), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            return self._evaluate(code, namespace)
+
+        match node:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if compares:
+                values = {"left": evaluate(left), "right": evaluate(right)}
+                names = (ast.Name(side, ast.Load()) for side in values)
+                comparison = ast.fix_missing_locations(ast.Compare(next(names), [operator], [*names]))
+                sides = zip((left, right), values.values(), strict=True)
+                operands = {ast.unparse(side): value for side, value in sides if not isinstance(side, ast.Constant)}
+                return evaluate(comparison, values), operands
+        return evaluate(node), {}
+
+    def _check_results(self) -> bool:
+        """Return whether there are results; raise AssertionError if one is not true."""
+        results = self._namespace.get(RESULTS, ())
+        truths = [bool(result) for result in (results.values() if isinstance(results, dict) else results)]
+        false = [str(position) for position, truth in enumerate(truths, 1) if not truth]
+        if false:
+            raise AssertionError(f"Of {len(truths)} results not true: {', '.join(false)}.")
+        return bool(truths)
+
+    def _describe_failure(self, exc: BaseException, name: str) -> dict[str, Any]:
+        """Return the verdict on a text that raised an exception."""
+        places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(exc.__traceback__)]
+        if isinstance(exc, SyntaxError):
+            places.append((exc.filename or "", exc.lineno or 0))
+        file, line = next((entry for entry in reversed(places) if entry[0] in (name, CODE)), (name, 0))
+        text = linecache.getline(file, line).strip()
+        is_failed = isinstance(exc, AssertionError) and name != CODE
+        if is_failed or isinstance(exc, _CaseError):
+            message = truncate(exc) or f"{text or 'an assertion'} does not hold"
+        elif isinstance(exc, SystemExit):
+            message = "It exits." if exc.code is None else f"It exits, with {_show(exc.code)}."
+        else:
+            message = f"{type(exc).__name__}: {truncate(exc)}".removesuffix(": ")
+        verdict = {"verdict": "FAIL" if is_failed else "ERROR", "message": _cut(message, _MESSAGE_CHARS)}
+        return verdict | ({"line": line, "line_text": _cut(text, _MESSAGE_CHARS), "in_code": file == CODE} if line else {})
+
+
+def _show(value: Any) -> str:
+    return _cut(repr(value), _VALUE_CHARS)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,4 +1,4 @@
-"""Descriptions of the user's variables, without running user code: they are made in the thread that serves interrupts.
+"""Names and descriptions of the user's variables, without running user code: the thread that serves interrupts makes them.
 
 Only the content of values with an exact built-in type is read: a user's class may hang in its ``__repr__``, ``__len__`` or
 ``__class__``, its metaclass in ``__hash__`` or ``__name__``. Of other values only the type is described.
@@ -6,17 +6,20 @@ Only the content of values with an exact built-in type is read: a user's class m
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+_CHARS = 100
+_NEWEST = 32
+_INPUT = re.compile(r"_i\d+")
 _ITEMS, _DEPTH, _TRIES = 6, 3, 3
 _TEXT_CHARS, _INNER_CHARS, _NAME_CHARS = 200, 40, 100
 _COLUMNS, _COLUMNS_LOOKED_AT = 8, 1000
@@ -37,14 +40,68 @@ _NUMPY_KINDS = {
 }  # fmt: skip
 
 
-@dataclass
-class _Description:
-    """Description of one value."""
+class UserNames:
+    """A finder of the user's names after each cell. IPython adds two numbered names a cell, thousands in the long run.
 
-    type: str
-    shape: tuple[int, ...] | None = None
-    size_bytes: int | None = None
-    text: str = ""
+    A dictionary keeps its keys in the order of their insertion. So only keys after IPython's name of the newest input are
+    checked, as long as the number of keys up to it has not changed. Only code that adds a name, and then removes and adds that
+    very key of IPython's, can hide it. If any key is not a plain ``str``, all keys are checked each time, without a call of its
+    methods. Any thread may call this.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[Any, int, frozenset[str]] = (None, 0, frozenset())
+        """IPython's name of the newest input, the number of keys up to it, and all names of the user."""
+
+    def __call__(self, namespace: dict[Any, Any], hidden: Mapping[str, Any]) -> set[str]:
+        """Return the user's names that have at most 100 characters and no leading underscore."""
+        newest, count, names = self._known
+        newest_keys = list(islice(reversed(namespace), _NEWEST))
+        since = next((index for index, key in enumerate(newest_keys) if key is newest), None)
+        keys = newest_keys[:since][::-1]
+        as_before = newest is not None and since is not None and len(namespace) == count + since
+        if not (as_before and _are_plain(keys) and names <= namespace.keys()):
+            keys, newest, count, names = list(namespace), None, 0, frozenset()
+        inputs = [index for index, key in enumerate(keys) if type(key) is str and _INPUT.fullmatch(key) and key in hidden]
+        if inputs and _are_plain(keys):
+            newest, count = keys[inputs[-1]], count + inputs[-1] + 1
+        names |= _select_names(keys)
+        self._known = newest, count, names
+        return set(names.difference(hidden))  # ``difference`` reads the user's names only
+
+
+class NameChanges:
+    """Names of the user's variables, and their changes since the last report to the owner."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._find = UserNames()
+        self._reported = self.current()
+
+    def current(self) -> set[str]:
+        """Return the present names."""
+        return self._find(self._shell.user_ns, self._shell.user_ns_hidden)
+
+    def report(self) -> set[str]:
+        """Return the present names; later changes are counted from here."""
+        self._reported = self.current()
+        return self._reported
+
+    def changes(self, *, report: bool) -> tuple[list[str], list[str], int]:
+        """Return added names, removed names and the count of all; ``report`` counts later changes from here."""
+        before, names = self._reported, self.current()
+        if report:
+            self._reported = names
+        return sorted(names - before), sorted(before - names), len(names)
+
+
+def _are_plain(keys: Iterable[Any]) -> bool:
+    return all(type(key) is str for key in keys)
+
+
+def _select_names(keys: Iterable[Any]) -> frozenset[str]:
+    """Return the keys that are names of a user's variables; no method of another key is called."""
+    return frozenset(key for key in keys if type(key) is str and key[:1] != "_" and len(key) <= _CHARS)
 
 
 def describe_variables(names: Iterable[str], namespace: Mapping[str, Any], limit: int) -> dict[str, Any]:
@@ -56,11 +113,7 @@ def describe_variables(names: Iterable[str], namespace: Mapping[str, Any], limit
     for name in ordered[:limit]:
         with suppress(KeyError):  # deleted meanwhile
             description = _describe(matches[name], with_details=time.monotonic() < until)
-            shape = None if description.shape is None else list(description.shape)
-            text = _cut(description.text, _TEXT_CHARS)
-            descriptions.append(
-                {"name": name, "type": description.type, "shape": shape, "size_bytes": description.size_bytes, "text": text}
-            )
+            descriptions.append({"name": name, **description, "text": _cut(description["text"], _TEXT_CHARS)})
     return {"status": "ok", "variables": descriptions, "total": len(ordered)}
 
 
@@ -72,35 +125,37 @@ def _select(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]
     return {name: value for name, value in list(namespace.items()) if type(name) is str and name in wanted}
 
 
-def _describe(value: Any, *, with_details: bool) -> _Description:
+def _describe(value: Any, *, with_details: bool) -> dict[str, Any]:
+    """Return the type, shape, size and text of a value; ``_describe_*`` below change what is known of it."""
     kind = type(value)
-    description = _Description(_type_name(kind))
+    description = {"type": _type_name(kind), "shape": None, "size_bytes": None, "text": ""}
     if with_details:
         try:
             _describe_value(value, kind, description)
         except Exception:  # another thread changes it at this moment
-            description.text = description.text or _format_type_only(kind)
+            description["text"] = description["text"] or _format_type_only(kind)
     return description
 
 
-def _describe_value(value: Any, kind: type, description: _Description) -> None:
+def _describe_value(value: Any, kind: type, description: dict[str, Any]) -> None:
     if issubclass(kind, ModuleType):
-        description.type, description.text = "module", _module_name(value, kind)
+        name = vars(value).get("__name__") if kind is ModuleType else None
+        description |= {"type": "module", "text": name if type(name) is str else ""}
     elif issubclass(kind, type):
-        description.type, description.text = "class", _type_name(value)
+        description |= {"type": "class", "text": _type_name(value)}
     elif kind is FunctionType or kind is BuiltinFunctionType or kind is MethodType:
-        description.type, description.text = "function", _signature(value, kind)
+        description |= {"type": "function", "text": _signature(value) if kind is FunctionType else ""}
     elif _is_numpy(kind, "ndarray"):
         _describe_array(value, description)
     elif table := _pandas_name(kind):
-        description.type = f"pandas.{table}"
+        description["type"] = f"pandas.{table}"
         _describe_table(value, table, description)
     else:
         if id(kind) in _SIZED:
-            description.shape = (len(value),)
+            description["shape"] = [len(value)]
         if id(kind) in _VIEWS:
-            description.size_bytes = sys.getsizeof(value)
-        description.text = _format(value, 0)
+            description["size_bytes"] = sys.getsizeof(value)
+        description["text"] = _format(value, 0)
 
 
 def _type_name(kind: type) -> str:
@@ -113,25 +168,18 @@ def _type_name(kind: type) -> str:
     return _cut(f"{module}.{name}", _NAME_CHARS)
 
 
-def _as_plain_text(text: str) -> str:
-    """Return a text as a plain ``str``, whatever subclass it is of."""
-    return str.__str__(text)
+#: Returns a text as a plain ``str``, whatever subclass it is of.
+_as_plain_text = str.__str__
 
 
 def _format_type_only(kind: type) -> str:
     return f"<{_type_name(kind)} object>"
 
 
-def _module_name(value: Any, kind: type) -> str:
-    name = vars(value).get("__name__") if kind is ModuleType else None
-    return name if type(name) is str else ""
-
-
-def _signature(value: Any, kind: type) -> str:
-    if kind is not FunctionType:
-        return ""
-    code = value.__code__
-    return f"{_as_plain_text(value.__qualname__)}({', '.join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])})"
+def _signature(function: Any) -> str:
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return f"{_as_plain_text(function.__qualname__)}({', '.join(names)})"
 
 
 def _format(value: Any, depth: int) -> str:
@@ -162,28 +210,19 @@ def _view_time(value: Any, _depth: int) -> str:
     return _format_type_only(datetime) if has_foreign_timezone else str(value)  # a time zone may be of a user's class
 
 
-def _view_collection(opening: str, closing: str) -> Callable[[Any, int], str]:
+def _view_items(opening: str, closing: str, *, are_pairs: bool = False) -> Callable[[Any, int], str]:
     def view(value: Any, depth: int) -> str:
         if type(value) is set and not value:
             return "set()"
         if depth >= _DEPTH:
             return f"{opening}...{closing}"
-        shown = [_format(item, depth + 1) for item in _take_first(value)]
+        if are_pairs:  # not the items of OrderedDict itself, which looks up each key and so calls the key's ``__hash__``
+            shown = [f"{_format(key, depth + 1)}: {_format(item, depth + 1)}" for key, item in _take_first(dict.items(value))]
+        else:
+            shown = [_format(item, depth + 1) for item in _take_first(value)]
         more = ["..."] * (len(value) > len(shown))
         comma = "," * (type(value) is tuple and len(value) == 1)
         return f"{opening}{', '.join(shown + more)}{comma}{closing}"
-
-    return view
-
-
-def _view_mapping(opening: str, closing: str) -> Callable[[Any, int], str]:
-    def view(value: Any, depth: int) -> str:
-        if depth >= _DEPTH:
-            return f"{opening}...{closing}"
-        # Not the items of OrderedDict itself, which looks up each key and so calls the key's ``__hash__``.
-        shown = [f"{_format(key, depth + 1)}: {_format(item, depth + 1)}" for key, item in _take_first(dict.items(value))]
-        more = ["..."] * (len(value) > len(shown))
-        return f"{opening}{', '.join(shown + more)}{closing}"
 
     return view
 
@@ -201,15 +240,15 @@ _VIEWS: dict[int, Callable[[Any, int], str]] = {
     **{id(kind): _view_number for kind in (int, float, complex, bool, type(None), type(...), type(NotImplemented), range)},
     **{id(kind): _view_string for kind in (str, bytes, bytearray)},
     **{id(kind): _view_time for kind in (date, datetime, timedelta)},
-    id(list): _view_collection("[", "]"),
-    id(tuple): _view_collection("(", ")"),
-    id(set): _view_collection("{", "}"),
-    id(frozenset): _view_collection("frozenset({", "})"),
-    id(deque): _view_collection("deque([", "])"),
-    id(dict): _view_mapping("{", "}"),
-    id(OrderedDict): _view_mapping("OrderedDict({", "})"),
-    id(defaultdict): _view_mapping("defaultdict({", "})"),
-    id(Counter): _view_mapping("Counter({", "})"),
+    id(list): _view_items("[", "]"),
+    id(tuple): _view_items("(", ")"),
+    id(set): _view_items("{", "}"),
+    id(frozenset): _view_items("frozenset({", "})"),
+    id(deque): _view_items("deque([", "])"),
+    id(dict): _view_items("{", "}", are_pairs=True),
+    id(OrderedDict): _view_items("OrderedDict({", "})", are_pairs=True),
+    id(defaultdict): _view_items("defaultdict({", "})", are_pairs=True),
+    id(Counter): _view_items("Counter({", "})", are_pairs=True),
 }
 _SIZED = frozenset(
     id(kind)
@@ -234,13 +273,13 @@ def _dtype_name(dtype: Any) -> str:
     return f"{name}{dtype.itemsize * 8}" if kind in "iufc" else name
 
 
-def _describe_array(array: Any, description: _Description) -> None:
-    description.shape, description.size_bytes = tuple(array.shape), array.nbytes
+def _describe_array(array: Any, description: dict[str, Any]) -> None:
+    description |= {"shape": list(array.shape), "size_bytes": array.nbytes}
     text = _dtype_name(array.dtype)
     if array.size and array.dtype.kind in "biufcSU":
         shown = [_format(item, 1) for item in array.flat[:_ITEMS].tolist()]
         text += f" [{', '.join(shown + ['...'] * (array.size > _ITEMS))}]"
-    description.text = text
+    description["text"] = text
 
 
 def _pandas_name(kind: type) -> str | None:
@@ -264,26 +303,26 @@ def _comes_from(value: Any, package: str) -> bool:
     return package in modules and modules <= {package, "numpy", "builtins", "abc"}
 
 
-def _describe_table(table: Any, name: str, description: _Description) -> None:
+def _describe_table(table: Any, name: str, description: dict[str, Any]) -> None:
     """Describe the shape, columns and size of a table, as far as its parts are numpy's and pandas' own."""
     if not all(_comes_from(axis, "pandas") for axis in table.axes):
-        description.text = _format_type_only(type(table))
+        description["text"] = _format_type_only(type(table))
         return
     columns = len(table.columns) if name == "DataFrame" else 1
     if columns > _COLUMNS_LOOKED_AT:
-        description.text = f"{columns} columns"
+        description["text"] = f"{columns} columns"
         return
     dtypes = list(table.dtypes) if name == "DataFrame" else [table.dtype]
-    description.shape = (len(table.index), columns)[: 1 + (name == "DataFrame")]
+    description["shape"] = [len(table.index), columns][: 1 + (name == "DataFrame")]
     if name == "DataFrame":
         labels = list(table.columns[:_COLUMNS])
         shown = [f"{_label(label)}: {_dtype_name(dtype)}" for label, dtype in zip(labels, dtypes, strict=False)]
-        description.text = ", ".join(shown + ["..."] * (columns > len(shown)))
+        description["text"] = ", ".join(shown + ["..."] * (columns > len(shown)))
     else:
-        description.text = f"{_label(table.name)}: {_dtype_name(dtypes[0])}"
+        description["text"] = f"{_label(table.name)}: {_dtype_name(dtypes[0])}"
     if all(_comes_from(dtype, "pandas") or _comes_from(dtype, "numpy") for dtype in dtypes):
         usage = table.memory_usage(index=True, deep=False)
-        description.size_bytes = int(usage.sum()) if name == "DataFrame" else int(usage)
+        description["size_bytes"] = int(usage.sum()) if name == "DataFrame" else int(usage)
 
 
 def _label(label: Any) -> str:

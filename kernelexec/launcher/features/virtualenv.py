@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform as python_platform
+import re
+import site
 import sys
-from collections.abc import Mapping
+import sysconfig
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from .. import platform
-from . import importable_packages
 
 #: Name of a workspace's own virtual environment.
 NAME = ".venv"
 _ACTIVE = "VIRTUAL_ENV"
+#: Limits of one listing: distributions, seconds, and characters of a name or version.
+_DISTRIBUTIONS_MAX, _LOOK_SECONDS, _CHARS = 5000, 1.0, 100
+_SEPARATORS = re.compile(r"[-_.]+")
+_activated: dict[str, set[str]] = {}
+"""Directories that this module added to ``sys.path``, and the ``.pth`` files that were read from them."""
 
 
 class VirtualEnv:
@@ -34,11 +43,7 @@ class VirtualEnv:
         self.set_home()
 
     def check(self) -> None:
-        """Refuse a named path that is no virtual environment.
-
-        Raises:
-            SystemExit: the message names the path.
-        """
+        """Exit, with a message, if the named path is no virtual environment."""
         if self._path is not None and not _has_programs(self._path):
             problem = "is none" if os.path.isdir(self._path) else "is not there"  # noqa: PTH112 - text in, text out
             lack = f"it has no directory {platform.PLATFORM.programs_directory}"
@@ -85,12 +90,12 @@ class VirtualEnv:
         """Make the virtual environment's packages importable if possible; return path and state."""
         self.is_pending = False
         venv = self.venv
-        self.import_state = None if venv is None else {"path": venv, "served": importable_packages.activate_packages(venv)}
+        self.import_state = None if venv is None else {"path": venv, "served": activate_packages(venv)}
         return self.import_state
 
     def describe(self) -> dict[str, Any]:
         """Describe interpreter, system, virtual environment and packages, without running user code."""
-        installed = importable_packages.find_distributions(sys.path)
+        installed = find_distributions(sys.path)
         system = f"{python_platform.system()} {python_platform.release()}"  # `platform.platform()` would start a program
         with suppress(OSError):
             system = python_platform.freedesktop_os_release()["PRETTY_NAME"]
@@ -104,3 +109,52 @@ class VirtualEnv:
 
 def _has_programs(venv: str) -> bool:
     return os.path.isdir(os.path.join(venv, platform.PLATFORM.programs_directory))  # noqa: PTH112, PTH118 - called for each command
+
+
+def activate_packages(venv: str) -> str:
+    """Make a virtual environment's packages importable if its Python has this version.
+
+    Return ``packages``, or ``commands`` if only commands find them, or ``interpreter`` if they are this interpreter's own. They
+    follow the interpreter's own packages, so the kernel stays as it is. ``.pth`` files count; a new one is read at the
+    next call.
+    """
+    if os.path.realpath(venv) == os.path.realpath(sys.prefix):
+        return "interpreter"
+    directory = str(sysconfig.get_path("purelib", "venv", {"base": venv, "platbase": venv}))
+    if not os.path.isdir(directory):  # noqa: PTH112 - text in, text out
+        return "commands"
+    read_files = _activated.get(directory)
+    names = {name for name in os.listdir(directory) if name.endswith(".pth")}  # noqa: PTH208 - names only
+    if read_files is None or directory not in sys.path:
+        site.addsitedir(directory)
+    else:
+        for name in sorted(names - read_files):
+            site.addpackage(directory, name, None)
+    _activated[directory] = names
+    importlib.invalidate_caches()
+    return "packages"
+
+
+def find_distributions(paths: Iterable[Any]) -> dict[str, str]:
+    """Return names and versions of the distributions in directories, the first of each name, by the names of their records.
+
+    No file is opened and no user code runs: cells can put any value on the path.
+    """
+    versions: dict[str, str] = {}
+    until = time.monotonic() + _LOOK_SECONDS
+    for path in list(paths):
+        if type(path) is not str or time.monotonic() > until:
+            continue
+        with suppress(OSError, ValueError), os.scandir(path or ".") as entries:
+            for entry in entries:
+                if len(versions) < _DISTRIBUTIONS_MAX and (record := _parse_record(entry.name)) is not None:
+                    versions.setdefault(*record)
+    return dict(sorted(versions.items()))
+
+
+def _parse_record(record: str) -> tuple[str, str] | None:
+    stem, kind = os.path.splitext(record)  # noqa: PTH122 - as above
+    if kind not in (".dist-info", ".egg-info") or len(record) > 2 * _CHARS:
+        return None
+    name, _, rest = stem.partition("-")
+    return _SEPARATORS.sub("-", name).lower()[:_CHARS], rest.partition("-")[0][:_CHARS]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .. import protocol
 from ..features import variables
-from ..features.chdir_env import relocate
-from ..features.fingerprint import fingerprint
-from ..features.stdin import InputRequests
-from ..features.user_namespace import NameChanges
-from ..output.crash_buffer import CrashBuffer
+from ..features.pickles import fingerprint
+from ..features.variables import NameChanges
 from ..output.iopub import Publisher
-from ..owner import OwnerLease
+from ..owner import OwnerLease, OwnerQuestions
 from ..processes import tree
+from ..processes.command import Jobs
 from ..processes.exec_audit import ExecAudit
-from ..processes.jobs import Jobs
 from ..protocol import LaunchOptions
 
 _RESUMED_NAMES_MAX = 10_000
@@ -30,60 +29,57 @@ Handler = Callable[[Any, Any, Mapping[str, Any]], None]
 
 @dataclass
 class AsyncCellTask:
-    """The task of an async cell and the loop that runs it."""
+    """The task of an async cell."""
 
     task: asyncio.Future[Any] | None = None
-    loop: asyncio.AbstractEventLoop | None = None
 
     def cancel(self) -> bool:
         """Cancel the cell from another thread; return whether it was running."""
-        if self.task is None or self.loop is None or self.task.done():
+        if self.task is None or self.task.done():
             return False
-        self.loop.call_soon_threadsafe(self.task.cancel)
+        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
         return True
 
 
 @dataclass(frozen=True)
 class KernelContext:
-    """Parts of a kernel that requests need; ``session``, ``shell``, ``iopub_socket`` and ``get_parent`` are ipykernel's."""
+    """Parts of a kernel that requests need; ``session``, ``shell`` and ``get_parent`` are ipykernel's."""
 
     options: LaunchOptions
     lease: OwnerLease | None
     session: Any
     shell: Any
     publisher: Publisher
-    iopub_socket: Any
     get_parent: Callable[[str], dict[str, Any]]
     names: NameChanges
-    crash_buffer: CrashBuffer
     cell: AsyncCellTask = field(default_factory=AsyncCellTask)
 
     def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
         """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""
-        parent = {"header": header or self.crash_buffer.header}
-        self.session.send(self.iopub_socket, msg_type, {**content, "token": self.options.token}, parent)
+        parent = {"header": header or self.publisher.crash_buffer.header}
+        self.session.send(self.publisher.background_socket, msg_type, {**content, "token": self.options.token}, parent)
 
 
 class ControlRequests:
     """Handlers of the owner's requests, by message type in ``handlers``. Each runs in the control thread."""
 
     def __init__(self, context: KernelContext) -> None:
-        self.audit = ExecAudit(self._ask_about_program)
-        self.input_requests = InputRequests(partial(context.send_to_owner, protocol.INPUT))
+        self.audit = ExecAudit(self._send_program)
+        self.input_questions = OwnerQuestions(partial(context.send_to_owner, protocol.INPUT))
         self._context = context
         self._jobs = Jobs()
         self.handlers: dict[str, Handler] = {
             protocol.LEASE_REQUEST: self._renew_lease,
-            protocol.VERDICT_REQUEST: self._take_verdict,
-            protocol.INPUT_REQUEST: self._take_input,
+            protocol.VERDICT_REQUEST: partial(self._take_answer, self.audit.questions),
+            protocol.INPUT_REQUEST: partial(self._take_answer, self.input_questions),
             protocol.RESUME_REQUEST: self._resume,
         }
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            protocol.CANCEL_REQUEST: self._cancel,
+            protocol.CANCEL_REQUEST: lambda _: {"status": "ok", "cancelled": context.cell.cancel()},
             protocol.ENTER_REQUEST: self._relocate,
-            protocol.ENVIRONMENT_REQUEST: self._describe_environment,
+            protocol.ENVIRONMENT_REQUEST: lambda _: context.shell.programs.describe(),
             protocol.FINGERPRINT_REQUEST: self._fingerprint,
-            protocol.JOBS_REQUEST: self._handle_job,
+            protocol.JOBS_REQUEST: lambda content: self._jobs.answer(content, context.shell.command_environment),
             protocol.KILL_REQUEST: self._kill,
             protocol.VARIABLES_REQUEST: self._list_variables,
         }
@@ -99,24 +95,25 @@ class ControlRequests:
     ) -> None:
         self._context.session.send(stream, protocol.reply_type(request), answer(parent["content"]), parent, ident)
 
-    def _cancel(self, _content: dict[str, Any]) -> dict[str, Any]:
-        """Cancel the top-level await of the running cell."""
-        return {"status": "ok", "cancelled": self._context.cell.cancel()}
-
     def _kill(self, _content: dict[str, Any]) -> dict[str, Any]:
         """Kill all processes that this kernel started, for an owner that cannot see them."""
         tree.kill_descendants()
         return {"status": "ok"}
 
-    def _handle_job(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Start, describe or end commands that run beside the cells."""
-        return self._jobs.answer(content, self._context.shell.command_environment)
-
     def _relocate(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Change directory and environment before the first cell."""
-        reply = relocate(content, self._context.shell.user_ns.get("_dh", []))
+        """Change to ``cwd``, if it can be entered, and then the ``environment``, where None removes a variable."""
+        try:
+            os.chdir(content["cwd"])
+        except OSError as exc:
+            return {"status": "error", "evalue": str(exc)}
+        self._context.shell.user_ns.get("_dh", [])[:] = [Path(content["cwd"])]
+        for name, value in content["environment"].items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         self._context.shell.programs.set_home()
-        return reply
+        return {"status": "ok"}
 
     def _list_variables(self, content: dict[str, Any]) -> dict[str, Any]:
         requested, limit = content.get("names"), content.get("limit")
@@ -131,20 +128,11 @@ class ControlRequests:
         names = [name for name in content.get("names", ()) if isinstance(name, str)]
         return {"status": "ok", "digest": fingerprint(names, self._context.shell.user_ns)}
 
-    def _describe_environment(self, _content: dict[str, Any]) -> dict[str, Any]:
-        """Describe the interpreter, the programs and packages that commands and cells find."""
-        description: dict[str, Any] = self._context.shell.programs.describe()
-        return description
-
-    def _ask_about_program(self, question: dict[str, Any]) -> None:
+    def _send_program(self, question: dict[str, Any]) -> None:
         self._context.send_to_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))
 
-    def _take_verdict(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
-        self.audit.answer(parent["content"].get("name"), parent["content"].get("refused"))
-
-    def _take_input(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
-        content = parent["content"]
-        self.input_requests.answer(content.get("name"), content.get("text"), content.get("why"))
+    def _take_answer(self, questions: OwnerQuestions, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
+        questions.answer(parent["content"])
 
     def _resume(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         """Publish the newest cell's messages again for a new owner that asks for this cell; for no cell, list all names.

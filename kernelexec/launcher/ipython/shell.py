@@ -18,13 +18,12 @@ from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
-from ..features import snapshot, testing
+from ..features import pickles, testing
 from ..features.virtualenv import VirtualEnv
 from ..output.truncate import truncate, truncate_traceback
 from ..platform import default_shell
 from ..processes import exec_audit
-from ..processes.command import RunningCommand
-from ..processes.shell_session import ShellSession, kernel_directory
+from ..processes.command import RunningCommand, ShellSession, kernel_directory
 from .patches import exception_groups
 from .patches.compiler import Compiler
 from .patches.tracebacks import Tracebacks
@@ -131,11 +130,11 @@ class LauncherShell(ZMQInteractiveShell):
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
         """Save variables into a new directory, all of the user's for None; the answer is in the reply's metadata."""
-        self.last_answer = snapshot.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
+        self.last_answer = pickles.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
 
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
         """Load saved variables; the answer is in the reply's metadata."""
-        self.last_answer = snapshot.load(self.user_ns, directory, files)
+        self.last_answer = pickles.load(self.user_ns, directory, files)
 
     def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
         """Run a script for ``%run``, and remember its failure, which IPython only shows."""

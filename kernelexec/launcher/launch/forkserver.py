@@ -14,12 +14,19 @@ import json
 import os
 import select
 import socket
+import sys
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from time import monotonic
+from typing import Any
 
+from ..ipython.patches.debugger import leave_out_debugger
 from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport
-from .fork_child import ForkRequest, count_threads, detach, import_startup_modules
+from . import kernel_app
 
 _MARK_CHARS = 32
 _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
@@ -27,17 +34,27 @@ _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
 _IDLE_MILLISECONDS, _IDLE_ONLY_SECONDS = 200, 3.0
 #: Set during imports that read it then; a kernel sets the same.
 _BACKEND = ("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+#: Modules that ipykernel 7.4 and IPython 9 import while a kernel starts.
+_LATE = (
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+)
+
+_STDERR = 2
 
 
 def main(arguments: list[str]) -> None:
     """Serve until the owner has gone; a forked process runs a kernel here."""
     channel = socket.socket(fileno=int(arguments[0]))
-    mark = _KernelMark.find()
+    mark = _find_kernel_mark()
     os.environ.setdefault(*_BACKEND)
     import_startup_modules()
-    count = _prepare_fork()
-    _send(channel, {"serves": count == 1, "threads": count})
-    if count != 1:
+    threads = _prepare_fork()
+    _send(channel, {"serves": threads == 1, "threads": threads})
+    if threads != 1:
         os._exit(1)
     _Server(channel, arguments[1:], mark).serve().run()
 
@@ -45,7 +62,7 @@ def main(arguments: list[str]) -> None:
 class _Server:
     """Forks kernels and waits for their ends. Between requests it imports the modules that users may want."""
 
-    def __init__(self, channel: socket.socket, modules: Iterable[str], mark: _KernelMark) -> None:
+    def __init__(self, channel: socket.socket, modules: Iterable[str], mark: int | None) -> None:
         self._channel = channel
         self._mark = mark
         self._modules = deque(modules)
@@ -85,10 +102,14 @@ class _Server:
             os.close(stderr)
             return None
         if pid == 0:
-            self._mark.write(request.environ.get(KERNEL_MARK_VARIABLE, ""))
+            mark = request.environ.get(KERNEL_MARK_VARIABLE, "")
+            if self._mark is not None and len(mark) == _MARK_CHARS and mark.isascii():
+                ctypes.memmove(self._mark, mark.encode(), _MARK_CHARS)
             _send(self._channel, {"request": number, "pid": os.getpid()}, os.pidfd_open(os.getpid()))
             self._channel.detach()
-            _redirect_streams(stderr)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd, target in ((null, 0), (null, 1), (stderr, 2)):
+                os.dup2(fd, target)
             detach()
             return request
         os.close(stderr)
@@ -106,51 +127,37 @@ class _Server:
         _send(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(status)})
 
     def _import(self, name: str) -> None:
-        """Import a module, and report a failure.
-
-        A module that starts threads ends this process: they do not survive a fork.
-        """
+        """Import a module, and report a failure. A module that leaves threads ends this process: they do not survive a fork."""
         report: ForkServerReport = {"imported": name}
         try:
             importlib.import_module(name)
         except BaseException as exc:
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
-        count = _prepare_fork()
-        _send(self._channel, {**report, "threads": count})
-        if count != 1:
+        threads = _prepare_fork()
+        _send(self._channel, {**report, "threads": threads})
+        if threads != 1:
             os._exit(0)
 
 
-class _KernelMark:
-    """The kernel mark in this process's first environment, which other processes read; a forked child changes its copy."""
+def _find_kernel_mark() -> int | None:
+    """Return the address of the kernel mark in this process's first environment, which other processes read.
 
-    def __init__(self, address: int | None) -> None:
-        self._address = address
-
-    @classmethod
-    def find(cls) -> _KernelMark:
-        """Find the mark; must be called before the environment changes."""
-        prefix = f"{KERNEL_MARK_VARIABLE}=".encode()
-        entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
-        index = 0
-        while (address := entries[index]) is not None:
-            entry = ctypes.string_at(address)
-            if entry.startswith(prefix) and len(entry) == len(prefix) + _MARK_CHARS:
-                return cls(address + len(prefix))
-            index += 1
-        return cls(None)
-
-    def write(self, value: str) -> None:
-        """Write the mark of another kernel."""
-        if self._address is not None and len(value) == _MARK_CHARS and value.isascii():
-            ctypes.memmove(self._address, value.encode(), _MARK_CHARS)
+    This must be called before the environment changes. A forked child changes its copy.
+    """
+    prefix = f"{KERNEL_MARK_VARIABLE}=".encode()
+    entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+    for index in count():
+        address: int | None = entries[index]
+        if address is None:
+            break
+        entry = ctypes.string_at(address)
+        if entry.startswith(prefix) and len(entry) == len(prefix) + _MARK_CHARS:
+            return address + len(prefix)
+    return None
 
 
 def _prepare_fork() -> int:
-    """Prepare for forks; return the number of threads.
-
-    OpenBLAS has threads from its import on, ends them at a fork and starts them again on demand: so one child is forked first.
-    """
+    """Return the number of threads before a fork. One child is forked first: that ends OpenBLAS's threads until needed."""
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)
@@ -159,15 +166,60 @@ def _prepare_fork() -> int:
     return count_threads()
 
 
-def _redirect_streams(stderr: int) -> None:
-    """Redirect stdin and stdout to /dev/null, and stderr to a descriptor."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd, target in ((null, 0), (null, 1), (stderr, 2)):
-        os.dup2(fd, target)
-
-
 def _send(channel: socket.socket, message: ForkServerReport, *fds: int) -> None:
     try:
         socket.send_fds(channel, [json.dumps(message).encode()], fds)
     except OSError:  # the owner is gone
         os._exit(0)
+
+
+@dataclass(frozen=True)
+class ForkRequest:
+    """A request to fork a kernel."""
+
+    arguments: list[str]
+    environ: dict[str, str]
+    cwd: str
+
+    def run(self) -> None:
+        """Run the kernel in this process until it ends."""
+        set_process_title(sys.argv[0], *self.arguments)
+        os.environ.clear()
+        os.environ.update(self.environ)
+        os.chdir(self.cwd)
+        sys.argv[1:] = self.arguments
+        kernel_app.main(self.arguments)
+
+
+def import_startup_modules() -> None:
+    """Import the modules that a kernel imports while it starts."""
+    for name in _LATE:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    leave_out_debugger()
+
+
+def set_process_title(*words: str) -> None:
+    """Set the command line that ``ps`` shows, cut to the length of the present one."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        first, end = int(fields[45]), int(fields[46])
+        title = b"\0".join(os.fsencode(word) for word in (sys.executable, *words))
+        ctypes.memmove(first, title[: end - first - 1].ljust(end - first, b"\0"), end - first)
+
+
+def count_threads() -> int:
+    """Return the number of this process's threads; only one survives a fork."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
+
+
+def detach() -> None:
+    """Detach a forked child: its own session, only the standard descriptors, other random numbers."""
+    os.setsid()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only
+        if int(name) > _STDERR:
+            with suppress(OSError):
+                os.close(int(name))
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:  # Python's own module sees to that itself
+        numpy_random.seed()

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from .. import platform
-from ..libc import prctl
 from ..owner import apply_limits, exit_with_owner, notify_ready, take_secrets
+from ..platform import prctl
 from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
@@ -47,9 +47,11 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
         from .unix_proxy import serve  # noqa: PLC0415 - asyncio costs as much as all the rest
 
         serve(options.unix_proxy)
-    status = _wait_for(child.pid)
+    ended, status = os.waitpid(-1, 0)
+    while ended != child.pid:  # an adopted orphan
+        ended, status = os.waitpid(-1, 0)
     kill_descendants()
-    _exit_like(status)
+    _exit_like(os.waitstatus_to_exitcode(status))
 
 
 def _ignore_signal(_signum: int, _frame: Any) -> None:
@@ -69,14 +71,6 @@ def _end_with_guard() -> None:
     """Have the kernel killed when this process's only thread, which starts it, ends; called in the child before exec."""
     with suppress(OSError, AttributeError):
         prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-
-
-def _wait_for(pid: int) -> int:
-    """Return the exit code of a child; adopted orphans that end meanwhile are reaped."""
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == pid:
-            return os.waitstatus_to_exitcode(status)
 
 
 def _exit_like(status: int) -> None:

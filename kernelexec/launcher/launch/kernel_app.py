@@ -15,16 +15,16 @@ import zmq
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
+from .. import owner
 from ..features.virtualenv import VirtualEnv
-from ..ipython import message_json
 from ..ipython.kernel import LauncherKernel
+from ..ipython.patches import message_session
 from ..ipython.patches.debugger import leave_out_debugger
 from ..ipython.patches.message_session import LauncherMessageSession
 from ..ipython.patches.thread_context import inherit_context
 from ..ipython.shell import LauncherShell
-from ..output import iopub, streams
+from ..output import iopub
 from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
-from ..processes import fork_flag
 from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
@@ -46,7 +46,7 @@ class LauncherApp(IPKernelApp):
 
     name = "kernelexec-kernel"
     kernel_class = LauncherKernel
-    outstream_class = f"{streams.__name__}.{streams.OutputStream.__name__}"
+    outstream_class = f"{iopub.__name__}.{iopub.OutputStream.__name__}"
 
     collects_garbage = True
     """Whether garbage collection is turned on again once the kernel exists."""
@@ -79,7 +79,8 @@ class LauncherApp(IPKernelApp):
         self.iopub_socket = context.socket(zmq.XPUB)
         self.iopub_socket.linger = 1000
         self.iopub_socket.setsockopt(zmq.XPUB_VERBOSE, 1)
-        iopub.block_instead_of_dropping(self.iopub_socket)
+        self.iopub_socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self.iopub_socket.setsockopt(zmq.SNDHWM, iopub.SENDING_MAX)
         self._apply_curve_server_options(self.iopub_socket)
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
         self.configure_tornado_logger()
@@ -98,7 +99,7 @@ def build_config(*, colours: bool) -> Config:
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
-    config.Session.packer = f"{message_json.__name__}.pack"
+    config.Session.packer = f"{message_session.__name__}.pack"
     if not colours:
         config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
     return config
@@ -111,7 +112,7 @@ def main(arguments: list[str]) -> None:
     options = LaunchOptions.take()
     apply_limits(options.limits)
     initialize_tree()
-    fork_flag.track_forks()
+    owner.track_forks()
     if options.stacks is not None or options.connection is not None:
         write_stacks_to(options.stacks)
     LauncherKernel.confinement = options.confined or confine(options.confinement)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..features.importable_packages import find_distributions
+from ..features.virtualenv import find_distributions
 from ..owner import apply_limits
 from ..protocol import ONE_SHOT_ANSWER, ONE_SHOT_ORDER
 from ..sandbox.confinement import confine
@@ -78,7 +78,7 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     if order["fresh"] or not python.exists():
         _make(venv_path)
     if not order["requirements"]:
-        return {"exit_code": 0, "installed": [], "holds": _list_distributions(venv_path), "python": _version(venv_path)}
+        return {"exit_code": 0, "installed": [], **_describe(venv_path)}
     offline = [] if order["online"] else ["--isolated", "--no-index"]
     sources = (*order["find"], order["wheels"], str(directory / _WHEELS))
     links = [argument for path in filter(None, sources) for argument in ("--find-links", path)]
@@ -86,7 +86,7 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     options = [*offline, *links, "--report", str(report), "--no-warn-script-location"]
     code = _pip(["--python", str(python), "install", *options, *_build_requirement_arguments(order, directory)], directory)
     installed = _read_report(report) if code == 0 else []
-    return {"exit_code": code, "installed": installed, "holds": _list_distributions(venv_path), "python": _version(venv_path)}
+    return {"exit_code": code, "installed": installed, **_describe(venv_path)}
 
 
 def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
@@ -160,14 +160,11 @@ def _digest(url: str) -> str | None:
     return None
 
 
-def _list_distributions(venv_path: Path) -> dict[str, str]:
-    return find_distributions(map(str, venv_path.glob("lib/python*/site-packages")))
-
-
-def _version(venv_path: Path) -> str:
-    """Return the Python version of an environment's configuration; an empty text without one."""
+def _describe(venv_path: Path) -> dict[str, Any]:
+    """Return the distributions of an environment, and the Python version of its configuration or an empty text."""
+    version = ""
     with suppress(OSError, UnicodeDecodeError):
         lines = (line.partition("=") for line in (venv_path / "pyvenv.cfg").read_text(encoding="utf-8").splitlines())
         settings = {name.strip(): value.strip() for name, _, value in lines}
-        return settings.get("version") or settings["version_info"] if settings.keys() & {"version", "version_info"} else ""
-    return ""
+        version = settings.get("version") or settings.get("version_info", "")
+    return {"holds": find_distributions(map(str, venv_path.glob("lib/python*/site-packages"))), "python": version}

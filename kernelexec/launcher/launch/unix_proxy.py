@@ -53,11 +53,7 @@ async def _wait_for_port(address: str, port: int) -> None:
 
 
 async def _connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
-    """Copy both ways until both ends have closed; if one end breaks, so does the other.
-
-    Raises:
-        OSError: an end broke, or the port is closed.
-    """
+    """Copy both ways until both ends have closed; if one end breaks, so does the other, and OSError is raised."""
     far_reader, far_writer = await asyncio.open_connection(address, port, limit=_PIECE)
     far_writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     tasks = [asyncio.ensure_future(_copy(reader, far_writer)), asyncio.ensure_future(_copy(far_reader, writer))]

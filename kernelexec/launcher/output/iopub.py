@@ -1,43 +1,50 @@
-"""The iopub thread: no message is lost and no queue grows without bound.
+"""The kernel's streams and the iopub thread that publishes them: no message is lost and no queue grows without bound.
 
 ipykernel publishes on a socket that drops messages for a slow reader, from unbounded queues. Here the socket
 blocks instead, the queues are bounded, and a writer that is too fast waits: a cell that floods runs at its reader's speed.
-A message that need not wait is sent by the thread that made it.
+A message that need not wait is sent by the thread that made it, past pyzmq's own layers, which take five times as long. Text is
+bounded, in order of writing, and under the cell that wrote it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
 
 import zmq
-from ipykernel.iostream import IOPubThread
+from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
 
-from ..processes import fork_flag
+from .. import owner
 from ..protocol import REPLAY_BEGIN, REPLAY_GAP
-from .crash_buffer import CrashBuffer
-from .pipe_reader import ForkedOutput, PipeReader
-from .published import Gap, PublishedMessages
-from .zmq_flush import IOThreads
-from .zmq_frames import NOBLOCK, has_message, send_frames
+from .captured_output import CapturedFd, ForkedOutput, PipeReader
+from .kept_output import CrashBuffer, Gap, PublishedMessages
 
-if TYPE_CHECKING:
-    from .streams import OutputStream
-
-_SENDING_MAX = 64  # messages that libzmq holds: a longer queue delays an interrupt
+SENDING_MAX = 64  # messages that libzmq holds: a longer queue delays an interrupt
 _QUEUE_BYTES = 8 * 1024 * 1024
 _MESSAGE_BYTES = 4096  # the cost of a small message in the queue
 _FLUSH_SECONDS = 0.2
-
-
-def block_instead_of_dropping(socket: zmq.Socket[bytes]) -> None:
-    """Make an XPUB socket block instead of dropping messages; must be called before the socket is bound."""
-    socket.setsockopt(zmq.XPUB_NODROP, 1)
-    socket.setsockopt(zmq.SNDHWM, _SENDING_MAX)
+#: As integers: an operation on zmq's enums costs 2 µs.
+_EVENTS, _READABLE, _MORE, NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.SNDMORE), int(zmq.NOBLOCK)
+_TASKS = "/proc/self/task"
+_IO_THREAD_NAME = "ZMQbg/IO"
+_AT_REST = b"S"
+_PATIENCE_SECONDS, _LOOK_SECONDS = 0.25, 0.0002
+#: Seconds of a pause, and between two pauses, where the system does not show the state of threads.
+_PAUSE_SECONDS, _REST_SECONDS = 0.003, 0.05
+_SLICE_CHARS = 256 * 1024
+_FLUSH_CHARS = 64 * 1024
+_PENDING_CHARS = 512 * 1024  # together with the message that is being sent, less than the crash buffer holds
+_DRAIN_SECONDS = 0.25
+_TIGHT_SECONDS = 10e-6  # in a tight loop no program can run between two prints: do not look for its output
 
 
 class Publisher(IOPubThread):
@@ -88,7 +95,7 @@ class Publisher(IOPubThread):
 
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Send a message, or queue it behind pending ones and wait while the queue is full."""
-        if fork_flag.is_forked_child:  # none of the locks may be taken in a child
+        if owner.is_forked_child:  # none of the locks may be taken in a child
             with suppress(ValueError, LookupError, TypeError):
                 self.forked_output.write_message(list(map(bytes, msg)))
             return
@@ -248,3 +255,176 @@ class Publisher(IOPubThread):
                         parent() if stream is None else stream.publish("".join(texts), parent)
             finally:
                 self.publishing = before
+
+
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    """Return whether a message has arrived. Asking clears the socket's event, so the message must be read now."""
+    bare: Any = super(zmq.Socket, socket)  # pyzmq's own layer takes five times as long
+    return bool(bare.get(_EVENTS) & _READABLE)
+
+
+def send_frames(bare: Any, frames: list[Any], flags: int = 0) -> None:
+    """Send the frames of a message in one call of C code: no signal handler, which may raise, runs between them."""
+    deque(map(bare.send, frames, [flags | _MORE] * (len(frames) - 1) + [flags]), maxlen=0)
+
+
+class IOThreads:
+    """libzmq's I/O threads. A call that sends wakes one up; it sleeps once the system has the message."""
+
+    def __init__(self, tasks: str = _TASKS) -> None:
+        self._tasks = Path(tasks)
+        self._threads: list[str] = []
+        self._paused = 0.0
+
+    def wait(self) -> None:
+        """Wait, for a bounded time, until the system has all messages."""
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while (states := self._states()) and any(state != _AT_REST for state in states) and monotonic() < deadline:
+            sleep(_LOOK_SECONDS)
+        if not states and monotonic() - self._paused > _REST_SECONDS:
+            sleep(_PAUSE_SECONDS)
+            self._paused = monotonic()
+
+    def _states(self) -> list[bytes]:
+        """Return the state of each thread; nothing where the system does not show it."""
+        try:
+            if self._threads:
+                return [_state(path) for path in self._threads]
+        except (OSError, IndexError):  # the threads of the process that forked this one
+            self._threads = []
+        with suppress(OSError, IndexError):
+            threads = [str(task) for task in self._tasks.iterdir() if (task / "comm").read_text().startswith(_IO_THREAD_NAME)]
+            self._threads = threads
+            return [_state(path) for path in threads]
+        return []
+
+
+def _state(task: str) -> bytes:
+    with open(f"{task}/stat", "rb") as file:  # noqa: PTH123 - in every flush
+        return file.read().rpartition(b")")[2].split(None, 1)[0]
+
+
+class OutputStream(OutStream):
+    """One stream of the kernel; its text waits in one order with the other stream's and that of captured descriptors."""
+
+    flush_timeout = 3600
+
+    def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
+        self._written = 0.0
+        self._captured_fd: CapturedFd | None = None
+        self._is_stderr = name == "stderr"
+        super().__init__(session, pub_thread, name, **kwargs)
+        pub_thread.streams[name] = self
+
+    def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
+        """Queue text for publishing; wait while too much is pending.
+
+        Raises:
+            TypeError: not text.
+            ValueError: the stream is closed.
+        """
+        publisher = self.pub_thread
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string)}")
+        if publisher is None:
+            raise ValueError("I/O operation on closed file")
+        if owner.is_forked_child or len(string) > _SLICE_CHARS:
+            return self._write_in_slices(publisher, string)
+        now = monotonic()
+        if now - self._written > _TIGHT_SECONDS and publisher.pipes.has_output:
+            self.drain()
+        self._written = now
+        try:
+            content = string.encode()
+        except UnicodeEncodeError:
+            content = string.encode("utf-8", "backslashreplace")
+            self.queue(publisher, self.parent_header, content.decode(), content)
+        else:
+            self.queue(publisher, self._parent_header.get(self._parent_header_global), string, content)
+        return len(string)
+
+    def _write_in_slices(self, publisher: Publisher, string: str) -> int:
+        if owner.is_forked_child:
+            publisher.forked_output.write(self.name, self.parent_header, string)
+        else:
+            for start in range(0, len(string), _SLICE_CHARS):
+                self.write(string[start : start + _SLICE_CHARS])
+        return len(string)
+
+    def queue(self, publisher: Publisher, parent: Any, text: str, content: bytes) -> None:
+        """Queue text, passed as UTF-8 too, behind all earlier output; wait while too much is pending."""
+        with publisher.lock:
+            while publisher.pending_chars > _PENDING_CHARS and publisher.may_block and not publisher.publishes_here:
+                publisher.queue_condition.wait()
+            if self is publisher.last_stream and parent is publisher.last_parent:
+                publisher.last_texts.append(text)
+            else:
+                publisher.begin_piece(self, parent, text)
+            if parent is publisher.crash_buffer.header:
+                publisher.crash_buffer.add(self._is_stderr, content)
+            publisher.pending_chars = pending = publisher.pending_chars + len(text)
+            full = pending >= _FLUSH_CHARS and not publisher.flushing
+            if full:
+                publisher.flushing = True
+        if full:
+            publisher.schedule(publisher.flush_text)
+        else:
+            publisher.flush_soon()
+
+    def flush(self) -> None:
+        """Wait until all output, of children too, is on its way."""
+        publisher = self.pub_thread
+        if publisher is None or owner.is_forked_child:
+            return
+        if publisher.pipes.has_output:
+            self.drain()
+        if not (publisher.pieces or publisher.publishing):
+            return
+        if publisher.between_cells and threading.current_thread() is threading.main_thread():
+            publisher.flush_text()
+        else:
+            super().flush()
+            if not publisher.crash_buffer.is_file_backed:
+                publisher.io_threads.wait()
+
+    def _flush(self) -> None:
+        if self.pub_thread is not None:
+            self.pub_thread.flush_text()
+
+    def publish(self, text: str, parent: Any) -> None:
+        """Send text as stream messages of a bounded size. Runs in the publisher's thread."""
+        for start in range(0, len(text), _SLICE_CHARS):
+            piece = text[start : start + _SLICE_CHARS]
+            self.pub_thread.text_bytes = len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+            self.session.send(self.pub_thread, "stream", {"name": self.name, "text": piece}, parent=parent, ident=self.topic)
+        self.pub_thread.text_bytes = 0
+
+    def _setup_stream_redirects(self, name: str) -> None:
+        self._original_stdstream_fd = getattr(sys, name).fileno()
+        self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
+        assert self.pub_thread is not None
+        self._captured_fd = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self._take)
+
+    def _take(self, parent: Any, text: str) -> None:
+        if self.pub_thread is not None:
+            self.queue(self.pub_thread, parent or self._parent_header_global, text, text.encode())
+
+    def begin_cell(self) -> None:
+        """Capture the descriptor again if an earlier cell replaced it."""
+        if self._captured_fd is not None:
+            self._captured_fd.recapture()
+
+    def separate_programs(self) -> None:
+        """Assign later output of running programs to the cell that ends."""
+        if self._captured_fd is not None:
+            self._captured_fd.rotate(self._parent_header_global)
+
+    def close(self) -> None:
+        """Flush only: the next cell needs the stream."""
+        self.flush()
+
+    def drain(self) -> None:
+        """Wait, for a bounded time, until all output of descriptors and children has been read."""
+        publisher = self.pub_thread
+        if publisher is not None and publisher.may_block:
+            publisher.pipes.drain(_DRAIN_SECONDS)

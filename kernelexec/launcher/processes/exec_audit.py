@@ -7,7 +7,6 @@ Programs that C code or a forked child starts are not seen. The shell announces 
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,10 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import owner
-from . import fork_flag
 
 #: Seconds for the owner's answer: its event loop may be busy. Without an answer the program does not start.
-_PATIENCE = 120.0
+_PATIENCE_SECONDS = 120.0
 #: Limits of a command; a longer one does not start.
 _WORDS, _CHARS = 10_000, 4 * 1024 * 1024
 
@@ -28,70 +26,35 @@ _thread_state = threading.local()
 
 
 class ExecAudit:
-    """The audit hook: it asks by ``ask`` before each program and waits for ``answer``."""
+    """The audit hook: it sends a question before each program, and waits for the answer to ``questions``."""
 
-    def __init__(self, ask: Callable[[dict[str, Any]], Any]) -> None:
-        self._ask = ask
-        self._waiting: dict[str, _Verdict] = {}
+    def __init__(self, send: Callable[[dict[str, Any]], Any]) -> None:
+        self.questions = owner.OwnerQuestions(exempt()(send), _PATIENCE_SECONDS)
 
     def install(self) -> None:
         """Add the audit hook, which Python never removes."""
         sys.addaudithook(self._handle_event)
 
-    def answer(self, name: object, refused: object) -> None:
-        """Take the owner's answer to the question of that name: the reason of a refusal, or None."""
-        verdict = self._waiting.get(name) if isinstance(name, str) else None
-        if verdict is not None:
-            verdict.reason = refused if isinstance(refused, str) else None
-            verdict.answered.set()
-
     def _handle_event(self, event: str, args: tuple[Any, ...]) -> None:
         __tracebackhide__ = True
-        read = _EVENTS.get(event)
-        if read is None or fork_flag.is_forked_child or getattr(_thread_state, "trusted", False):
+        parse = _EVENTS.get(event)
+        if parse is None or owner.is_forked_child or getattr(_thread_state, "trusted", False):
             return
-        program = read(args)
+        program = parse(args)
         texts = [program["text"]] if "text" in program else program["words"]
         if len(texts) > _WORDS or sum(map(len, texts)) > _CHARS:
             raise PermissionError(
                 f"The command is longer than {_CHARS} characters or {_WORDS} words: write it to a file and run the file."
             )
-        self._ask_owner(program)
-
-    def _ask_owner(self, program: dict[str, Any]) -> None:
-        """Return if the program may start.
-
-        Raises:
-            PermissionError: the owner refuses it or does not answer.
-        """
-        __tracebackhide__ = True
-        name, verdict = secrets.token_hex(8), _Verdict()
-        self._waiting[name] = verdict
-        try:
-            with exempt():
-                self._ask({**program, "name": name})
-            while not verdict.answered.wait(_PATIENCE):
-                if owner.has_owner.is_set():  # without an owner the question waits for the next one
-                    verdict.reason = f"the kernel's owner did not answer within {_PATIENCE:g} s"
-                    break
-        finally:
-            del self._waiting[name]
-        if verdict.reason is not None:
-            raise PermissionError(verdict.reason)
-
-
-class _Verdict:
-    def __init__(self) -> None:
-        self.answered = threading.Event()
-        self.reason: str | None = None
+        answer = self.questions.ask(program)
+        if answer is None:
+            raise PermissionError(f"the kernel's owner did not answer within {_PATIENCE_SECONDS:g} s")
+        if isinstance(answer.get("refused"), str):
+            raise PermissionError(answer["refused"])
 
 
 def audit(command: str | list[str]) -> None:
-    """Announce a command, text for a shell or words, that is about to run.
-
-    Raises:
-        PermissionError: the owner refuses it.
-    """
+    """Announce a command, text for a shell or words, that is about to run; raise PermissionError if the owner refuses it."""
     __tracebackhide__ = True
     sys.audit(_COMMAND, command)
 

@@ -32,11 +32,7 @@ class ProcessStatus:
 
 
 def parse_status(content: bytes) -> ProcessStatus:
-    """Parse ``/proc/PID/stat``.
-
-    Raises:
-        IndexError, ValueError: the content is something else.
-    """
+    """Parse ``/proc/PID/stat``; raise IndexError or ValueError for other content."""
     fields = content.rpartition(b")")[2].split()
     return ProcessStatus(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
 

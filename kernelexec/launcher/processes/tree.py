@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from .. import platform
-from ..libc import prctl
+from ..platform import prctl
 from ..protocol import KERNEL_MARK_VARIABLE, SUDO_VARIABLE
 from . import proc
 from .exec_audit import exempt
@@ -141,14 +141,9 @@ def kill_descendants() -> None:
     for group in tuple(running_groups):
         with suppress(OSError):
             platform.signal_group(group, platform.ENDING_SIGNALS[-1])
-    kill_others()
+    proc.kill_rounds(lambda table: proc.find_descendants(os.getpid(), table))
     for name, mark in MARK_ENVIRONMENT.items():
         kill_marked(name, mark)
-
-
-def kill_others(spared: Collection[int] = ()) -> None:
-    """Kill the descendants of this process, except the spared ones."""
-    proc.kill_rounds(lambda table: proc.find_descendants(os.getpid(), table), spared=spared)
 
 
 def kill_tree(pid: int) -> None:
@@ -161,11 +156,6 @@ def kill_tree(pid: int) -> None:
     proc.kill_rounds(lambda table: proc.find_descendants(pid, table, session=pid))
     with suppress(OSError):
         os.kill(pid, signal.SIGKILL)
-
-
-def find_descendants(pid: int) -> set[int]:
-    """Return the living descendants of a process."""
-    return proc.find_descendants(pid, proc.read_processes())
 
 
 def _children() -> list[int]:

@@ -1,7 +1,7 @@
 """Confinement of a kernel on the owner's machine to its workspace, without root, by every layer that this machine has.
 
 It is applied before user code and threads, and inherited by all child processes. It is no container: the guide's page about
-local kernels says which attacks it does not stop.
+local kernels says which attacks it does not stop. ``main`` runs in the owner's isolated interpreter, ahead of an untrusted one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import platform
-from ..libc import capset, prctl
-from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, set_no_new_privileges
-from .landlock_exceptions import allow_except
-from .seccomp import block_foreign_limits, block_network, can_filter
+from ..owner import apply_limits
+from ..platform import capset, prctl
+from ..protocol import LaunchOptions
+from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, allow_except, set_no_new_privileges
+from .seccomp import block_foreign_limits, block_network
 
 #: Devices that programs write to, graphics cards included.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
@@ -90,11 +91,28 @@ def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
     if "capabilities" in platform.PLATFORM.confinement_layers and os.geteuid() == 0:
         attempt("capabilities", _drop_capabilities, "the kernel has root's rights over the machine")
     if not settings.network:
-        attempt("no-network", _take_network, "the network cannot be taken away")
+        attempt("no-network", block_network, "the network cannot be taken away")
     _use_private_directories(settings)
     if missing and (settings.required or not (settings.network or "no-network" in layers)):
         sys.exit(f"The kernel cannot be confined as required: {'; '.join(missing)}.")
     return {"layers": layers, "missing": missing}
+
+
+def main(arguments: list[str]) -> None:
+    """Confine this process and execute a command that starts the launcher, which gets the result by its options.
+
+    Raises:
+        SystemExit: the command cannot be started, or confinement is required and missing.
+    """
+    options = LaunchOptions.take()
+    apply_limits(options.limits)
+    confined = confine(options.confinement)
+    options.apply()
+    os.environ.update(replace(options, confinement=None, confined=confined, environment={}, cwd=None).as_environment())
+    try:
+        os.execvp(arguments[0], arguments)  # noqa: S606 - no shell on purpose
+    except OSError as exc:
+        sys.exit(f"{arguments[0]} cannot be started: {exc.strerror}.")
 
 
 def _use_private_directories(settings: ConfinementOptions) -> None:
@@ -183,9 +201,3 @@ def _apply_no_new_privileges() -> str | None:
     except (OSError, LookupError) as exc:
         return f"the resource limits of other processes of this user can be set ({exc})"
     return None
-
-
-def _take_network() -> None:
-    if not can_filter():
-        raise OSError("this processor's system calls are not known")
-    block_network()

@@ -10,7 +10,7 @@ import os
 import stat
 from contextlib import suppress
 
-from ..libc import prctl, syscall
+from ..platform import prctl, syscall
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _BENEATH = 1, 1
@@ -30,6 +30,7 @@ _SINCE = {REFER: 2, TRUNCATE: 3, IOCTL: 5}
 _NETWORK_SINCE, _SCOPES_SINCE = 4, 6
 _TCP = 1 << 0 | 1 << 1
 _SCOPES = 1 << 0 | 1 << 1  # abstract unix sockets, and signals
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Attributes(ctypes.Structure):
@@ -54,11 +55,7 @@ class Ruleset:
     """A set of allowed rights. All others of the handled kinds are refused: files, TCP if ``offline``, signals."""
 
     def __init__(self, *, offline: bool) -> None:
-        """Create an empty ruleset.
-
-        Raises:
-            OSError: the system has no Landlock.
-        """
+        """Create an empty ruleset; raise OSError if the system has no Landlock."""
         self.version = read_abi_version()
         self.handled = sum(
             right
@@ -105,3 +102,53 @@ class Ruleset:
 def set_no_new_privileges() -> None:
     """Keep later programs from more privileges than this process has, whatever bits their files have."""
     prctl(_NO_NEW_PRIVILEGES, 1)
+
+
+def allow_except(ruleset: Ruleset, top: str, rights: int, excluded: list[str]) -> None:
+    """Allow a tree, by an absolute path without links, except ``excluded`` paths; allow nothing if it is gone.
+
+    Landlock knows no exceptions. So excluded paths get no right, nor do the directories above them, but their other entries do.
+    """
+    above = {path[:at] for path in excluded for at, char in enumerate(path) if char == "/"}
+
+    def allow(path: str, fd: int) -> None:
+        if path in excluded:
+            return
+        if path not in above:
+            ruleset.allow_open(fd, rights)
+            return
+        directory = os.open(".", _DIRECTORY, dir_fd=fd)
+        try:
+            for name in os.listdir(directory):  # noqa: PTH208 - of an open directory
+                with suppress(OSError):  # it was removed meanwhile
+                    inner = os.open(name, _build_open_flags(), dir_fd=directory)
+                    try:
+                        allow(f"{path}/{name}", inner)
+                    finally:
+                        os.close(inner)
+        finally:
+            os.close(directory)
+
+    with suppress(OSError):
+        fd = _open_path(top)
+        try:
+            allow(top.rstrip("/"), fd)
+        finally:
+            os.close(fd)
+
+
+def _open_path(path: str) -> int:
+    """Open a path without following links."""
+    fd = os.open("/", _build_open_flags())
+    for name in filter(None, path.split("/")):
+        above = fd
+        try:
+            fd = os.open(name, _build_open_flags(), dir_fd=above)
+        finally:
+            os.close(above)
+    return fd
+
+
+def _build_open_flags() -> int:
+    """Return the flags that open an entry; a function, since only Linux has all of them."""
+    return os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

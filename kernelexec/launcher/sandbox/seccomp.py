@@ -12,7 +12,7 @@ import errno
 import platform
 import struct
 
-from ..libc import prctl
+from ..platform import prctl
 
 _SET_SECCOMP, _FILTER = 22, 2  # PR_SET_SECCOMP of prctl(2)
 #: The architecture's mark, and its numbers of: socket, connect, sendto, socketpair; io_uring_setup has one number.
@@ -33,17 +33,14 @@ _TYPES = 0xF
 _Line = tuple[int, str | None, str | None, int]
 
 
-def can_filter() -> bool:
-    """Return whether this module knows the system calls of this machine's architecture."""
-    return platform.machine() in _NUMBERS
-
-
 def block_network() -> None:
     """Refuse network access from now on; ``set_no_new_privileges`` must have been called.
 
     Raises:
-        OSError: the system has no filters.
+        OSError: the system has no filters, or this module does not know the processor's system calls.
     """
+    if platform.machine() not in _NUMBERS:
+        raise OSError("this processor's system calls are not known")
     _apply(_build_network_filter(*_NUMBERS[platform.machine()]))
 
 

@@ -40,11 +40,10 @@ class CodeTests:
         position for all, shared memory is shared. The tests wait for their place in the queue like a cell; no notebook
         records them.
 
-        A case is source text. A single expression must be true; None counts as true only for a magic, and for a call of a
-        function whose name (its last part) begins with ``assert``, ``check``, ``expect``, ``test`` or ``verify``, because
-        such a function asserts by itself. In several statements no assertion may fail, and an expression at the end must not
-        be False. A command at the end (``!``) must exit with 0. Nothing false may be in ``test_results``, a list that is
-        empty at the start of each case; a single expression may just append to it. An exit is an error.
+        A case is source text. A single expression must be true, and None is not. In several statements no assertion may fail,
+        and an expression at the end must not be False. A command at the end (``!``) must exit with 0. Nothing false may be in
+        ``test_results``, a list that is empty at the start of each case; a single expression may just append to it. An exit
+        is an error.
 
         Args:
             code: the definitions under test; may be empty, to test the session's own.

@@ -13,7 +13,7 @@ from kernelexec import Session
 from kernelexec.config import OutputLimits
 from kernelexec.kernel import Execution
 from kernelexec.kernel.crash_output import undelivered_output
-from kernelexec.launcher.output.crash_buffer import CrashBuffer
+from kernelexec.launcher.output.kept_output import CrashBuffer
 from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
 from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream

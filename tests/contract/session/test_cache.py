@@ -14,7 +14,7 @@ import pytest
 
 from kernelexec import ExecutionResult, Executor, InvalidConfig, Session
 from kernelexec.cache import PurityChecker, ResultStore
-from kernelexec.launcher.features import fingerprint
+from kernelexec.launcher.features import pickles
 from tests.support.engine import IMAGE, needs_engine
 
 KINDS = ["local", pytest.param("container", marks=needs_engine)]
@@ -251,12 +251,12 @@ def test_only_plain_data_has_a_fingerprint() -> None:
 
     plain: list[object] = [1, "a", [1, {"a": (2, None)}], b"", {1}, range(3), np.arange(3), pd.DataFrame({"a": ["b"]}), 1 << 99]
     other: list[object] = [iter([1]), List(), [List()], print, int, os, object(), (x for x in "a"), lambda: 1, pd.read_csv]
-    digests = [fingerprint.fingerprint(["x"], {"x": value}) for value in plain]
+    digests = [pickles.fingerprint(["x"], {"x": value}) for value in plain]
     assert None not in digests
     assert len(set(digests)) == len(plain)
-    assert [fingerprint.fingerprint(["x"], {"x": value}) for value in other] == [None] * len(other)
-    assert fingerprint.fingerprint(["x"], {}) is None
-    assert fingerprint.fingerprint(["x"], {"x": bytes(fingerprint.BYTES_MAX)}) is None
+    assert [pickles.fingerprint(["x"], {"x": value}) for value in other] == [None] * len(other)
+    assert pickles.fingerprint(["x"], {}) is None
+    assert pickles.fingerprint(["x"], {"x": bytes(pickles.FINGERPRINT_BYTES_MAX)}) is None
 
 
 def test_nothing_of_a_failed_cell_is_stored(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kernelexec.launcher.output.zmq_flush import IOThreads
+from kernelexec.launcher.output.iopub import IOThreads
 
 #: Sends a message and ends at once. libzmq's thread is the last to run on a processor that another process keeps busy.
 SENDS = """
 import os, subprocess, sys, threading
 import zmq
-from kernelexec.launcher.output.zmq_flush import IOThreads
+from kernelexec.launcher.output.iopub import IOThreads
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 socket = zmq.Context().socket(zmq.PUSH)

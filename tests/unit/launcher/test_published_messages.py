@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.output.published import Frames, Gap, PublishedMessages
+from kernelexec.launcher.output.kept_output import Frames, Gap, PublishedMessages
 
 LIMIT = 100_000
 

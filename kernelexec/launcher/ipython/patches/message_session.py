@@ -1,4 +1,4 @@
-"""jupyter_client's session, with less work for each message.
+"""jupyter_client's session and JSON, with less work for each message.
 
 - Checked for: jupyter_client 8.9, ipykernel 7.4.0.
 - Gain: 0.5 ms a cell in processor time, of 4.1 ms together with the driver.
@@ -14,14 +14,15 @@ from typing import Any
 
 import jupyter_client.session as jupyter
 from jupyter_client._version import protocol_version
-
-from ..message_json import pack
+from jupyter_client.jsonutil import json_clean, json_default
 
 _quote = json.encoder.encode_basestring
 _HEADER = ("msg_id", "msg_type", "username", "session", "date", "version")
 _HEADER_TEXT = "{" + ", ".join(f'"{name}": %s' for name in _HEADER) + "}"
 _EMPTY = b"{}"
 _PARTS = 5  # the signature and four signed frames
+#: One encoder for all values. Without a check for cycles, a value that contains itself ends with RecursionError.
+_encode = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
 
 class LauncherMessageSession(jupyter.Session):
@@ -69,13 +70,7 @@ class LauncherMessageSession(jupyter.Session):
         signature: bytes = digest.hexdigest().encode()
         return signature
 
-    def send(self, stream: Any, msg_or_type: Any, *args: Any, **kwargs: Any) -> Any:
-        """Send a message; one with buffers, or for an old protocol, is sent by jupyter_client."""
-        if stream is None or kwargs.get("buffers") or len(args) > 3 or self.adapt_version or self.debug:  # noqa: PLR2004 - buffers
-            return super().send(stream, msg_or_type, *args, **kwargs)
-        return self._send(stream, msg_or_type, *args, **kwargs)
-
-    def _send(
+    def send(
         self,
         stream: Any,
         msg_or_type: Any,
@@ -87,8 +82,9 @@ class LauncherMessageSession(jupyter.Session):
         header: Any = None,
         metadata: Any = None,
     ) -> Any:
+        """Send a message; one with buffers, or for an old protocol, is sent by jupyter_client."""
         msg = msg_or_type if isinstance(msg_or_type, dict) else self.msg(msg_or_type, content, parent, header, metadata)
-        if msg.get("buffers"):
+        if stream is None or buffers or msg.get("buffers") or self.adapt_version or self.debug:
             return super().send(stream, msg, ident=ident, buffers=buffers, track=track)
         frames = self.serialize(msg, ident)
         stream.send_multipart(frames, copy=max(map(len, frames)) < self.copy_threshold)
@@ -136,3 +132,16 @@ def _pack_header(header: dict[str, Any]) -> bytes:
         return (_HEADER_TEXT % tuple(map(_quote, header.values()))).encode("utf-8", "backslashreplace")
     except TypeError:  # a value that is no text
         return pack(header)
+
+
+def pack(value: Any) -> bytes:
+    """Return JSON as Jupyter's own packer does, but escape a lone surrogate, for which that one drops the whole message.
+
+    Raises:
+        TypeError, ValueError: the value cannot be encoded as JSON.
+    """
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError):
+        text = _encode(json_clean(value))
+    return text.encode("utf-8", "backslashreplace")

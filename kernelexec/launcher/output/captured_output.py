@@ -1,7 +1,8 @@
-"""Pipes for output that does not pass through this process's own streams: of C code, programs and forked children."""
+"""Output that does not pass through this process's own streams: of C code, programs and forked children."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import select
@@ -18,6 +19,66 @@ from ..protocol import DELIMITER
 _READ_BYTES = 64 * 1024
 _PIECE_CHARS = 400  # as JSON, at most six bytes a character, it fits into PIPE_BUF with its envelope, so writes never mix
 _DISPLAYS = ("display_data", "execute_result", "update_display_data")
+
+
+class CapturedFd:
+    """A descriptor with a pipe behind it, a new one whenever a cell leaves programs running.
+
+    ``deliver`` gets the written text, with the header of the cell that has ended, or None for the running one.
+    """
+
+    def __init__(self, fd: int, pipes: PipeReader, deliver: Callable[[Any, str], Any]) -> None:
+        self._fd = fd
+        self._pipes = pipes
+        self._deliver = deliver
+        self._open_pipes: list[_Pipe] = []
+        self._capture()
+
+    def _capture(self) -> None:
+        self._pipe = pipe = _Pipe()
+        self._open_pipes.append(pipe)
+        os.dup2(pipe.write_fd, self._fd)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+        def take(content: bytes) -> None:
+            if text := decoder.decode(content, final=not content):
+                self._deliver(pipe.parent, text)
+            if not content:
+                self._open_pipes.remove(pipe)
+
+        self._pipes.add(pipe.read_fd, take)
+
+    def rotate(self, parent: Any) -> None:
+        """Open a new pipe, so that later output of running programs belongs to the cell that ends."""
+        if self._read_inode() != self._pipe.inode:
+            return  # the cell redirected the descriptor
+        pipe = self._pipe
+        pipe.parent = parent
+        self._capture()
+        self._pipes.stop_awaiting(pipe.read_fd)
+        os.close(pipe.write_fd)
+
+    def recapture(self) -> None:
+        """Capture the descriptor again if a cell closed it or restored an earlier cell's pipe."""
+        inode = self._read_inode()
+        if inode != self._pipe.inode and (inode is None or any(inode == page.inode for page in list(self._open_pipes))):
+            with suppress(OSError):
+                os.dup2(self._pipe.write_fd, self._fd)
+
+    def _read_inode(self) -> int | None:
+        try:
+            return os.fstat(self._fd).st_ino
+        except OSError:
+            return None
+
+
+class _Pipe:
+    """A pipe and the cell of its text: the running one for None."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        self.inode = os.fstat(self.read_fd).st_ino
+        self.parent: Any = None
 
 
 class PipeReader:
@@ -80,15 +141,12 @@ class PipeReader:
                 return
             self._reading = any(fd in self._awaited for fd, _ in ready)
             try:
-                for fd, take in sorted(ready, key=self._order):
+                for fd, take in sorted(ready, key=lambda item: item[0] not in self._awaited):
                     self._read(fd, take)
             finally:
                 with self._idle:
                     self._reading = False
                     self._idle.notify_all()
-
-    def _order(self, item: tuple[int, Any]) -> bool:
-        return item[0] not in self._awaited
 
     def _read(self, fd: int, take: Callable[[bytes], Any]) -> None:
         try:

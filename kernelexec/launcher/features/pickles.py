@@ -1,4 +1,4 @@
-"""Saving and loading of variables, in the kernel only. Each is pickled into a file of its own, so a failure costs no other."""
+"""Variables as pickles, in the kernel only: of a snapshot, each in a file of its own, or as a digest for the result cache."""
 
 from __future__ import annotations
 
@@ -7,51 +7,48 @@ import os
 import pickle
 import shutil
 import time
-import types
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from types import BuiltinFunctionType, EllipsisType, FunctionType, ModuleType, NoneType
+from typing import Any, BinaryIO
+
+from ..output.truncate import truncate
 
 _REASON_CHARS = 200
 _VARIABLES = 1000
-_CHUNK_BYTES = 1024 * 1024
-_CODE_TYPES = (
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    type,
+#: Limit of the pickled data of one digest, in bytes.
+FINGERPRINT_BYTES_MAX = 64 * 1024 * 1024
+_BUILTIN = frozenset(
+    {NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice}
 )
+#: Packages whose instances are plain data, and whose classes and functions pickle names to rebuild them.
+_PACKAGES = frozenset({"numpy", "pandas", "datetime", "decimal", "fractions"})
+_REBUILDERS = (type, FunctionType, BuiltinFunctionType)
+_CODE_TYPES = (ModuleType, *_REBUILDERS)
 
 
 class _QuotaExceeded(Exception):
-    """The file exceeds the rest of the quota."""
+    """The data exceed their limit."""
 
 
-class _HashedFile:
-    """A new file whose content is counted and hashed while it is written."""
+class _HashedData:
+    """Pickled data that are counted and hashed, up to a limit, and written to a file if there is one."""
 
-    def __init__(self, path: Path, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, file: BinaryIO | None = None) -> None:
         self.size = 0
         self._hash = hashlib.sha256()
-        self._left = limit_bytes
-        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._file.close()
+        self._limit_bytes, self._file = limit_bytes, file
 
     def write(self, content: Any) -> int:
-        """Write bytes, or a view of a large object's own; pickle calls this."""
+        """Take bytes, or a view of a large object's own; pickle calls this."""
         size = memoryview(content).nbytes
-        if size > self._left:
-            raise _QuotaExceeded
-        self._file.write(content)
-        self._hash.update(content)
-        self._left -= size
         self.size += size
+        if self.size > self._limit_bytes:
+            raise _QuotaExceeded
+        if self._file is not None:
+            self._file.write(content)
+        self._hash.update(content)
         return size
 
     def digest(self) -> str:
@@ -103,8 +100,10 @@ def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]
         return {"name": name, "why": f"a {type(value).__name__}: run its code again to define it", "defined": True}
     begun, temporary = time.monotonic(), path.with_suffix(".part")
     try:
-        with _HashedFile(temporary, limit_bytes) as file:
-            pickle.Pickler(file, protocol=5).dump(value)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            data = _HashedData(limit_bytes, file)
+            pickle.Pickler(data, protocol=5).dump(value)
         temporary.replace(path)
     except _QuotaExceeded:
         reason = f"snapshots have {limit_bytes} bytes left and cannot hold it; delete older snapshots"
@@ -114,10 +113,10 @@ def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]
     return {
         "name": name,
         "type": _type_name(value),
-        "size_bytes": file.size,
+        "size_bytes": data.size,
         "seconds": time.monotonic() - begun,
         "file": path.name,
-        "sha256": file.digest(),
+        "sha256": data.digest(),
     }
 
 
@@ -142,11 +141,8 @@ def load(variables: dict[str, Any], directory: str, files: list[tuple[str, str, 
 
 
 def _load(path: Path, digest: str) -> Any:
-    digester = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digester.update(chunk)
-        if digester.hexdigest() != digest:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
             raise ValueError("its file has changed since it was saved")
         file.seek(0)
         return pickle.load(file)  # noqa: S301 - in the kernel, where the user's code runs anyway
@@ -158,8 +154,32 @@ def _type_name(value: Any) -> str:
 
 
 def _describe_error(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {truncate(exc)}"[:_REASON_CHARS]
+
+
+def fingerprint(names: Iterable[str], namespace: Mapping[str, Any]) -> str | None:
+    """Return the digest of the variables of these names, or None where one is missing, not plain data, or too large."""
+    target = _HashedData(FINGERPRINT_BYTES_MAX)
     try:
-        text = str(exc)
-    except BaseException:  # a user's __str__ may raise anything
-        text = ""
-    return f"{type(exc).__name__}: {text}"[:_REASON_CHARS]
+        for name in sorted(names):
+            if isinstance(namespace[name], _REBUILDERS):
+                return None
+            target.write(f"{name}\n".encode())
+            _PlainPickler(target, protocol=4).dump(namespace[name])
+    except Exception:  # a value that cannot be pickled
+        return None
+    return target.digest()
+
+
+class _PlainPickler(pickle.Pickler):
+    """A pickler that refuses all objects but plain data."""
+
+    def persistent_id(self, obj: Any) -> None:
+        """Refuse, by TypeError, an object that is not plain data."""
+        kind = type(obj)
+        if kind in _BUILTIN or (kind is type and obj in _BUILTIN):
+            return
+        is_named = kind in _REBUILDERS or issubclass(kind, type) or kind.__name__ == "cython_function_or_method"
+        owner = obj if is_named else kind
+        if str(owner.__module__).partition(".")[0] not in _PACKAGES:
+            raise TypeError(f"{kind} is not plain data")
