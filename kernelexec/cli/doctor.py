@@ -24,7 +24,7 @@ from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import explain_unavailable, new_root
 from kernelexec.provisioning import platform as systems
-from kernelexec.provisioning.host.bubblewrap_backend import explain_missing
+from kernelexec.provisioning.host.local_backend import explain_missing
 from kernelexec.session import AsyncSession
 
 _FREE_BYTES_MIN = 100 * 1024 * 1024

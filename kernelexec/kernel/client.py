@@ -6,7 +6,7 @@ import asyncio
 import math
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,12 +15,9 @@ import anyio
 
 from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
-from kernelexec.kernel.execution import End, Execution
-from kernelexec.kernel.input_request import InputRequestMessage
-from kernelexec.kernel.wire.channels import Channel
-from kernelexec.kernel.wire.connect import Connector
-from kernelexec.kernel.wire.masked_session import MaskingSession
-from kernelexec.kernel.wire.messages import Message, MessageSession, execute_content
+from kernelexec.kernel.execution import End, Execution, InputRequestMessage
+from kernelexec.kernel.wire.channels import Channel, Connector
+from kernelexec.kernel.wire.messages import Message, MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
@@ -47,7 +44,7 @@ class KernelClient:
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.control_answered = asyncio.Event()
-        self.session: MessageSession | MaskingSession = MessageSession(key)
+        self.session = MessageSession(key)
         self._quiet = asyncio.Event()
         """Set when the kernel has become idle after a request that is no cell."""
         self._identity = identity
@@ -104,14 +101,15 @@ class KernelClient:
         msg_id: str | None = None,
         asks: bool = False,
     ) -> Execution:
-        """Send a cell. It is registered before it is sent, so that none of its messages is missed.
-
-        No other request may have been sent under its ``msg_id``. See ``messages.execute_content``.
-
-        Raises:
-            KernelConnectionFailed: the connection is gone; nothing was sent.
-        """
-        content = execute_content(code, counted=counted, asks=asks)
+        """Send a cell: see ``Kernel.submit``. It is registered before it is sent, so that none of its messages is missed."""
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": counted,
+            "user_expressions": {},
+            "allow_stdin": asks,
+            "stop_on_error": False,
+        }
         msg_id, frames = self.session.pack("execute_request", content, msg_id=msg_id)
         execution = self._register(msg_id, collector, late)
         self._channels["shell"].send(frames)
@@ -217,11 +215,11 @@ class KernelClient:
 
     def answer(self, request: InputRequestMessage, text: str | None, reason: str = "") -> None:
         """Answer an input request of a cell; None is no answer, and the ``reason`` for that."""
-        self.send_nowait(protocol.INPUT_REQUEST, **request.reply(text, reason))
+        self.send_nowait(protocol.INPUT_REQUEST, name=request.name, text=text, why=reason)
 
     def mask(self, secrets: SecretStore) -> None:
         """Mask secrets in everything that the kernel sends from now on."""
-        self.session = MaskingSession(self.session, secrets)
+        self.session.secrets = secrets
 
     def send_control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a request on the control channel; ``control_answered`` is set when any reply comes there."""
@@ -338,24 +336,6 @@ class KernelClient:
     def _on_lost(self, channel: Channel, _reason: str) -> None:
         if channel in self._channels.values() and not self._is_closing:
             asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish, "disconnected")
-
-
-async def wait_or_death(died: asyncio.Event, wait: Callable[[], Awaitable[Any]]) -> KernelConnectionFailed | None:
-    """Wait, but not after ``died`` is set: a dead kernel never answers; return the failure of the connection, if it failed."""
-    failure: KernelConnectionFailed | None = None
-    async with anyio.create_task_group() as race:
-
-        async def cancel_at_death() -> None:
-            await died.wait()
-            race.cancel_scope.cancel()
-
-        race.start_soon(cancel_at_death)
-        try:
-            await wait()
-        except KernelConnectionFailed as exc:
-            failure = exc
-        race.cancel_scope.cancel()
-    return failure
 
 
 async def request_once(runtime: RuntimeDirectory, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any]:

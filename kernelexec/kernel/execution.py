@@ -1,15 +1,15 @@
-"""One request under way in a kernel: its output, its end, and the half of the end that is still missing."""
+"""One request under way in a kernel: its output, its input requests, its end, and the half of the end that is still missing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
-from kernelexec.kernel.crash_output import undelivered_output
-from kernelexec.kernel.input_request import OnInputRequest
 from kernelexec.launcher import protocol
+from kernelexec.launcher.protocol import CRASH_HALF_BYTES, CRASH_KEY_BYTES, CRASH_OPEN_LENGTH, CRASH_RECORD
 from kernelexec.outputs import Collector
 
 #: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
@@ -20,6 +20,7 @@ HALF_END_PATIENCE = 1.0
 
 
 _UNREAD = {protocol.METADATA_KEY: "unread"}
+_NAME_CHARS, _PROMPT_CHARS = 64, 20_000
 
 
 def is_unread(reply: dict[str, Any]) -> bool:
@@ -185,3 +186,56 @@ class Execution:
 
 def _count(value: object) -> int:
     return min(value, 2**62) if isinstance(value, int) and value > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequestMessage:
+    """One input request of a cell, under the name that the kernel chose for it."""
+
+    name: str
+    prompt: str
+    password: bool
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Self:
+        """Read a message within bounds, whatever it holds."""
+        name, prompt = (str(content.get(key, "")) for key in ("name", "prompt"))
+        return cls(name[:_NAME_CHARS], prompt[:_PROMPT_CHARS], content.get("password") is True)
+
+
+OnInputRequest = Callable[[InputRequestMessage], None]
+
+
+def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
+    """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text."""
+    records = sorted(
+        record
+        for start in range(0, len(content) - CRASH_HALF_BYTES + 1, CRASH_HALF_BYTES)
+        for record in _records(content[start : start + CRASH_HALF_BYTES], msg_id)
+    )
+    pieces = []
+    for offset, name, text in records:
+        lost = max(0, offset - received_bytes)
+        missing = text[max(0, received_bytes - offset) :].decode("utf-8", "ignore")
+        received_bytes = max(received_bytes, offset + len(text))
+        if missing:
+            pieces.append((lost, name, missing))
+    return pieces
+
+
+def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
+    records: list[tuple[int, str, bytes]] = []
+    if half[:CRASH_KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:CRASH_KEY_BYTES]:
+        return records
+    position = CRASH_KEY_BYTES
+    while position + CRASH_RECORD.size <= len(half):
+        stderr, length, offset = CRASH_RECORD.unpack_from(half, position)
+        position += CRASH_RECORD.size
+        text = half[position:].rstrip(b"\0") if length == CRASH_OPEN_LENGTH else half[position : position + length]
+        if not text or (length != CRASH_OPEN_LENGTH and len(text) < length):
+            break
+        records.append((offset, "stderr" if stderr else "stdout", text))
+        position += len(text)
+        if length == CRASH_OPEN_LENGTH:
+            break
+    return records

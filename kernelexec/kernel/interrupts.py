@@ -32,9 +32,9 @@ class Interrupter:
 
     async def request_interrupt(self, patience: float) -> bool:
         """Send an `interrupt_request`; return whether the kernel replied to it within ``patience`` seconds."""
-        client = self._process.client
-        if client is None:
+        if not self._process.has_client:
             return False
+        client = self._process.client
         client.send_control("interrupt_request")
         with anyio.move_on_after(patience):
             await client.control_answered.wait()
@@ -42,7 +42,7 @@ class Interrupter:
 
     def request_cancel(self) -> None:
         """Ask the launcher to cancel a top-level await, even if the cell has handled the interrupt signal."""
-        if self._process.client is not None:
+        if self._process.has_client:
             self._process.client.send_control(protocol.CANCEL_REQUEST)
 
     async def signal(self, signum: int) -> None:
@@ -55,10 +55,9 @@ class Interrupter:
     async def signal_children(self, signum: int) -> None:
         """Signal every descendant of the kernel; where they cannot be seen from here, ask the launcher to kill them."""
         process = self._process
-        signals = process.provisioner is not None and process.death is None
-        if signals and process.provisioner is not None and await process.provisioner.signal_children(signum):
+        if process.provisioner is not None and process.death is None and await process.provisioner.signal_children(signum):
             return
-        if process.client is not None:
+        if process.has_client:
             process.client.send_control(protocol.KILL_REQUEST)
 
     async def request_stacks(self) -> None:

@@ -1,26 +1,138 @@
-"""The process of one kernel and the connection to it: the state that the parts of a ``Kernel`` share."""
+"""The process of one kernel, from its launch to the end of its last descendant: connection, children, death and reuse."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
+
+import anyio
+import anyio.to_thread
 
 from kernelexec.config import Config
+from kernelexec.errors import KernelConnectionFailed
 from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
-from kernelexec.kernel.death import Death
-from kernelexec.kernel.startup_children import StartupChildren
+from kernelexec.kernel.launcher_reports import Usage, VariableNames
 from kernelexec.provisioning import Backend, InstalledSpec, KernelexecProvisioner, RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.discovery import remove_handover
+from kernelexec.provisioning.runtime.processes import find_guarded_children, read_live_status
+from kernelexec.results import Cause
 
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
 _CRASH_OUTPUT_BYTES, _STDERR_BYTES = 2 * 1024 * 1024, 4096
 
 
-class KernelProcess:
-    """One process from before its launch until after its death. ``KernelStarter`` fills it, ``KernelStopper`` empties it."""
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The cause of a process's end, and its exit code as a shell reports it (128 + n for signal n)."""
 
-    def __init__(self, config: Config, runtime: RuntimeDirectory, backend: Backend, installed: InstalledSpec | None) -> None:
+    cause: Cause
+    exit_code: int
+
+    @classmethod
+    def of(cls, status: int | None, *, out_of_memory: bool = False) -> Death:
+        """Read a wait status of ``subprocess``."""
+        if out_of_memory:
+            return cls("oom", 137)
+        if status is None or status >= 0:
+            return cls("exited", status or 0)
+        return cls("crashed" if -status in _CRASHES else "killed", 128 - status)
+
+
+class StartupChildren:
+    """The children that a guarded kernel had started before it served, such as the shell of a kernel for bash.
+
+    ``guard`` is the process id of its guard; None where its processes cannot be seen.
+    """
+
+    def __init__(self, guard: int | None) -> None:
+        self._guard = guard
+        self._born: dict[int, int] = {}
+
+    @classmethod
+    async def of(cls, guard: int | None) -> Self:
+        """Return the children that live now."""
+        children = cls(guard)
+        await children.refresh()
+        return children
+
+    async def refresh(self) -> None:
+        """Note the children that live now, with the times of their starts."""
+        if self._guard is not None:
+            self._born = await anyio.to_thread.run_sync(find_guarded_children, self._guard)
+
+    async def explain_unknown_state(self) -> str:
+        """Return a sentence on why a kernel that answers may have lost its state; an empty one if all children live.
+
+        When a child has ended, the next call looks at the children that live now.
+        """
+        if self._guard is None:
+            return "The kernel answers; the programs that it runs cannot be seen from here."
+        if all((status := read_live_status(pid)) and status.born == born for pid, born in self._born.items()):
+            return ""
+        await self.refresh()
+        return "A program that the kernel had started before it served has ended: what it held is gone."
+
+
+@dataclass(frozen=True, slots=True)
+class ReusableKernelHost:
+    """A provisioner whose container can run the next kernel, and the private directory that is mounted there."""
+
+    provisioner: KernelexecProvisioner
+    runtime: RuntimeDirectory
+
+    async def remove(self) -> None:
+        """Remove the container and the directory."""
+        with anyio.CancelScope(shield=True):
+            await self.provisioner.cleanup()
+            await anyio.to_thread.run_sync(self.runtime.remove)
+
+
+class ReuseSlot:
+    """Holds a reusable container for the next kernel until the session closes."""
+
+    def __init__(self) -> None:
+        self._host: ReusableKernelHost | None = None
+        self._closed = False
+
+    def take(self) -> ReusableKernelHost | None:
+        """Give the container to the next kernel; None if there is none."""
+        host, self._host = self._host, None
+        return host
+
+    async def put(self, host: ReusableKernelHost | None) -> None:
+        """Replace the container; remove it at once if the slot is closed."""
+        await self.drop()
+        self._host = host
+        if self._closed:
+            await self.drop()
+
+    async def close(self) -> None:
+        """Remove the container, and each one that is put later."""
+        self._closed = True
+        await self.drop()
+
+    async def drop(self) -> None:
+        """Remove the container now: the next kernel may come late."""
+        if (host := self.take()) is not None:
+            await host.remove()
+
+
+class KernelProcess:
+    """One process from before its launch until after its death; ``KernelStarter`` starts it."""
+
+    def __init__(
+        self,
+        config: Config,
+        runtime: RuntimeDirectory,
+        backend: Backend,
+        installed: InstalledSpec | None,
+        host: ReusableKernelHost | None,
+    ) -> None:
         self.config = config
         self.runtime = runtime
         self.backend = backend
@@ -29,22 +141,52 @@ class KernelProcess:
         self.secrets = backend.secrets
         self.token = secrets.token_hex(8)
         """Random name of the process, which only its launcher can repeat."""
+        self.variable_names = VariableNames()
+        self.usage = Usage(lambda: self.provisioner)
         self.transport: Transport = "ipc"
         self.provisioner: KernelexecProvisioner | None = None
-        self.client: KernelClient | None = None
+        self._client: KernelClient | None = None
         self.container: KernelContainer | None = None
+        """The container of the process; None on this machine."""
         self.launcher_info: dict[str, Any] = {}
         """The launcher's report of itself when it became ready."""
         self.startup_children: StartupChildren | None = None
         """The children of a kernel without our launcher."""
         self.death: Death | None = None
+        """How the process ended; None while it lives."""
         self.died = asyncio.Event()
         self.on_death: Callable[[Death], None] | None = None
+        """The function that is called once when the process has ended."""
+        self.is_stopping = False
+        """Whether an end was requested, so that nothing is started any more."""
+        self._host = host
+        """The container of the kernel before, until this one starts; then that of this one, once it has ended."""
+        self._killing = anyio.Lock()
+        self._is_over = False
+        """Whether everything has ended that another kernel may not have by now."""
+        self._is_last = False
+        """Whether no other kernel follows."""
+
+    @property
+    def has_client(self) -> bool:
+        """Whether the connection to the kernel was begun."""
+        return self._client is not None
+
+    @property
+    def client(self) -> KernelClient:
+        """The connection to the kernel; ``KernelConnectionFailed`` is raised before its start."""
+        if self._client is None:
+            raise KernelConnectionFailed("the kernel has no connection yet")
+        return self._client
+
+    @client.setter
+    def client(self, client: KernelClient) -> None:
+        self._client = client
 
     @property
     def alive(self) -> bool:
         """Whether the process lives and its channels are connected."""
-        return self.client is not None and self.death is None and not self.client.is_disconnected
+        return self.has_client and self.death is None and not self.client.is_disconnected
 
     @property
     def label(self) -> str:
@@ -61,16 +203,18 @@ class KernelProcess:
         """How long the process waits for a new owner after its owner has died; 0 for a process with a lease."""
         return self.backend.adoption_seconds if self.has_ready_pipe else 0.0
 
-    async def watch(self, provisioner: KernelexecProvisioner) -> None:
-        """Record the death of the process when it ends; ``KernelStarter`` runs this as a task of the session."""
-        await self.record_exit(provisioner)
-
     async def record_exit(self, provisioner: KernelexecProvisioner, *, is_killed: bool = False) -> None:
-        """Wait for the end of the process, read the rest of its messages, and record its death."""
+        """Wait for the end of the process, read the rest of its messages, and record its death: a task from the launch on."""
         status = await provisioner.wait()
-        if self.client is not None:
+        if self.has_client:
             await self.client.wait_drained()
         self.set_death(Death.of(status, out_of_memory=not is_killed and provisioner.is_oom_killed))
+
+    async def wait_exit(self, patience: float) -> bool:
+        """Return whether the process ends within ``patience`` seconds, after it was asked to."""
+        with anyio.move_on_after(patience):
+            await self.died.wait()
+        return self.death is not None
 
     def set_death(self, death: Death) -> None:
         """Record the death, once: end all executions and call ``on_death``."""
@@ -78,7 +222,7 @@ class KernelProcess:
             return
         self.death = death
         self.died.set()
-        if self.client is not None:
+        if self.has_client:
             self.client.on_crash_output(self.runtime.read_file("words", _CRASH_OUTPUT_BYTES))
             self.client.finish("died")
         if self.on_death is not None:
@@ -94,3 +238,48 @@ class KernelProcess:
         """Return output of the process without secrets."""
         text = raw.decode("utf-8", "replace")
         return text if self.secrets is None else self.secrets.masker.mask_text(text)
+
+    def take_host(self) -> ReusableKernelHost | None:
+        """Give away the container that can be used again; None if there is none, or it was taken."""
+        host, self._host = self._host, None
+        return host
+
+    async def kill(self) -> None:
+        """Kill the process and all its descendants, and wait for their end; ``take_host`` has the container, if it goes on."""
+        self.is_stopping = True
+        with anyio.CancelScope(shield=True):
+            async with self._killing:
+                if not self._is_over:
+                    await self._kill()
+
+    async def _kill(self) -> None:
+        provisioner, restart = self.provisioner, not self._is_last
+        if provisioner is not None and self.death is None:
+            await provisioner.kill(restart=restart)
+            await self.record_exit(provisioner, is_killed=True)
+        if self.has_client:
+            self.client.close()
+        if provisioner is not None:
+            self.provisioner = None
+            await provisioner.cleanup(restart=restart)
+            if provisioner.is_reusable:
+                self._host = ReusableKernelHost(provisioner, self.runtime)
+        if self._host is not None and not await anyio.to_thread.run_sync(self.runtime.clear):
+            await self._host.provisioner.cleanup()
+            self._host = None
+        if self._host is None:
+            await anyio.to_thread.run_sync(self.runtime.remove)
+        if self.adoption_seconds:
+            remove_handover(self.runtime.session)
+        self._is_over = True
+
+    async def stop(self, patience: float) -> None:
+        """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too."""
+        with anyio.CancelScope(shield=True):
+            if self.alive and patience:
+                self.client.send_control("shutdown_request", restart=False)
+                await self.wait_exit(patience)
+            self._is_last = True
+            await self.kill()
+            if (host := self.take_host()) is not None:
+                await host.remove()

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
-from kernelexec.kernel import lease
-from kernelexec.kernel.client import KernelClient, wait_or_death
-from kernelexec.kernel.death import Death
-from kernelexec.kernel.process import KernelProcess
-from kernelexec.kernel.resource_usage import Usage
-from kernelexec.kernel.shutdown import KernelStopper
-from kernelexec.kernel.startup_children import StartupChildren
-from kernelexec.kernel.variable_names import VariableNames
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.client import KernelClient
+from kernelexec.kernel.process import Death, KernelProcess, StartupChildren
+from kernelexec.kernel.wire.channels import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure
-from kernelexec.provisioning.launch.secret_pipe import secret_pipe
 
+#: How long a kernel lives without a renewal; three are sent in that time, so that two may be lost.
+LEASE_SECONDS = 60.0
 #: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
 _KEPT_STREAMS = 2
 _STOPPED = "The kernel was stopped before it started."
 
 logger = logging.getLogger("kernelexec")
+T = TypeVar("T")
+
+
+async def _renew_lease(client: KernelClient, died: asyncio.Event) -> None:
+    """Renew a lease until the kernel died; all kernels are renewed at the same moments, which wakes this process once."""
+    beat, loop = LEASE_SECONDS / 3, asyncio.get_running_loop()
+    while not died.is_set():
+        client.send_nowait(protocol.LEASE_REQUEST, seconds=LEASE_SECONDS)
+        with anyio.move_on_after(beat - loop.time() % beat):
+            await died.wait()
 
 
 class KernelStarter:
@@ -40,18 +46,12 @@ class KernelStarter:
     def __init__(
         self,
         process: KernelProcess,
-        stopper: KernelStopper,
-        usage: Usage,
-        variable_names: VariableNames,
         *,
         identity: bytes,
         on_metadata: Callable[[dict[str, Any]], None],
         judges_programs: bool,
     ) -> None:
         self._process = process
-        self._stopper = stopper
-        self._usage = usage
-        self._variable_names = variable_names
         self._identity = identity
         self._on_metadata = on_metadata
         self._judges_programs = judges_programs
@@ -70,17 +70,24 @@ class KernelStarter:
         async def begin() -> None:
             secrets = await process.secrets.read() if process.secrets is not None else {}
             process.transport = process.backend.transport_for(installed)
-            connection = self._create_runtime()
-            with secret_pipe(process.runtime.path, secrets if installed else {}, process.backend.user) as pipe:
+            name = installed.name if installed else "kernelexec"
+            try:
+                connection = process.runtime.create(process.transport, name, user=process.backend.user)
+            except OSError as exc:
+                message = f"The kernel's private directory {process.runtime.path} cannot be made: {exc}."
+                raise KernelStartFailed(message) from exc
+            with process.runtime.secret_pipe(secrets if installed else {}, process.backend.user) as pipe:
                 served = process.runtime.publish(connection, await self._launch(tasks, pipe))
                 if process.has_ready_pipe or (installed is not None and not process.runtime.has_lease):
-                    await self._wait_or_death(self._await_ready)
+                    process.launcher_info = await self._wait_or_death(process.runtime.wait_ready)
             client = await self._connect(served)
-            if secrets and not installed:
-                await self._wait_or_death(lambda: self._send_secrets(client, secrets))
+            if secrets and not installed:  # before any cell, over a connection that no other process reads
+                enter = partial(client.enter, process.backend.cwd, secrets, patience=self._budget)
+                if not await self._wait_or_death(enter):
+                    raise KernelConnectionFailed("its launcher did not take the secrets")
             if served.server_key is not None:
-                tasks.start_soon(lease.renew_lease, client, process.died)
-            self._usage.start()
+                tasks.start_soon(_renew_lease, client, process.died)
+            process.usage.start()
             await self.write_handover()
 
         await self._within_budget(begin)
@@ -102,7 +109,7 @@ class KernelStarter:
             if connection is None:
                 raise KernelConnectionFailed("no process reads the pipe of its owner")
             client = await self._connect(connection)
-            self._usage.start()
+            process.usage.start()
             await self._wait_or_death(lambda: self._read_names(client))
 
         await self._within_budget(begin)
@@ -119,15 +126,6 @@ class KernelStarter:
         except (OSError, TypeError, ValueError):
             logger.exception("kernelexec.kernel_not_noted", extra={"kernel": str(runtime.path)})
 
-    def _create_runtime(self) -> Connection:
-        process = self._process
-        name = process.installed.name if process.installed else "kernelexec"
-        try:
-            return process.runtime.create(process.transport, name, user=process.backend.user)
-        except OSError as exc:
-            message = f"The kernel's private directory {process.runtime.path} cannot be made: {exc}."
-            raise KernelStartFailed(message) from exc
-
     async def _within_budget(self, begin: Callable[[], Awaitable[None]]) -> None:
         process = self._process
         try:
@@ -135,17 +133,17 @@ class KernelStarter:
                 await begin()
         except TimeoutError as exc:
             last = f" ({self._connector.failure})" if self._connector and self._connector.failure else ""
-            failure = KernelReadyTimeout if process.has_ready_pipe and process.client is None else KernelStartFailed
+            failure = KernelReadyTimeout if process.has_ready_pipe and not process.has_client else KernelStartFailed
             raise failure(await self._give_up(f"{process.label} did not serve within {self._budget} s{last}.")) from exc
         except KernelConnectionFailed as exc:
             raise KernelStartFailed(await self._give_up(f"{process.label}'s sockets cannot be used: {exc}.")) from exc
         except BaseException:
-            await self._stopper.stop(0.0)
+            await self._process.stop(0.0)
             raise
 
     async def _give_up(self, reason: str) -> str:
         message = reason + await self._describe_stderr()
-        await self._stopper.stop(0.0)
+        await self._process.stop(0.0)
         return message
 
     async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
@@ -168,16 +166,16 @@ class KernelStarter:
                 raise KernelStartFailed(explain_start_failure(exc, spec.argv[0], process.backend.cwd)) from exc
         await provisioner.post_launch()
         process.container = provisioner.container_info
-        tasks.start_soon(process.watch, provisioner)
+        tasks.start_soon(process.record_exit, provisioner)
         return ports
 
     def _check_wanted(self) -> None:
-        if self._stopper.is_stopping:
+        if self._process.is_stopping:
             raise KernelStartFailed(_STOPPED)
 
     async def _provisioner_for(self, spec: KernelSpec) -> KernelexecProvisioner:
         """Return the provisioner of the kernel before, if its container can run this one, or a new one."""
-        host = self._stopper.take_host()
+        host = self._process.take_host()
         if host is not None and host.provisioner.can_reuse(spec):
             self._process.provisioner = host.provisioner
             return host.provisioner
@@ -191,7 +189,7 @@ class KernelStarter:
         return process.runtime.launch_environment(
             process.token,
             config.limits.model_dump(exclude_none=True),
-            lease_seconds=config.budgets.start + lease.SECONDS,
+            lease_seconds=config.budgets.start + LEASE_SECONDS,
             patience=patience,
             tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
             confinement=process.backend.confinement(process.runtime),
@@ -216,7 +214,7 @@ class KernelStarter:
             cleanup.pop_all()
         process.provisioner = provisioner
         process.container = provisioner.container_info
-        tasks.start_soon(process.watch, provisioner)
+        tasks.start_soon(process.record_exit, provisioner)
 
     async def _connect(self, connection: Connection) -> KernelClient:
         process, provisioner = self._process, self._process.provisioner
@@ -231,24 +229,12 @@ class KernelStarter:
             client.mask(process.secrets)
         await self._wait_or_death(lambda: client.connect(connector))
         if not process.has_ready_pipe:
-            await self._wait_or_death(
-                lambda: self._await_answer(client)
-            )  # sockets, and a welcome on them, can precede the kernel
+            is_responsive = partial(client.is_responsive, self._budget)
+            if not await self._wait_or_death(is_responsive):  # sockets and a welcome can precede the kernel
+                raise KernelConnectionFailed("it does not answer")
         if process.installed is not None:
             process.startup_children = await StartupChildren.of(provisioner.guard_pid)
         return client
-
-    async def _await_answer(self, client: KernelClient) -> None:
-        if not await client.is_responsive(self._budget):
-            raise KernelConnectionFailed("it does not answer")
-
-    async def _await_ready(self) -> None:
-        self._process.launcher_info = await self._process.runtime.wait_ready()
-
-    async def _send_secrets(self, client: KernelClient, secrets: Mapping[str, str]) -> None:
-        """Have the launcher set environment variables, before any cell and over a connection that no other process reads."""
-        if not await client.enter(self._process.backend.cwd, secrets, patience=self._budget):
-            raise KernelConnectionFailed("its launcher did not take the secrets")
 
     async def _read_names(self, client: KernelClient) -> None:
         """Have the launcher prove that it is the one that was started, and read the names of the user's variables."""
@@ -256,16 +242,30 @@ class KernelStarter:
         info = (reply or {}).get(protocol.METADATA_KEY)
         if not isinstance(info, dict) or info.get("token") != self._process.token:
             raise KernelConnectionFailed("its launcher does not answer")
-        self._variable_names.load(info)
+        self._process.variable_names.load(info)
 
-    async def _wait_or_death(self, wait: Callable[[], Awaitable[Any]]) -> None:
-        process = self._process
-        failure = await wait_or_death(process.died, wait)
+    async def _wait_or_death(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a wait, which the death of the process ends: a dead kernel never answers."""
+        process, outcome = self._process, list[T | KernelConnectionFailed]()
+        async with anyio.create_task_group() as race:
+
+            async def cancel_at_death() -> None:
+                await process.died.wait()
+                race.cancel_scope.cancel()
+
+            race.start_soon(cancel_at_death)
+            try:
+                outcome.append(await wait())
+            except KernelConnectionFailed as exc:
+                outcome.append(exc)
+            race.cancel_scope.cancel()
         if process.death is not None:
             how = f"{process.death.cause}, exit code {process.death.exit_code}"
             raise KernelStartFailed(f"{process.label} ended while it started ({how}).{await self._describe_stderr()}")
-        if failure is not None:
-            raise failure
+        [result] = outcome
+        if isinstance(result, KernelConnectionFailed):
+            raise result
+        return result
 
     async def _describe_stderr(self) -> str:
         process = self._process

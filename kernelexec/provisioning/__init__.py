@@ -5,17 +5,14 @@ from __future__ import annotations
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.provisioning.backend import Backend, backend_for, explain_unavailable
-from kernelexec.provisioning.host.file_roots import file_roots
+from kernelexec.provisioning.host.confinement_rules import file_roots
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.local_backend import LocalBackend
-from kernelexec.provisioning.launch.environment import scrub_environment
-from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, KernelspecCatalog
-from kernelexec.provisioning.launch.kernelspec import create_provisioner
+from kernelexec.provisioning.launch.kernelspec import InstalledSpec, create_provisioner
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
-from kernelexec.provisioning.runtime.handover import Handover
+from kernelexec.provisioning.runtime.discovery import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory, Transport
-from kernelexec.provisioning.runtime.locations import load_identity, new_root
-from kernelexec.provisioning.runtime.processes import ProcessMarker
+from kernelexec.provisioning.runtime.owned_directory import load_identity, new_root
 
 __all__ = [
     "Backend",
@@ -25,9 +22,7 @@ __all__ = [
     "InstalledSpec",
     "KernelSpec",
     "KernelexecProvisioner",
-    "KernelspecCatalog",
     "LocalBackend",
-    "ProcessMarker",
     "RuntimeDirectory",
     "Transport",
     "backend_for",
@@ -36,5 +31,4 @@ __all__ = [
     "file_roots",
     "load_identity",
     "new_root",
-    "scrub_environment",
 ]

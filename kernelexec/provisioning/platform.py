@@ -19,7 +19,6 @@ from typing import Any, Literal, Self
 _NEW_PROCESS_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which subprocess knows on Windows only
 #: Offset of the locked byte on Windows: beyond all content, since others cannot read a locked byte.
 _LOCKED_BYTE = 2**31 - 2
-_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +116,11 @@ def lock(fd: int, *, shared: bool = False) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """Kill the process group of a program started with ``process_group_options``; without groups, the program alone.
-
-    Raises:
-        OSError: the program has ended, or belongs to another user.
-    """
+    """Kill the process group of a program started with ``process_group_options``; without groups, the program alone."""
     if PLATFORM.has_group_signals:
         os.killpg(leader, signal.SIGKILL)
     else:
         os.kill(leader, signal.SIGTERM)  # Windows ends a process at once
-
-
-def loopback() -> str | None:
-    """Return the only loopback address of the system; None if all of 127.0.0.0/8 can be used."""
-    return None if PLATFORM.has_loopback_range else _LOOPBACK
 
 
 def call_in_forked_children(call: Callable[[], None]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
@@ -23,6 +21,9 @@ class KernelexecProvisioner(KernelProvisionerBase):
     pid: int | None = None
     """Process id of the kernel or of its guard on this machine; ``Connector`` rejects ports that another process serves."""
 
+    is_unreachable: bool = False
+    """Whether the state of the process is unknown at the moment; the supervisor reads it when a connection is lost."""
+
     @property
     def container_info(self) -> KernelContainer | None:
         """Description of the kernel's container for hooks and results; ``KernelStarter`` reads it after a launch."""
@@ -37,20 +38,15 @@ class KernelexecProvisioner(KernelProvisionerBase):
         return self.pid
 
     @property
-    def is_unreachable(self) -> bool:
-        """Whether the state of the process is unknown at the moment; the supervisor reads it when a connection is lost."""
-        return False
-
-    @property
     def is_oom_killed(self) -> bool:
-        """Whether the kernel was killed for want of memory; ``KernelStopper`` reads it when ``wait`` has returned."""
+        """Whether the kernel was killed for want of memory; ``KernelProcess`` reads it when ``wait`` has returned."""
         return False
 
     @property
     def is_reusable(self) -> bool:
         """Whether ``launch_kernel`` can start another kernel in the same container.
 
-        ``KernelStopper`` reads it after ``cleanup(restart=True)``, and then keeps this provisioner for the next kernel.
+        ``KernelProcess`` reads it after ``cleanup(restart=True)``, and then keeps this provisioner for the next kernel.
         """
         return False
 
@@ -93,17 +89,11 @@ class KernelexecProvisioner(KernelProvisionerBase):
         return None
 
     async def stats(self) -> Stats:
-        """Return what the processes of the kernel use; ``Usage`` calls it when statistics are asked for.
-
-        Raises:
-            EngineFailed: the container engine does not answer.
-        """
+        """Return the use of the processes of the kernel, or raise ``EngineFailed``; ``Usage`` calls it for statistics."""
         return Stats("local", "idle", 0)
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
         """Change the limits of the running kernel, where None keeps one; ``Usage`` calls it for ``set_limits``.
-
-        By default nothing changes: there are no limits for a single kernel.
 
         Raises:
             LimitRefused: the limits cannot be changed, and are as before.
@@ -112,54 +102,3 @@ class KernelexecProvisioner(KernelProvisionerBase):
 
     async def rename(self, session: str, workspace: str) -> None:
         """Name the kernel's container after the session that takes it from the pool; ``Kernel`` calls it once, then."""
-
-
-class ForeignProvisioner(KernelexecProvisioner):
-    """A provisioner of another package, with the defaults for all capabilities that jupyter_client does not know."""
-
-    def __init__(self, provisioner: KernelProvisionerBase) -> None:
-        super().__init__(kernel_id=provisioner.kernel_id, kernel_spec=provisioner.kernel_spec)
-        self._provisioner = provisioner
-        self.pre_launch = provisioner.pre_launch  # type: ignore[method-assign]
-        self.post_launch = provisioner.post_launch  # type: ignore[method-assign]
-        self.get_provisioner_info = provisioner.get_provisioner_info  # type: ignore[method-assign]
-
-    @property
-    def has_process(self) -> bool:
-        """Whether the provisioner manages a process."""
-        return self._provisioner.has_process
-
-    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Launch the kernel."""
-        launched = await self._provisioner.launch_kernel(cmd, **kwargs)
-        self.pid = getattr(self._provisioner, "pid", None)
-        return launched
-
-    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Manage a process that another provisioner launched."""
-        await self._provisioner.load_provisioner_info(provisioner_info)
-        self.pid = getattr(self._provisioner, "pid", None)
-
-    async def poll(self) -> int | None:
-        """Return the exit status, or None while the kernel lives."""
-        return await self._provisioner.poll()
-
-    async def wait(self) -> int | None:
-        """Return the exit status once the kernel has ended."""
-        return await self._provisioner.wait()
-
-    async def send_signal(self, signum: int) -> None:
-        """Signal the kernel."""
-        await self._provisioner.send_signal(signum)
-
-    async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill the kernel."""
-        await self._provisioner.kill(restart=restart)
-
-    async def terminate(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Ask the kernel to end."""
-        await self._provisioner.terminate(restart=restart)
-
-    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Free the resources of the kernel."""
-        await self._provisioner.cleanup(restart=restart)

@@ -18,6 +18,7 @@ from rich.table import Table
 from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.docker.client import Engine
 from kernelexec.kernel.startup import KernelStarter
+from kernelexec.provisioning import RuntimeDirectory
 from tests.support.engine import IMAGE
 
 _CELLS = 200
@@ -62,7 +63,7 @@ def noted(found: dict[str, float]) -> Iterator[None]:
     with (
         patch.object(Engine, "create", blocking("create", Engine.create)),
         patch.object(Engine, "start", blocking("start", Engine.start)),
-        patch.object(KernelStarter, "_await_ready", awaited("ready", KernelStarter._await_ready)),
+        patch.object(RuntimeDirectory, "wait_ready", awaited("ready", RuntimeDirectory.wait_ready)),
         patch.object(KernelStarter, "_connect", awaited("connect", KernelStarter._connect)),
     ):
         yield

@@ -17,7 +17,7 @@ from kernelexec import AsyncExecutor
 from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.events import Event, SessionAdopted
-from kernelexec.provisioning.runtime.handover import HANDOVER_FILE
+from kernelexec.provisioning.runtime.discovery import HANDOVER_FILE
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.language_image import language_image
 from tests.support.remains import runtime_directories

@@ -281,8 +281,8 @@ def test_ports_of_the_machine_itself_are_refused() -> None:
 OWNER = """
 import json, sys, time
 from kernelexec import Executor
-from kernelexec.kernel import lease
-lease.SECONDS = float(sys.argv[3])
+from kernelexec.kernel import startup
+startup.LEASE_SECONDS = float(sys.argv[3])
 with Executor("container", workspace=sys.argv[1], config=json.loads(sys.argv[2])) as executor:
     executor.session("a").execute("x = 1")
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""Jupyter messages on the wire: signed on the way out, checked and bounded on the way in. No socket, no clock.
+"""Jupyter messages on the wire: signed on the way out; checked, bounded and masked on the way in. No socket, no clock.
 
 Source: https://jupyter-client.readthedocs.io/en/stable/messaging.html (wire protocol 5.x).
 """
@@ -10,13 +10,15 @@ import hmac
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from json.scanner import make_scanner
 from typing import Any
 
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
+from kernelexec.secrets import SecretStore
 from kernelexec.text import make_json_encoder
 
 _VERSION = "5.4"
@@ -26,6 +28,10 @@ _ENVELOPE_BYTES = 64 * 1024
 _ECHO = "execute_input"
 _encode = make_json_encoder(separators=(",", ":"))
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # without looks for white space around it
+#: Messages that a collector masks by itself, since parts of a stream have to be joined for that.
+_OUTPUTS = frozenset({"stream", "display_data", "execute_result", "update_display_data", "error", "clear_output", "status"})
+#: Fields of the protocol that never hold a user's text: a secret that is part of one by chance must change no verdict.
+_SPARED = frozenset({"status", "token", "known", "source", "file", "sha256", "found", "msg_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +48,18 @@ class Message:
     dropped_bytes: int = 0
 
 
-def execute_content(code: str, *, counted: bool, asks: bool) -> dict[str, Any]:
-    """Return the content of an `execute_request`; a cell that is not ``counted`` takes no execution count and no history.
-
-    `input()` is an error unless the cell ``asks``.
-    """
-    return {
-        "code": code,
-        "silent": False,
-        "store_history": counted,
-        "user_expressions": {},
-        "allow_stdin": asks,
-        "stop_on_error": False,
-    }
-
-
 class Malformed(Exception):
     """A message is not this kernel's: it is not made of JSON objects, not signed with the key, or cut short."""
 
 
 class MessageSession:
-    """Packs, signs, verifies and unpacks the messages of one connection, under a session id of its own."""
+    """Packs, signs, verifies, unpacks and masks the messages of one connection, under a session id of its own."""
 
     def __init__(self, key: bytes) -> None:
         self.session_id = uuid.uuid4().hex
         self._hmac = hmac.new(key, digestmod=hashlib.sha256)
+        self.secrets: SecretStore | None = None
+        """Secrets to mask in received messages, before any other code reads them."""
         self._count = 0
         self._parent = (b"{}", "")
 
@@ -88,16 +81,16 @@ class MessageSession:
     def read(self, multipart: Multipart) -> Message | None:
         """Return the message in the frames; None if it must be dropped."""
         try:
-            return self.unpack(multipart)
+            message = self.unpack(multipart)
         except Malformed:
             return None
+        if self.secrets is None or message.msg_type in _OUTPUTS:
+            return message
+        mask = partial(self.secrets.masker.mask_value, keys=False, spared=_SPARED)
+        return replace(message, content=mask(message.content), metadata=mask(message.metadata))
 
     def unpack(self, multipart: Multipart) -> Message:
-        """Return the message in the frames.
-
-        Raises:
-            Malformed: the message must be dropped.
-        """
+        """Return the message in the frames; raise ``Malformed`` if it must be dropped."""
         frames = multipart.frames
         try:
             start = frames.index(protocol.DELIMITER) + 1

@@ -1,39 +1,49 @@
-"""The backend that runs a session's kernels in containers: their kernelspec, environment, mounts and transport."""
+"""The backend that runs a session's kernels in containers: their kernelspec, environment, interpreter, mounts and transport."""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec.config import WORKSPACE_INSIDE, Config
+from kernelexec.config import WORKSPACE_INSIDE, Config, Container
+from kernelexec.docker import labels
 from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name
-from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
+from kernelexec.errors import EngineFailed, ImageMissing, InvalidConfig, KernelStartFailed
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.environment import container_environment
-from kernelexec.provisioning.container.init_client import SOCKET_NAME
-from kernelexec.provisioning.container.mounted_python import MOUNTED_PYTHON, choose_python, chosen_python, describe_python
 from kernelexec.provisioning.container.mounts import Bind, build_mounts, give_workspace, list_credentials
-from kernelexec.provisioning.container.owner_labels import build_labels
-from kernelexec.provisioning.host.file_roots import record_directories
-from kernelexec.provisioning.host.writable_paths import BootstrapEnvironment
-from kernelexec.provisioning.launch.installed_kernelspecs import InstalledSpec, KernelspecCatalog
+from kernelexec.provisioning.host.confinement_rules import record_directories
+from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
+from kernelexec.provisioning.launch.environment import container_environment
 from kernelexec.provisioning.launch.kernelspec import (
     GUARD,
     LAUNCHER,
+    InstalledSpec,
     KernelReadyTimeout,
+    KernelspecCatalog,
     create_guarded_spec,
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.directory import CONTEXT_INSIDE, contexts
 
+if TYPE_CHECKING:
+    from kernelexec.docker.images.python_volume import PythonVolume
+
+#: The interpreter of the mounted Python.
+MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
+
+_chosen: dict[tuple[object, ...], PythonVolume] = {}
+#: Name of the init's socket in the kernel's private directory; the length of a socket's path is limited.
+_SOCKET_NAME = "w"
 _NO_TCP = (
     "Kernels with container.network='host' cannot be reached by tcp: their ports would be this machine's. Choose another"
     " network."
@@ -45,6 +55,75 @@ _NOT_NONE = (
 _NO_CREDENTIALS = "The credentials {} are not given to the container: there is no {} on this machine."
 
 
+def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path, held_by: str = "pipe") -> dict[str, str]:
+    """Return the labels of a kernel's container."""
+    return {
+        labels.OWNER: json.dumps(asdict(OwnerRecord.of_this_process(locked=True))),
+        labels.SESSION: session,
+        labels.WORKSPACE: str(workspace),
+        labels.ROOT: str(root),
+        labels.RUNTIME: str(runtime),
+        labels.HELD_BY: held_by,
+    }
+
+
+def chosen_python(options: Container) -> PythonVolume | None:
+    """Return the mounted Python of kernels with these options; None if the image's own is used."""
+    return _chosen.get(_options_key(options))
+
+
+async def choose_python(options: Container, failure: KernelStartFailed | None) -> None:
+    """Find a mounted Python for the next kernel with these options, if one is configured or the image's own caused ``failure``.
+
+    Raises:
+        KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
+    """
+    if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
+        return
+    from kernelexec.docker.images.python_volume import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``backend.explain_unavailable``
+
+    image, python = options.image, options.python
+    if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):
+        raise KernelStartFailed(message) from failure
+    if options.runtime == "image" or (
+        options.runtime == "auto" and not await anyio.to_thread.run_sync(missing_requirement, image, python)
+    ):
+        return
+    try:
+        _chosen[_options_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
+    except (EngineFailed, ImageMissing) as exc:
+        before = f"{failure} " if failure else ""
+        message = (
+            f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {exc} "
+            f"`kernelexec image check {image[0]}` says what it lacks, and how to add it."
+        )
+        raise KernelStartFailed(message) from exc
+
+
+def python_of(options: Container) -> tuple[str, tuple[Bind, ...]]:
+    """Return the interpreter of kernels with these options, and the mounts that it needs."""
+    mounted = chosen_python(options)
+    return (MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (options.python, ())
+
+
+def describe_python(options: Container) -> tuple[str, ...]:
+    """Return the note of a kernel's first result on its mounted Python."""
+    mounted = chosen_python(options)
+    if mounted is None:
+        return ()
+    lacks = f"The image {' or '.join(options.image)} has {mounted.missing}: the" if mounted.missing else "The"
+    return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
+
+
+def _options_key(options: Container) -> tuple[object, ...]:
+    return options.image, options.python, options.runtime_image, options.runtime
+
+
+def _translate(path: str | os.PathLike[str], pairs: list[tuple[Path, Path]]) -> str | os.PathLike[str]:
+    """Return the path in the second directory of the first pair whose first directory holds it; other paths stay."""
+    return next((new / Path(path).relative_to(old) for old, new in pairs if Path(path).is_relative_to(old)), path)
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerBackend:
     """Containers with the session's workspace and other mounts, one for each kernel."""
@@ -54,11 +133,7 @@ class ContainerBackend:
     workspace: Path
     root: Path
     secrets: SecretStore | None = None
-
-    @property
-    def isolation(self) -> str:
-        """The isolation that results report."""
-        return "container"
+    isolation: str = "container"
 
     @property
     def cwd(self) -> str:
@@ -72,26 +147,12 @@ class ContainerBackend:
 
     def to_kernel_path(self, path: str) -> str:
         """Return the path in containers of a path of the workspace, or of a context path."""
-        return next(
-            (
-                str(kernel_directory / Path(path).relative_to(host_directory))
-                for host_directory, kernel_directory in self._path_pairs
-                if Path(path).is_relative_to(host_directory)
-            ),
-            path,
-        )
+        return str(_translate(path, self._path_pairs))
 
     def to_host_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Return the path on this machine of a path in containers."""
         pairs = self._path_pairs if isinstance(path, str | os.PathLike) else []
-        return next(
-            (
-                host_directory / Path(path).relative_to(kernel_directory)
-                for host_directory, kernel_directory in pairs
-                if Path(path).is_relative_to(kernel_directory)
-            ),
-            path,
-        )
+        return _translate(path, [(inside, outside) for outside, inside in pairs])
 
     @property
     def _path_pairs(self) -> list[tuple[Path, Path]]:
@@ -111,8 +172,7 @@ class ContainerBackend:
     def python(self) -> str:
         """The image's interpreter, or a mounted one, for a message."""
         options = self.config.container
-        python = MOUNTED_PYTHON if chosen_python(options) else options.python
-        return f"{python} in the image {options.image[0]}"
+        return f"{python_of(options)[0]} in the image {options.image[0]}"
 
     @property
     def memory_bytes(self) -> int | None:
@@ -134,11 +194,7 @@ class ContainerBackend:
         return f"in the image {' or '.join(self.config.container.image)}"
 
     async def list_kernelspecs(self) -> KernelspecCatalog:
-        """Return the kernelspecs of the image; a container of it lists them, once in this process.
-
-        Raises:
-            KernelStartFailed: there is no image, or the engine does not answer.
-        """
+        """Return the kernelspecs of the image; a container of it lists them, once in this process."""
         from kernelexec.docker.images.image_info import known_facts  # noqa: PLC0415 - local kernels need no docker package
 
         options = self.config.container
@@ -148,11 +204,7 @@ class ContainerBackend:
             raise KernelStartFailed(str(exc)) from exc
 
     def transport_for(self, installed: InstalledSpec | None) -> Transport:
-        """Return unix sockets, which may be the guard's, or published ports where sockets do not reach containers.
-
-        Raises:
-            KernelStartFailed: sockets do not reach containers, and the kernel has no launcher of ours.
-        """
+        """Return unix sockets, which may be the guard's, or our launcher's published ports where these do not reach."""
         if self._are_sockets_reachable:
             return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
         if installed is None:
@@ -177,9 +229,6 @@ class ContainerBackend:
         """Mount a Python where the image's own is not wanted, or has failed, and probe whether unix sockets reach containers.
 
         After the start of a kernel that did not report, the probe is repeated before the next start.
-
-        Raises:
-            KernelStartFailed: there is no Python, or no transport to the kernel.
         """
         await choose_python(self.config.container, failure)
         if isinstance(failure, KernelReadyTimeout):
@@ -192,9 +241,11 @@ class ContainerBackend:
     async def _choose_transport(self) -> None:
         options = self.config.container
         if options.transport == "auto":
+            from kernelexec.provisioning.container.socket_probe import probe_sockets  # noqa: PLC0415 - docker, as above
+
             mounted = chosen_python(options)
             try:
-                await self._probe_sockets()
+                await anyio.to_thread.run_sync(probe_sockets, self.config, self.root, *python_of(options))
             except EngineFailed as exc:  # the image may have no Python for a trial either
                 failure = KernelStartFailed(str(exc))
                 await choose_python(options, failure)
@@ -204,14 +255,7 @@ class ContainerBackend:
         if options.network == "host" and not self._are_sockets_reachable:
             raise KernelStartFailed(_NO_TCP)
 
-    async def _probe_sockets(self) -> None:
-        from kernelexec.provisioning.container.socket_probe import probe_sockets  # noqa: PLC0415 - docker, as above
-
-        mounted = chosen_python(self.config.container)
-        python = (MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (self.config.container.python, ())
-        await anyio.to_thread.run_sync(probe_sockets, self.config, self.root, *python)
-
-    def is_transient(self, failure: str) -> bool:  # noqa: ARG002 - of the protocol
+    def is_transient(self, failure: str) -> bool:  # noqa: ARG002 - as in the other backend
         """Return False: no failure of a container's start is transient."""
         return False
 
@@ -230,9 +274,9 @@ class ContainerBackend:
         The private directory is mounted too, unless the kernel is reached by ports.
         """
         options = self.config.container
-        python = MOUNTED_PYTHON if chosen_python(options) else options.python
+        python, python_mounts = python_of(options)
         has_init = self.config.fork_server and not runtime.has_lease and installed is None and options.is_reusable
-        init_socket = str(runtime.path / SOCKET_NAME) if has_init else ""
+        init_socket = str(runtime.path / _SOCKET_NAME) if has_init else ""
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, protocol.GUARD_ALONE_FLAG)
             spec = create_guarded_spec(installed, runtime.connection_file, guard=guard)
@@ -240,12 +284,14 @@ class ContainerBackend:
             spec = create_kernel_spec(python, None if runtime.has_lease else runtime.connection_file, launcher=LAUNCHER_INSIDE)
             if init_socket:
                 spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, init_socket]
+        private = [] if runtime.has_lease else [(str(runtime.path), str(runtime.path), False)]
+        own_mounts = (*python_mounts, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private)
         name_parts = (options.name, installed.label if installed else None, options.instance)
         name = options.name and "-".join(filter(None, name_parts))
         settings = {
             "container": options.model_dump(mode="json"),
             "limits": self.config.limits.model_dump(mode="json"),
-            "mounts": [*self._mounts_at_start(), *self._own_mounts(runtime)],
+            "mounts": [*self._mounts_at_start(), *own_mounts],
             "labels": build_labels(
                 session=self.session,
                 workspace=self.config.workspaces,
@@ -268,7 +314,7 @@ class ContainerBackend:
         """Return the environment and the directory of the first process: it loads nothing of this machine."""
         return BootstrapEnvironment(self.environment(), self.cwd)
 
-    def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - of the protocol
+    def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - as in the other backend
         """Return None: the container confines its kernel."""
         return None
 
@@ -278,7 +324,7 @@ class ContainerBackend:
         chosen = self.config.container.network
         return False if chosen == "none" else chosen
 
-    async def run(self, task: OneShotTask, session: Path) -> TaskResult:  # noqa: ARG002 - of the protocol
+    async def run(self, task: OneShotTask, session: Path) -> TaskResult:  # noqa: ARG002 - as in the other backend
         """Run a task in a container of its own, with the workspace only if the task writes there."""
         from kernelexec.provisioning.container.task_container import run_in_container  # noqa: PLC0415 - docker, as above
 
@@ -295,12 +341,6 @@ class ContainerBackend:
         """
         self._mounts()
         give_workspace(self.workspace, self.user, is_own_workspace=is_own_workspace)
-
-    def _own_mounts(self, runtime: RuntimeDirectory) -> list[Bind]:
-        mounted = chosen_python(self.config.container)
-        python = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
-        private = [] if runtime.has_lease else [(str(runtime.path), str(runtime.path), False)]
-        return [*python, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private]
 
     def _mounts_at_start(self) -> list[Bind]:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from kernelexec.config import CREDENTIALS, HOME_INSIDE, WORKSPACE_INSIDE, Container, system_refusal
 from kernelexec.config.protected_paths import normalize_target, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.provisioning.runtime.locations import own_code_paths
+from kernelexec.provisioning.host.interpreters import own_code_paths
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME
 from kernelexec.workspace.directory import CONTEXT_INSIDE, Context, permissions
 from kernelexec.workspace.safe_files import DIRECTORY
@@ -35,20 +35,23 @@ def build_mounts(
         InvalidConfig: a source is missing or refused, or two mounts or a tmpfs have the same target.
     """
     inside = str(workspace) if options.layout == "host" else WORKSPACE_INSIDE
-    mounts: list[Bind] = [(_check_source(workspace, root, read_only=False, share_home=options.share_home), inside, False)]
+    mounts: list[Bind] = []
+
+    def add(source: Path, target: str, *, read_only: bool, is_own: bool = False) -> None:
+        source_path = _check_source(source, root, read_only=read_only, share_home=options.share_home)
+        mounts.append((source_path, target if is_own else _check_target(target), read_only))
+
+    add(workspace, inside, read_only=False, is_own=True)
     for mount in options.mounts:
         source = mount.source.expanduser().resolve()
         default_target = str(source) if options.layout == "host" else f"{CONTEXT_INSIDE}/{source.name}"
-        source_path = _check_source(source, root, read_only=mount.read_only, share_home=options.share_home)
-        mounts.append((source_path, _check_target(mount.target or default_target), mount.read_only))
+        add(source, mount.target or default_target, read_only=mount.read_only)
     for _, source, target in list_credentials(options):
         if source.exists():
-            source_path = _check_source(source.resolve(), root, read_only=True, share_home=options.share_home)
-            mounts.append((source_path, target, True))
+            add(source.resolve(), target, read_only=True, is_own=True)
     for context in contexts:
         inside = str(context.path) if options.layout == "host" else f"{CONTEXT_INSIDE}/{context.name}"
-        source_path = _check_source(context.path, root, read_only=not context.writable, share_home=options.share_home)
-        mounts.append((source_path, _check_target(inside), not context.writable))
+        add(context.path, inside, read_only=not context.writable)
     _check_distinct(mounts)
     for source_path, _, read_only in mounts:
         if not read_only and any(Path(source_path).is_relative_to(record) for record in records):
@@ -86,21 +89,17 @@ def explain_refusal(
         reason = "access to the container engine is access to this machine"
     elif any(_overlaps(source, path) for path in roots):
         reason = "it holds the sockets and keys of kernels"
-    elif home is not None and _contains(source, home):
+    elif home is not None and home.is_relative_to(source):
         reason = "it is a home directory, with keys and with the start-up files of programs"
-    elif not read_only and any(_contains(Path(path), source) for path in _PROGRAMS):
+    elif not read_only and any(source.is_relative_to(path) for path in _PROGRAMS):
         reason = "it is part of this machine's system and must be mounted read-only"
-    elif not read_only and any(_contains(path, source) for path in code):
+    elif not read_only and any(source.is_relative_to(path) for path in code):
         reason = "this program runs from there, so it must be mounted read-only"
     return reason
 
 
 def give_workspace(workspace: Path, user: tuple[int, int], *, is_own_workspace: bool) -> None:
-    """Make a workspace writable for the user of its kernels; a session's own directory changes its owner.
-
-    Raises:
-        InvalidWorkDir: the user could not write there.
-    """
+    """Give a session's own workspace to the user of its kernels; raise ``InvalidWorkDir`` if the user cannot write there."""
     fd = os.open(workspace, DIRECTORY)
     try:
         status = os.fstat(fd)
@@ -211,8 +210,4 @@ def _engine_sockets() -> list[str]:
 
 
 def _overlaps(path: Path, other: Path) -> bool:
-    return _contains(path, other) or _contains(other, path)
-
-
-def _contains(outer: Path, inner: Path) -> bool:
-    return inner.is_relative_to(outer)
+    return path.is_relative_to(other) or other.is_relative_to(path)

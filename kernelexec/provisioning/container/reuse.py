@@ -1,105 +1,200 @@
-"""The reuse of a container: its init ends the processes of one kernel and forks the next one."""
+"""The reuse of a container: its init, over one unix socket, ends the processes of one kernel and forks the next one."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kernelexec.config import Container
-from kernelexec.provisioning.container.container_state import ContainerState
-from kernelexec.provisioning.container.init_client import ContainerInit
-from kernelexec.provisioning.container.oom import OomDetector
+import anyio
 
+from kernelexec.config import Container
+from kernelexec.launcher import protocol
+from kernelexec.provisioning.container.container_state import ContainerState, OomDetector
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.processes import read_peer
+
+_MESSAGE_BYTES, _ANSWER_BYTES = 96 * 1024, 1024
+#: How long the end of all processes of a container may take, in seconds.
+_SWEEP_SECONDS = 5.0
 #: Directories of a container that are in memory, beside those that its options name.
 _IN_MEMORY = frozenset({"/tmp", "/dev/shm", "/dev/mqueue"})  # noqa: S108 - the container's own
 Mounts = Iterable[tuple[str, str, bool]]
 
 
 class ContainerReuse:
-    """The connection to a container's init. It knows whether anything of the last kernel is left."""
+    """The connection to a container's init. It knows whether anything of the last kernel is left.
+
+    It checks all messages: code in the container may have got hold of the socket.
+    """
 
     def __init__(self, state: ContainerState, oom: OomDetector) -> None:
         self._state = state
         self._oom = oom
-        self._init: ContainerInit | None = None
         self._is_clean = False
         """Whether no process and no file of the last kernel is left."""
-        self._sources: Mapping[str, tuple[int, int] | None] = {}
+        self._sources: dict[str, tuple[int, int]] = {}
         self._in_memory: list[str] = []
+        self._uid = 0
+        self._path = Path()
+        self._listener: socket.socket | None = None
+        self._channel: socket.socket | None = None
+        self._answer: asyncio.Future[dict[str, Any]] | None = None
+        self._request_lock = asyncio.Lock()
 
     @property
     def is_possible(self) -> bool:
         """Whether the next kernel can be forked in this container."""
-        return self._is_clean and self._is_connected
-
-    @property
-    def _is_connected(self) -> bool:
-        return self._init is not None and self._init.is_connected
+        return self._is_clean and self._channel is not None
 
     def reset_container(self) -> None:
         """Forget the previous container."""
         self._is_clean = False
 
-    def listen(self, socket: str, options: Container, mounts: Mounts) -> None:
-        """Prepare for a container that is about to start: its init connects to the ``socket``, if there is one."""
+    def listen(self, path: str, options: Container, mounts: Mounts) -> None:
+        """Prepare for a container that is about to start: its init connects to the socket ``path``, if there is one."""
         self._sources = _identities(mounts)
         self._in_memory = sorted(_IN_MEMORY | options.memory_directories.keys())
-        if socket:
-            self._init = ContainerInit(Path(socket), options.ids, self._on_exit, self._state.changed.set)
+        if not path:
+            return
+        self._path, (self._uid, gid) = Path(path), options.ids
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        track_fd(self._listener.fileno())
+        try:
+            self._listener.setblocking(False)  # noqa: FBT003 - the library's own signature
+            self._listener.bind(path)
+            if self._uid != os.getuid():
+                os.chown(path, -1, gid)
+            self._path.chmod(0o660 if self._uid != os.getuid() else 0o600)
+            self._listener.listen(1)
+        except BaseException:
+            self.close()
+            raise
 
     def accept(self, is_peer: Callable[[int], bool]) -> None:
         """Let the init connect; ``is_peer`` decides by process id whether a peer belongs to the container."""
-        if self._init is not None:
-            self._init.start_accepting(is_peer)
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, is_peer)
 
     def has_same_mounts(self, mounts: Mounts) -> bool:
         """Return whether the same directories are mounted: their paths may have changed, but not their inodes."""
         return self._sources == _identities(mounts)
 
-    async def fork(self, arguments: list[str], kwargs: Mapping[str, Any]) -> bool:
+    async def fork(self, arguments: Sequence[str], kwargs: Mapping[str, Any]) -> bool:
         """Fork the next kernel; return whether there is one."""
         state = self._state
-        if not self.is_possible or self._init is None or state.events is None:
+        if not self.is_possible or state.events is None:
             return False
         self._oom.continue_container(state.events.memory_kills(state.id))
         state.reset_kernel()
         self._is_clean = False
         state.changed.clear()
-        return await self._init.fork(arguments, kwargs["env"], kwargs["cwd"])
+        return "born" in await self._request({"birth": protocol.fork_content(arguments, kwargs["env"], kwargs["cwd"])}, None)
 
     def signal(self, signum: int) -> bool:
         """Signal the kernel without the engine; return whether that was possible."""
-        return self._init is not None and self._init.is_connected and self._init.signal(signum)
+        return self._send({"signal": signum})
 
     async def sweep(self) -> bool:
-        """End all processes in the container but its init; return whether it is ready for the next kernel."""
-        if self._init is not None and self._init.is_connected and not self._is_clean:
+        """End all processes in the container but its init, and clear its files in memory; return whether it can be reused.
+
+        Files on the devices of mounts belong to this machine and stay, wherever in the container they are.
+        """
+        if self._channel is not None and not self._is_clean:
             self._state.is_kill_requested |= self._state.status is None
-            devices = [identity[0] for identity in self._sources.values() if identity]
-            self._is_clean = await self._init.sweep(self._in_memory, devices)
+            devices = [device for device, _ in self._sources.values()]
+            reply = await self._request({"sweep": self._in_memory, "spared": devices}, _SWEEP_SECONDS)
+            self._is_clean = reply.get("swept") is True
         return self.is_possible
 
     def close(self) -> None:
-        """Close the connection, after which an init without a kernel ends."""
-        init, self._init = self._init, None
-        if init is not None:
-            init.close()
+        """Close the connection: the init process then ends with its kernel, or at once without one."""
+        for sock in (self._listener, self._channel):
+            if sock is not None:
+                asyncio.get_running_loop().remove_reader(sock)
+                close_fd(sock.detach())
+        if self._listener is not None:
+            self._path.unlink(missing_ok=True)
+        self._listener = self._channel = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result({})
 
-    def _on_exit(self, status: int, kills: int) -> None:
-        if self._state.status is None:
-            self._oom.on_exit(status, kills)
-            self._state.end(status)
+    async def _request(self, message: Mapping[str, Any], patience: float | None) -> dict[str, Any]:
+        """Return the reply; an empty one, and the end of the connection, if none comes."""
+        async with self._request_lock:
+            self._answer = asyncio.get_running_loop().create_future()
+            reply = None
+            try:
+                with anyio.move_on_after(patience):
+                    reply = await self._answer if self._send(message) else {}
+            finally:
+                self._answer = None
+                if reply is None:  # a late reply would be taken for the next one
+                    self._disconnect()
+        return reply or {}
+
+    def _send(self, message: Mapping[str, Any]) -> bool:
+        data = json.dumps(message).encode()
+        if self._channel is None or len(data) > _MESSAGE_BYTES:
+            return False
+        try:
+            self._channel.send(data)
+        except OSError:  # it has ended or does not read: the last request was not done
+            self._disconnect()
+            return False
+        return True
+
+    def _accept(self, is_peer: Callable[[int], bool]) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        peer = read_peer(sock)
+        if peer is None or peer[1] != self._uid or not is_peer(peer[0]):
+            sock.close()
+            return
+        self.close()
+        sock.setblocking(False)  # noqa: FBT003 - as above
+        track_fd(sock.fileno())
+        self._channel = sock
+        asyncio.get_running_loop().add_reader(sock, self._read)
+
+    def _read(self) -> None:
+        assert self._channel is not None
+        try:
+            message = json.loads(self._channel.recv(_ANSWER_BYTES) or b"null")
+        except (BlockingIOError, InterruptedError, ConnectionResetError):
+            return  # its last messages follow, and then the end
+        except (OSError, ValueError, RecursionError):
+            message = None
+        match message:
+            case {"ended": int(status), "kills": int(kills)}:
+                if self._state.status is None:
+                    self._oom.on_exit(status, kills)
+                    self._state.end(status)
+            case {"swept": _} | {"born": _} | {"failed": _}:
+                if self._answer is not None and not self._answer.done():
+                    self._answer.set_result(message)
+            case _:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        self.close()
+        with suppress(RuntimeError):
+            self._state.changed.set()
 
 
-def _identities(mounts: Mounts) -> dict[str, tuple[int, int] | None]:
-    return {inside: _identity(source) for source, inside, _ in mounts}
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    with suppress(OSError):
-        stat = os.stat(path)  # noqa: PTH116 - of the target of a link, as the engine sees it
-        return stat.st_dev, stat.st_ino
-    return None
+def _identities(mounts: Mounts) -> dict[str, tuple[int, int]]:
+    """Return the device and the inode of each mounted directory that exists, by its path in the container."""
+    identities = {}
+    for source, inside, _ in mounts:
+        with suppress(OSError):
+            stat = os.stat(source)  # noqa: PTH116 - of the target of a link, as the engine sees it
+            identities[inside] = stat.st_dev, stat.st_ino
+    return identities

@@ -19,9 +19,9 @@ from kernelexec.docker.create_options import Order
 from kernelexec.docker.info import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
+from kernelexec.provisioning.container.container_backend import build_labels
+from kernelexec.provisioning.container.lifecycle import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
-from kernelexec.provisioning.container.owner_labels import build_labels
 from kernelexec.workspace.safe_files import remove_tree
 
 #: What a container and this machine share of a directory: sockets and files, files only, or nothing.
@@ -122,7 +122,18 @@ def probe(engine: Engine, config: Config, root: Path, python: str, mounts: Seque
     directory = Path(tempfile.mkdtemp(prefix="x", dir=root))
     try:
         directory.chmod(0o777)  # for a container with another user; ``root`` keeps other users out
-        with _run_container(engine, _probe_options(config, root, directory, python, mounts)) as container:
+        options = config.container
+        order = Order(
+            image="",
+            command=(python, "-c", _PROGRAM, str(directory)),
+            environment={},
+            user="{}:{}".format(*options.ids),
+            cwd="/",
+            mounts=((str(directory), str(directory), False), *mounts),
+            labels=build_labels(session="", workspace=root, root=root, runtime=directory),
+            options=options,
+        )
+        with _run_container(engine, order) as container:
             deadline = time.monotonic() + _PROBE_SECONDS
             while time.monotonic() < deadline:
                 state = engine.inspect_container(container)
@@ -138,20 +149,6 @@ def probe(engine: Engine, config: Config, root: Path, python: str, mounts: Seque
         return "nothing"
     finally:
         remove_tree(directory)
-
-
-def _probe_options(config: Config, root: Path, directory: Path, python: str, mounts: Sequence[Bind]) -> Order:
-    options = config.container
-    return Order(
-        image="",
-        command=(python, "-c", _PROGRAM, str(directory)),
-        environment={},
-        user="{}:{}".format(*options.ids),
-        cwd="/",
-        mounts=((str(directory), str(directory), False), *mounts),
-        labels=build_labels(session="", workspace=root, root=root, runtime=directory),
-        options=options,
-    )
 
 
 @contextmanager

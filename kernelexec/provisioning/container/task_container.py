@@ -12,11 +12,11 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.create_options import Order
-from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE
+from kernelexec.docker.labels import LAUNCHER_INSIDE
 from kernelexec.errors import EngineFailed, EngineUnavailable
 from kernelexec.launcher.protocol import ONE_SHOT_FLAG
-from kernelexec.provisioning.container.create import create_container, remove_container_now
-from kernelexec.provisioning.container.mounted_python import MOUNTED_PYTHON, chosen_python
+from kernelexec.provisioning.container.container_backend import python_of
+from kernelexec.provisioning.container.lifecycle import create_container, remove_container
 from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, TaskResult, build_result
@@ -42,14 +42,13 @@ async def run_in_container(
     Raises:
         EngineFailed, KernelStartFailed: the container could not be created, or the engine does not report its end.
     """
-    options, mounted = config.container, chosen_python(config.container)
+    options, (python, runtime) = config.container, python_of(config.container)
     network = task.network if isinstance(task.network, str) else "bridge" if task.network else "none"
     wheels = [(str(task.wheels), _WHEELS, True)] if task.wheels else []
-    runtime = [(mounted.volume, RUNTIME_INSIDE, True)] if mounted else []
     task.write_order(workspace=cwd, confinement=None, wheels=_WHEELS if task.wheels else "")
     order = Order(
         image="",
-        command=(MOUNTED_PYTHON if mounted else options.python, "-I", LAUNCHER_INSIDE, ONE_SHOT_FLAG, _DIRECTORY),
+        command=(python, "-I", LAUNCHER_INSIDE, ONE_SHOT_FLAG, _DIRECTORY),
         environment={**environment, "HOME": _HOME},
         user="{}:{}".format(*options.ids),
         cwd="/",
@@ -68,7 +67,7 @@ async def run_in_container(
             output = await anyio.to_thread.run_sync(_output, engine, container)
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_container_now, container)
+                await anyio.to_thread.run_sync(remove_container, engine, container)
     return build_result(task, code, output)
 
 

@@ -1,9 +1,12 @@
-"""The rules by which a kernel on this machine confines itself; ``launcher/sandbox/confinement`` applies them."""
+"""The paths that a session may use on this machine: by confined kernels, and by file operations.
+
+``launcher/sandbox/confinement`` applies the rules to a kernel.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,21 +14,21 @@ from typing import Any
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, KernelStartFailed
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.host.interpreters import choose_interpreter
-from kernelexec.provisioning.host.writable_paths import (
+from kernelexec.provisioning.host.interpreters import (
+    choose_interpreter,
     find_own_import,
     import_path,
     interpreter_paths,
     is_beneath,
     keep_outermost,
+    own_code_paths,
     writable_directories,
 )
 from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import runtime_bases
-from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
-from kernelexec.provisioning.runtime.temp_dirs import create_temp_directory
+from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX, create_temp_directory, runtime_bases
+from kernelexec.workspace.agent_files.access import FileRoot
 from kernelexec.workspace.directory import contexts, permissions
 
 #: Paths with secrets in home directories: keys, passwords, tokens, histories, browser profiles.
@@ -69,7 +72,9 @@ def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root:
     if not config.confines_kernels:
         return None
     try:
-        temporary = config.environment.set.get("TMPDIR") or create_temp_directory(_session_directory(runtime, root))
+        # Some kernels of a session have their directories deeper in its own.
+        session = next((path for path in runtime.path.parents if path.parent == root), runtime.session)
+        temporary = config.environment.set.get("TMPDIR") or create_temp_directory(session)
         context = contexts(config)
     except OSError as exc:
         raise KernelStartFailed(f"The kernel's temporary directory cannot be created: {exc}.") from exc
@@ -108,11 +113,7 @@ def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root:
 
 
 def _check_no_link(path: str) -> str:
-    """Return a resolved path, after a check that no part of it has become a link since.
-
-    Raises:
-        KernelStartFailed: a part of it is a link now.
-    """
+    """Return a resolved path; raise ``KernelStartFailed`` if a part of it has become a link since."""
     if (target := os.path.realpath(path)) != path:
         message = (
             f"{path} leads to {target} by a new link: remove the link, and check the workspace for the code that created it."
@@ -128,11 +129,6 @@ def hidden_paths(config: Config) -> set[str]:
         if config.confines_kernels
         else set()
     )
-
-
-def _session_directory(runtime: RuntimeDirectory, root: Path | None) -> Path:
-    """Return the private directory of a session; some of its kernels have theirs deeper in it."""
-    return next((path for path in runtime.path.parents if path.parent == root), runtime.session)
 
 
 def _list_nested(paths: Iterable[str], inner_paths: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -166,3 +162,29 @@ def _other_sessions(config: Config) -> Iterator[str]:
             yield from (str(path) for path in base.glob(f"{ROOT_PREFIX}*"))
     cache_directory = config.cache.results_directory if config.cache.enabled else None
     yield from _absolute_paths(path for path in (config.workspaces, config.log_dir, cache_directory) if path is not None)
+
+
+def record_directories(config: Config) -> list[Path]:
+    """Return the directories with records of the code that ran: the journals and logs of all sessions."""
+    logs = config.log_dir
+    return [config.workspaces.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
+
+
+def file_roots(config: Config, workspace: Path, to_kernel_path: Callable[[str], str]) -> tuple[FileRoot, ...]:
+    """Return the workspace, then the context paths; raise ``InvalidConfig`` if one of these is missing."""
+    protected_paths = (*own_code_paths(), *record_directories(config))
+    roots = [FileRoot(workspace, to_kernel_path(str(workspace)), protected=_beneath(workspace, protected_paths))]
+    context_paths = contexts(config, workspace)
+    secret = (
+        tuple(Path(name) for path in hidden_paths(config) for name in {path, os.path.realpath(path)}) if context_paths else ()
+    )
+    for context in context_paths:
+        protected = (*context.protected, *_beneath(context.path, protected_paths))
+        hidden = _beneath(context.path, secret)
+        root = FileRoot(context.path, to_kernel_path(str(context.path)), context.writable, protected, context.single, hidden)
+        roots.append(root)
+    return tuple(roots)
+
+
+def _beneath(path: Path, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(inner for inner in paths if path in inner.parents)

@@ -1,23 +1,219 @@
-"""The fork servers of one executor: one for its interpreter, or two where the environment of new kernels has changed."""
+"""The fork servers of one executor: processes that have imported the kernel's modules and fork kernels in milliseconds."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import socket
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
 import anyio
 
 from kernelexec.config import Config
-from kernelexec.provisioning.host.fork_client import ForkServer, ForkServerUnavailable
-from kernelexec.provisioning.host.interpreters import choose_interpreter
-from kernelexec.provisioning.host.writable_paths import find_import, search_paths, without_untrusted, writable_directories
+from kernelexec.launcher import protocol
+from kernelexec.provisioning import platform
+from kernelexec.provisioning.host.interpreters import (
+    choose_interpreter,
+    find_import,
+    search_paths,
+    without_untrusted,
+    writable_directories,
+)
 from kernelexec.provisioning.launch.environment import kernel_environment
+from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.processes import AdoptedProcess, ProcessMarker
 
+_MESSAGE_BYTES = 64 * 1024
+#: How long the server's report of an exit status may follow the end of a kernel, in seconds.
+_REPORT_SECONDS = 1.0
+#: How long the last reports may follow the end of a server, in seconds.
+_LATE_SECONDS = 5.0
+_SERVERS_MAX = 2
 logger = logging.getLogger("kernelexec")
 
-_SERVERS_MAX = 2
+
+class ForkServerUnavailable(Exception):
+    """The server has ended or cannot fork: kernels are started as new processes."""
+
+
+class ForkedProcess(AdoptedProcess):
+    """A kernel that a fork server has forked; the server is its parent and reports its exit status."""
+
+    def __init__(self, pid: int, fd: int, status: asyncio.Future[int]) -> None:
+        super().__init__(pid, fd)
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Return its exit status once it has ended, or a substitute without a report; else None."""
+        substitute = super().poll()
+        is_reported = self._status.done() and not self._status.cancelled()
+        return self._status.result() if substitute is not None and is_reported else substitute
+
+    async def wait_report(self) -> None:
+        """Wait for a bounded time for the server's report of its exit status."""
+        with anyio.move_on_after(_REPORT_SECONDS):
+            await asyncio.wait([self._status])
+
+
+class ForkServer:
+    """One server process. Requests before it serves wait; all waiting requests fail when it ends."""
+
+    def __init__(self, python: str, environ: Mapping[str, str], modules: Sequence[str], stderr: Path) -> None:
+        self.environ = dict(environ)
+        self.imported: dict[str, str | None] = {}
+        """The modules that it has tried to import, each with the error, or None."""
+        self.threaded: str | None = None
+        """The module that started threads, after which the server ended: threads do not survive a fork."""
+        self._failure: ForkServerUnavailable | None = None
+        """Why it gets no more requests; reports of kernels that it has forked may still come."""
+        self._mark = ProcessMarker()
+        self._exit_statuses: dict[int, asyncio.Future[int]] = {}
+        self._pending: dict[int, asyncio.Future[ForkedProcess]] = {}
+        self._number = 0
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, stderr.open("ab") as complaints:
+            try:
+                self._process = subprocess.Popen(
+                    [python, str(LAUNCHER), protocol.FORKSERVER_FLAG, str(theirs.fileno()), *modules],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                    cwd="/",
+                    env={**environ, **self._mark.environ},
+                    pass_fds=[theirs.fileno()],
+                    **platform.PLATFORM.process_group_options,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)  # noqa: FBT003 - the library's own signature
+        track_fd(ours.fileno())
+        self._channel: socket.socket | None = ours
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(ours, self._read)
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self._closed = asyncio.Event()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        return self._channel is not None and self._failure is None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it forks kernels."""
+        return self.is_alive and self.ready.done() and self.ready.exception() is None
+
+    async def fork(self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str, stderr: IO[bytes]) -> ForkedProcess:
+        """Fork a new kernel.
+
+        Raises:
+            ForkServerUnavailable: it has ended or cannot fork; there is no new process.
+        """
+        if self._channel is None or self._failure is not None:
+            raise self._failure or ForkServerUnavailable("it has ended")
+        self._number += 1
+        number, pending = self._number, self._loop.create_future()
+        self._pending[number] = pending
+        request = os.memfd_create("kernelexec", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(request), "wb") as file:
+                file.write(json.dumps(protocol.fork_content(arguments, environ, cwd)).encode())
+            os.lseek(request, 0, os.SEEK_SET)
+            socket.send_fds(self._channel, [json.dumps({"request": number}).encode()], [request, stderr.fileno()])
+            return await asyncio.shield(pending)
+        except OSError as exc:
+            raise ForkServerUnavailable(str(exc)) from exc
+        except asyncio.CancelledError:
+            pending.add_done_callback(_discard_fork)
+            raise
+        finally:
+            os.close(request)
+            if pending.done():
+                self._pending.pop(number, None)
+
+    async def stop(self) -> None:
+        """End the server. Kernels that it has forked live on; their provisioners end them."""
+        self._failure = self._failure or ForkServerUnavailable("it was stopped")
+        with suppress(OSError):
+            self._process.kill()
+        with anyio.CancelScope(shield=True):
+            await asyncio.to_thread(self._process.wait)
+            with anyio.move_on_after(_LATE_SECONDS):
+                await self._closed.wait()
+        self._close()
+
+    def _read(self) -> None:
+        assert self._channel is not None
+        try:
+            message, fds, _, _ = socket.recv_fds(self._channel, _MESSAGE_BYTES, 1)
+        except (BlockingIOError, InterruptedError, ConnectionResetError):
+            return  # a reset comes first when the server left requests unread, then its last messages, then the end
+        except OSError:
+            message, fds = b"", []
+        if not message:
+            self._close()
+            return
+        self._on_message(json.loads(message), fds)
+
+    def _on_message(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message.get("serves"):
+            self.ready.set_result(None)
+        elif "serves" in message:
+            self._failure = ForkServerUnavailable("it has threads")
+        elif "imported" in message:
+            self._on_import(message)
+        elif "ended" in message:
+            if (status := self._exit_statuses.pop(message["request"], None)) is not None:
+                status.set_result(message["ended"])
+            elif (unborn := self._pending.pop(message["request"], None)) is not None:
+                unborn.set_exception(ForkServerUnavailable("the forked process ended before it reported its start"))
+        elif (pending := self._pending.pop(message["request"], None)) is not None:
+            if "failed" in message:
+                pending.set_exception(ForkServerUnavailable(message["failed"]))
+                return
+            status = self._exit_statuses[message["request"]] = self._loop.create_future()
+            pending.set_result(ForkedProcess(message["pid"], fds[0], status))
+
+    def _on_import(self, message: dict[str, Any]) -> None:
+        name = message["imported"]
+        self.imported[name] = message.get("failed")
+        if message["threads"] != 1:
+            self.threaded = name
+            self._failure = ForkServerUnavailable(f"it has {message['threads']} threads since it has imported {name}")
+
+    def _close(self) -> None:
+        """Close the channel and fail all waiting requests."""
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        self._closed.set()
+        failure = self._failure or ForkServerUnavailable("it has ended")
+        self._loop.remove_reader(channel)
+        close_fd(channel.detach())
+        waiting: list[asyncio.Future[Any]] = [self.ready, *self._pending.values()]
+        for pending in waiting:
+            if not pending.done():
+                pending.set_exception(failure)
+                pending.exception()  # marks it as retrieved: perhaps no task waits for it
+        self._pending.clear()
+        for status in self._exit_statuses.values():
+            status.cancel()
+        self._exit_statuses.clear()
+
+
+def _discard_fork(pending: asyncio.Future[ForkedProcess]) -> None:
+    if not pending.cancelled() and pending.exception() is None:
+        pending.result().kill()
+        pending.result().close()
 
 
 class ForkServers:

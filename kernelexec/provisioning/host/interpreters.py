@@ -1,32 +1,196 @@
-"""The interpreter of this machine's kernels: the chosen one, or that of a virtual environment.
+"""The programs and modules that may be started on this machine before confinement: those that no kernel can write.
 
-An interpreter that kernels can write is never started here: a cell could replace it, and the next kernel would run the
-replacement before anything has confined it.
+A cell could leave a program or a module elsewhere, and the next start would run it with all rights of the user. So an
+interpreter that kernels can write is never started here.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import site
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.host.writable_paths import all_writable_directories, without_untrusted
 from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER
 
+#: Variables of the system's loader, Python and OpenSSL with search paths, separated as in PATH.
+_LOADER_VARIABLES = (
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GCONV_PATH", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"),
+)
+_PARTED, _PRELOADED = re.compile(f"[{os.pathsep};]"), re.compile(r"[:\s]")
+_PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages")
+#: The directory of this package.
+_PACKAGE = Path(__file__).resolve().parents[2]
+_LINKS_MAX = 40
 #: Answers of interpreters, by the times of their last change.
-_has_ipykernel_by_version: dict[tuple[str, tuple[int, int]], bool] = {}
+_has_ipykernel: dict[tuple[str, tuple[int, int]], bool] = {}
 _SECONDS = 30.0
 #: The interpreter writes no files and has no network.
 _RULES = {"writable": [], "hidden": [], "readable": [], "network": "no-network" not in platform.PLATFORM.confinement}
 _CHECK_CODE = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('ipykernel'))"
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapEnvironment:
+    """The environment and the directory of a process before it confines itself; it loads no file that kernels can write."""
+
+    environ: dict[str, str]
+    cwd: str
+    deferred: dict[str, object] = field(default_factory=dict)
+    """The launcher's options that restore the kernel's environment and directory after the confinement."""
+
+
+def bootstrap(environ: dict[str, str], cwd: str, directories: Iterable[str]) -> BootstrapEnvironment:
+    """Return a safe start for a process that gets that environment and directory after its confinement."""
+    safe = without_untrusted(environ, directories)
+    deferred = {name: value for name, value in environ.items() if safe.get(name) != value}
+    return BootstrapEnvironment(safe, "/", {"environment": deferred, "cwd": cwd})
+
+
+def without_untrusted(environ: Mapping[str, str], directories: Iterable[str] = ()) -> dict[str, str]:
+    """Return an environment whose search paths exclude those directories and the working directory."""
+    chosen, untrusted = dict(environ), list(directories)
+    for name in _LOADER_VARIABLES:
+        paths = _split_variable(name, environ)
+        trusted = [path for path in _keep_absolute(paths) if not is_beneath(path, untrusted)]
+        if trusted != paths:
+            del chosen[name]
+            chosen |= {name: os.pathsep.join(trusted)} if trusted else {}
+    return chosen
+
+
+def own_code_paths() -> list[Path]:
+    """Return the directories of this program: the package, and the environment that it is installed in."""
+    environment = [Path(sys.prefix).resolve()] if sys.prefix != sys.base_prefix else []
+    return [*environment, *(path for path in (_PACKAGE,) if not any(map(path.is_relative_to, environment)))]
+
+
+def is_beneath(path: str | Path, directories: Iterable[str | Path]) -> bool:
+    """Return whether a path, or the target of its links, is one of the directories or in one."""
+    names = {os.path.abspath(path), os.path.realpath(path)}  # noqa: PTH100 - no link is resolved
+    return any(f"{name}/".startswith(f"{str(directory).rstrip('/')}/") for directory in directories for name in names)
+
+
+def writable_directories(config: Config, workspace: str | None, *, with_temporary: bool = True) -> list[str]:
+    """Return the directories that kernels of a session can write; nothing if they are not confined.
+
+    ``with_temporary`` adds a configured temporary directory.
+    """
+    if not (config.confines_kernels or config.isolation == "bubblewrap"):
+        return []
+    chosen = [config.work_dir, *config.confinement.writable, workspace]
+    chosen += [config.environment.set.get("TMPDIR")] if with_temporary else []
+    chosen += [context.path for context in config.context_paths if context.permission == "write"]
+    paths = [os.path.expanduser(path) for path in chosen if path is not None]  # noqa: PTH111 - names of both kinds
+    return [name for path in paths for name in (os.path.abspath(path), os.path.realpath(path))]  # noqa: PTH100
+
+
+def all_writable_directories(config: Config, workspace: str | None) -> list[str]:
+    """Return the directories that kernels of any session can write."""
+    directories = writable_directories(config, workspace)
+    return [*directories, str(config.workspaces.resolve())] if directories else []
+
+
+def find_own_import(directories: Iterable[str]) -> str | None:
+    """Return a path in those directories from which this process is loaded: its package, its environment, its ``sys.path``."""
+    paths = (*map(str, own_code_paths()), *_list_site_directories(sys.executable), *search_paths(os.environ))
+    return next((path for path in paths if is_beneath(path, directories)), None)
+
+
+def keep_outermost(paths: Iterable[str]) -> list[str]:
+    """Return the paths that lie in no other one: a kernel that can write the outer path can replace the inner one by a link."""
+    unique = list(dict.fromkeys(paths))
+    return [path for path in unique if not any(path != other and is_beneath(path, [other]) for other in unique)]
+
+
+def find_import(python: str, environ: Mapping[str, str], directories: Iterable[str]) -> str | None:
+    """Return a path in those directories from which an interpreter with that environment is loaded."""
+    program, writable = shutil.which(python) or python, list(directories)
+    paths = [
+        *_follow_links(program),
+        str(Path(program).parent.parent),
+        *search_paths(environ),
+        *_list_site_directories(python, writable),
+    ]
+    return next((path for path in paths if is_beneath(path, writable)), None)
+
+
+def import_path(environ: Mapping[str, str]) -> list[str]:
+    """Return the absolute module search paths that an environment names."""
+    return list(_keep_absolute(environ.get("PYTHONPATH", "").split(os.pathsep)))
+
+
+def search_paths(environ: Mapping[str, str]) -> list[str]:
+    """Return the absolute library and module search paths that an environment names."""
+    return [path for name in _LOADER_VARIABLES for path in _keep_absolute(_split_variable(name, environ))]
+
+
+def interpreter_paths(python: str) -> list[str]:
+    """Return the interpreter and the directories that it reads to start, without starting it."""
+    if python == sys.executable:
+        return [sys.prefix, sys.base_prefix, sys.exec_prefix, *_keep_absolute(sys.path)]
+    program = shutil.which(python) or python
+    programs = [Path(path) for path in (program, os.path.realpath(program)) if os.path.isabs(path)]  # noqa: PTH117
+    return [*map(str, programs), *(str(path.parent.parent) for path in programs)]
+
+
+def _keep_absolute(paths: Iterable[str]) -> Iterator[str]:
+    return (path for path in paths if os.path.isabs(path))  # noqa: PTH117 - text in, text out
+
+
+def _split_variable(name: str, environ: Mapping[str, str]) -> list[str]:
+    value = environ.get(name)
+    return [] if value is None else (_PRELOADED if name == "LD_PRELOAD" else _PARTED).split(value)
+
+
+def _follow_links(program: str) -> Iterator[str]:
+    """Yield a path and each target of its links."""
+    path = program
+    for _ in range(_LINKS_MAX):
+        yield path
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))  # noqa: PTH115, PTH118, PTH120 - text in, text out
+        except OSError:
+            return
+
+
+def _list_site_directories(python: str, directories: Iterable[str] = ()) -> Iterator[str]:
+    """Return the module directories of an interpreter besides its own, whether they exist or not, without starting it.
+
+    Its ``.pth`` files are read: each line is a directory, or code, of which the paths that it names are taken.
+    """
+    if python == sys.executable:
+        yield from _keep_absolute(sys.path)
+        yield from [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        return
+    program = Path(shutil.which(python) or python)
+    prefixes = [program.parent.parent, Path(os.path.realpath(program)).parent.parent, Path("~/.local").expanduser()]
+    yield str(prefixes[-1] / "lib")
+    for packages in (directory for prefix in prefixes for pattern in _PACKAGES for directory in prefix.glob(pattern)):
+        yield str(packages)
+        for lines in packages.glob("*.pth"):
+            yield from _read_pth(lines, directories)
+
+
+def _read_pth(lines: Path, directories: Iterable[str]) -> Iterator[str]:
+    with suppress(OSError):
+        for line in map(str.strip, lines.read_text(encoding="utf-8", errors="replace").splitlines()):
+            if line.startswith(("import ", "import\t")):
+                yield from (directory for directory in directories if directory in line)
+            elif line and not line.startswith("#"):
+                yield os.path.join(lines.parent, line)  # noqa: PTH118 - text in, text out
 
 
 def run_confined(python: str, program: str, untrusted: Iterable[str]) -> str | None:
@@ -45,11 +209,7 @@ def run_confined(python: str, program: str, untrusted: Iterable[str]) -> str | N
 
 
 def check_venv(config: Config) -> None:
-    """Check that a named virtual environment exists on this machine; one in a container is checked there.
-
-    Raises:
-        InvalidConfig: the directory is missing, or is no virtual environment.
-    """
+    """Raise ``InvalidConfig`` if a named virtual environment of this machine does not exist; containers check their own."""
     venv = config.programs.venv
     if venv is None or config.isolation == "container" or (venv / platform.PLATFORM.venv_directory).is_dir():
         return
@@ -71,32 +231,21 @@ def choose_interpreter(config: Config, workspace: str | None = None) -> str:
         return config.python
     python = venv / platform.PLATFORM.venv_directory / platform.PLATFORM.venv_interpreter
     with suppress(OSError):
-        if _has_ipykernel(str(python), _read_version(venv, python), writable):
+        packages = next(iter(sorted(venv.glob("lib/python*/site-packages"))), venv)
+        version = python.stat().st_mtime_ns, packages.stat().st_mtime_ns  # changes when a package is installed
+        key = str(python), version
+        if key not in _has_ipykernel:
+            _has_ipykernel[key] = run_confined(str(python), _CHECK_CODE, writable) is not None
+        if _has_ipykernel[key]:
             return str(python)
     return config.python
 
 
 def check_workspace(config: Config, workspace: Path) -> None:
-    """Check that a workspace does not hold the interpreter of all kernels, which cells of one session could replace.
-
-    Raises:
-        InvalidWorkDir: the workspace holds it.
-    """
+    """Raise ``InvalidWorkDir`` if a workspace holds the interpreter of all kernels, which its cells could replace."""
     if choose_interpreter(config) != choose_interpreter(config, str(workspace)):
         message = (
             f"{workspace} holds programs.venv ({config.programs.venv}), whose interpreter runs all kernels: cells could"
             " write it. Leave programs.venv out, or set that work_dir in the configuration: then kernels use `python`."
         )
         raise InvalidWorkDir(message)
-
-
-def _read_version(venv: Path, python: Path) -> tuple[int, int]:
-    """Return a value that changes when the environment is created again or a package is installed."""
-    packages = next(iter(sorted(venv.glob("lib/python*/site-packages"))), venv)
-    return python.stat().st_mtime_ns, packages.stat().st_mtime_ns
-
-
-def _has_ipykernel(python: str, version: tuple[int, int], untrusted: Iterable[str]) -> bool:
-    if (python, version) not in _has_ipykernel_by_version:
-        _has_ipykernel_by_version[python, version] = run_confined(python, _CHECK_CODE, untrusted) is not None
-    return _has_ipykernel_by_version[python, version]

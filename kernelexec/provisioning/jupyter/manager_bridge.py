@@ -22,10 +22,9 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.config import Budgets, Config, load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, KernelStartFailed
 from kernelexec.provisioning.backend import backend_for
-from kernelexec.provisioning.launch.kernelspec import describe_stderr as spec_complaint
+from kernelexec.provisioning.launch.kernelspec import describe_stderr
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import new_root, runtime_bases
-from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, new_root, runtime_bases, sweep
 
 T = TypeVar("T")
 AsyncCall = Callable[[], Awaitable[T]]
@@ -64,7 +63,8 @@ class ManagedKernelDirectory:
         """
         config = _load_config(isolation, options, kwargs.get("cwd"))
         if self._root is None:
-            self._root = await anyio.to_thread.run_sync(_create_root)
+            await anyio.to_thread.run_sync(sweep, runtime_bases(), threading.Event())
+            self._root = OwnedDirectory.claim(new_root())
         runtime = self._create_runtime(self._root.path)
         session = f"jupyter-{self._manager.kernel_name}"
         backend = backend_for(config, session=session, workspace=config.workspace, root=self._root.path)
@@ -120,7 +120,7 @@ class ManagedKernelDirectory:
                 tasks.cancel_scope.cancel()
         if not is_serving:
             ending = f"did not serve within {budget} s" if timeout.cancelled_caught else "ended while it started"
-            output = _IN_LOG if read_output is None else spec_complaint((await read_output()).strip(), self._python)
+            output = _IN_LOG if read_output is None else describe_stderr((await read_output()).strip(), self._python)
             raise KernelStartFailed(f"The kernel {ending}.{output}")
         self._link(runtime)
 
@@ -157,27 +157,20 @@ def reraise_for_server() -> Iterator[None]:
     try:
         yield
     except KernelexecError as exc:
-        raise _http_error(str(exc)) from exc
+        from tornado.web import HTTPError  # noqa: PLC0415 - only a failure needs it
 
+        message = str(exc)
 
-def _http_error(message: str) -> Exception:
-    from tornado.web import HTTPError  # noqa: PLC0415 - only a failure needs it
+        class KernelNotStarted(KernelStartFailed, HTTPError):
+            """A kernel did not start; a server answers the request for it with this."""
 
-    class KernelNotStarted(KernelStartFailed, HTTPError):
-        """A kernel did not start; a server answers the request for it with this."""
+            def __init__(self) -> None:
+                super().__init__(500, message, reason="The kernel was not started")
 
-        def __init__(self) -> None:
-            super().__init__(500, message, reason="The kernel was not started")
+            def __str__(self) -> str:
+                return message
 
-        def __str__(self) -> str:
-            return message
-
-    return KernelNotStarted()
-
-
-def _create_root() -> OwnedDirectory:
-    sweep(runtime_bases(), threading.Event())
-    return OwnedDirectory.claim(new_root())
+        raise KernelNotStarted from exc
 
 
 def _load_config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:

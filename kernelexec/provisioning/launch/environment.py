@@ -1,15 +1,25 @@
-"""The part of this process's environment that kernels get: all variables that do not look like secrets."""
+"""The variables that kernels get: on this machine all that do not look like secrets, in containers few."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import re
+import stat
 from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
-from kernelexec.config import Config, Environment
+from kernelexec.config import CREDENTIALS, HOME_INSIDE, Config, Environment
 from kernelexec.config.secret_references import source_variables
-from kernelexec.provisioning.launch.envfile import read_env_file
+from kernelexec.errors import InvalidConfig
+from kernelexec.launcher.protocol import SUDO_VARIABLE
 
+_LINE = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*?)[ \t]*", re.ASCII)
+_BYTES = 1024 * 1024
+_QUOTES = ("'", '"')
+logger = logging.getLogger("kernelexec")
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASS|PASSW(?:OR)?D|PASSPHRASE|PWD_?HASH|CREDENTIALS?|PRIVATE_?KEY|AUTH|"
     r"COOKIE|SESSION_?(?:ID|KEY)|SIGNING_?KEY|ENCRYPTION_?KEY|DSN|WEBHOOK|BEARER|JWT|PAT|KEY)(?:$|_|\d)|_PWD$|"
@@ -23,16 +33,69 @@ _SECRET_VALUE = re.compile(
 )
 #: Variables of this process's own session, which are useless or too powerful for a kernel.
 _PROCESS_VARIABLES = frozenset(
-    {"SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"}
+    {
+        *("SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"),
+        *("PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"),
+    }
 )
-_PROCESS_VARIABLES |= {"PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
-
-
 #: Variables of this machine that have no meaning, or another one, in a container.
 _MACHINE_VARIABLES = frozenset(
     {"PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "SHELL", "PWD", "OLDPWD", "TMPDIR", "HOSTNAME", "DISPLAY"}
 )
 _MACHINE_PREFIXES = ("LD_", "XDG_", "DBUS_", "KERNELEXEC_")
+#: Name of the kernels' user: an image need not have an account with its number.
+_USER = "kernel"
+_TMP = "/tmp"  # noqa: S108 - the container's own
+#: Directories for the caches of programs: outside the workspace, and writable where the root is read-only.
+_CACHES = {
+    "IPYTHONDIR": f"{_TMP}/.ipython",
+    "JUPYTER_RUNTIME_DIR": f"{_TMP}/.jupyter",
+    "MPLCONFIGDIR": f"{_TMP}/.matplotlib",
+    "NUMBA_CACHE_DIR": f"{_TMP}/.numba",
+    "XDG_CACHE_HOME": f"{_TMP}/.cache",
+    "XDG_CONFIG_HOME": f"{_TMP}/.config",
+}
+
+
+def read_env_file(path: Path | None) -> Mapping[str, str]:
+    """Read the variables of a file, again after each change; empty without a file.
+
+    Raises:
+        InvalidConfig: the file cannot be read, is no regular file, or is larger than 1 MiB.
+    """
+    if path is None:
+        return {}
+    file = path.expanduser()
+    try:
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _BYTES:
+            return _parse_file(str(file), status.st_mtime_ns, status.st_size)
+        reason = f"it must be a regular file of at most {_BYTES} bytes"
+    except OSError as exc:
+        reason = exc.strerror or str(exc)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    message = f"environment.env_file: {file} cannot be read ({reason}): name a file of lines NAME=VALUE, or leave it out."
+    raise InvalidConfig(message)
+
+
+@functools.lru_cache(maxsize=16)
+def _parse_file(path: str, changed: int, size: int) -> Mapping[str, str]:  # noqa: ARG001 - key of the cache
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        text = file.read(_BYTES).decode()
+    variables: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (entry := line.strip()) or entry.startswith("#"):
+            continue
+        match = _LINE.fullmatch(entry)
+        if match is None or "\0" in entry:
+            logger.warning("kernelexec.env_file_line_ignored", extra={"file": path, "line": number})
+            continue
+        name, value = match.groups()
+        quoted = len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]
+        variables[name] = value[1:-1] if quoted else value
+    return MappingProxyType(variables)
 
 
 def looks_secret(name: str, value: str) -> bool:
@@ -70,3 +133,26 @@ def named_variables(config: Config) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in rules.pass_names or (rules.pass_all and name not in hidden and not name.startswith(_MACHINE_PREFIXES))
     }
+
+
+def container_environment(config: Config, workspace: str) -> dict[str, str]:
+    """Return the environment: of this process's variables only the named ones, and writable directories for caches.
+
+    The home is the workspace, unless there are credentials, which have a home of their own.
+    """
+    rules = config.environment
+    home = HOME_INSIDE if config.container.credentials else workspace
+    fixed = {
+        "HOME": home,
+        "USER": _USER,
+        "LOGNAME": _USER,
+        **_CACHES,
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "LANG": "C.UTF-8",
+    }
+    if "gh_config" in config.container.credentials:
+        fixed["GH_CONFIG_DIR"] = f"{home}/{CREDENTIALS['gh_config']}"
+    if config.container.sudo:
+        fixed[SUDO_VARIABLE] = "1"
+    variables = {**read_env_file(rules.env_file), **fixed, **named_variables(config)}
+    return {**variables, **rules.set, **config.container.environment}

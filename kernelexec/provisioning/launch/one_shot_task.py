@@ -19,8 +19,8 @@ import anyio.to_thread
 
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
+from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
-from kernelexec.provisioning.runtime.temp_dirs import create_temp_directory
 from kernelexec.text import clean_text
 from kernelexec.workspace.safe_files import open_regular, read_regular
 
@@ -99,11 +99,7 @@ def copy_wheel(path: Path, directory: Path) -> Path:
 
 
 async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: OneShotTask) -> TaskResult:
-    """Run a task as a process of this machine; all its descendants end with it.
-
-    Raises:
-        OSError: the process cannot be started.
-    """
+    """Run a task as a process of this machine; all its descendants end with it."""
     marker = ProcessMarker()
     process = await asyncio.create_subprocess_exec(
         *argv,

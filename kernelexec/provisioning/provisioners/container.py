@@ -16,18 +16,27 @@ from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
-from kernelexec.docker.client import ContainerStatus
+from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
 from kernelexec.docker.events import News
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
 from kernelexec.events import KernelContainer
-from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread, run_to_end
-from kernelexec.provisioning.container.create import create_container, remove_container, remove_container_now, retry_removals
-from kernelexec.provisioning.container.oom import OomDetector
-from kernelexec.provisioning.container.orphans import remove_leftovers
+from kernelexec.provisioning.container.container_state import (
+    KILLED,
+    STOPPED,
+    ContainerState,
+    OomDetector,
+    run_in_thread,
+    run_to_end,
+)
+from kernelexec.provisioning.container.lifecycle import (
+    create_container,
+    remove_container,
+    remove_leftovers,
+    retry_removals,
+)
 from kernelexec.provisioning.container.reuse import ContainerReuse
-from kernelexec.provisioning.container.stats import ContainerResources
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
@@ -59,7 +68,6 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     _image = ""
     _published: Mapping[int, int] = MappingProxyType({})
     """Ports of the container, and the ports of this machine that lead there."""
-    _is_unreachable = False
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
@@ -67,7 +75,6 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         self._wait_lock = asyncio.Lock()
         self._state = ContainerState()
         self._oom = OomDetector(self._state)
-        self._resources = ContainerResources(self._state)
         self._reuse = ContainerReuse(self._state, self._oom)
         self._manager_directory = None if self.parent is None else ManagedKernelDirectory(self.parent)
 
@@ -98,11 +105,6 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return is_descendant(peer, self._state.pid) if read_live_status(self._state.pid) else peer == 0
 
     @property
-    def is_unreachable(self) -> bool:
-        """Whether the engine did not answer the last request."""
-        return self._is_unreachable
-
-    @property
     def is_oom_killed(self) -> bool:
         """Whether the kernel was killed for want of memory."""
         return self._oom.is_oom_killed
@@ -110,7 +112,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     @property
     def memory_limit_bytes(self) -> int | None:
         """Memory that everything in the container may use together."""
-        return self._resources.memory_bytes
+        return self._state.memory_bytes
 
     def on_memory_kills(self, kills: int) -> None:
         """Note kills that the living kernel has counted."""
@@ -118,11 +120,11 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     async def stats(self) -> Stats:
         """Return what the container uses."""
-        return await self._resources.stats()
+        return await self._state.stats()
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
-        """Change the limits of the running container: see ``ContainerResources.change_limits``."""
-        await self._resources.change_limits(memory_bytes, cpus)
+        """Change the limits of the running container: see ``ContainerState.change_limits``."""
+        await self._state.change_limits(memory_bytes, cpus)
 
     @property
     def is_reusable(self) -> bool:
@@ -133,7 +135,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Return whether the container is as the kernelspec asks for: same options, limits and mounted directories."""
         config = spec.metadata["kernel_provisioner"]["config"]
         is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "init_socket"))
-        is_unchanged = not self._resources.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
+        is_unchanged = not self._state.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
         return is_same and self.is_reusable and is_unchanged
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
@@ -175,7 +177,8 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if await self._reuse.fork(cmd[4:], kwargs):
             return self.connection_info
         await self._remove()
-        self._reset_container()
+        for part in (self._state, self._oom, self._reuse):
+            part.reset_container()
         try:
             await self._create(cmd, kwargs)
         except EngineFailed as exc:
@@ -186,12 +189,6 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             log = (await self.read_log()).strip()
             raise KernelStartFailed(f"The kernel ended while it started (exit code {self._state.status}). {log}".rstrip())
         return {"ip": LOOPBACK, **{name: self._published.get(port) for name, port in self.ports.items()}}
-
-    def _reset_container(self) -> None:
-        """Forget the previous container."""
-        for part in (self._state, self._oom, self._reuse):
-            part.reset_container()
-        self._resources.are_limits_changed = False
 
     async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:
         state = self._state
@@ -211,12 +208,13 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
         container = self._state.id = create_container(events.engine, order, self.name)
         if self._state.events is not events:
-            remove_container_now(container)
+            with Engine.acquire() as engine:  # the connection of the events is closed
+                remove_container(engine, container)
             raise KernelStartFailed(STOPPED)
 
     def _create_options(self, cmd: list[str], kwargs: dict[str, Any]) -> Order:
         options = Container.model_validate(self.container)
-        self._resources.take_limits(options)
+        self._state.take_limits(options)
         return Order(
             image="",
             command=tuple(cmd),
@@ -260,9 +258,9 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         except ContainerGone:
             self._state.end(KILLED)
         except EngineFailed:
-            self._is_unreachable = True
+            self.is_unreachable = True
         else:
-            self._is_unreachable = False
+            self.is_unreachable = False
             self._apply_status(inspected)
 
     def _apply_status(self, inspected: ContainerStatus) -> None:
@@ -285,11 +283,9 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel through the container's init; SIGKILL ends everything in the container."""
-        if signum in (0, signal.SIGKILL) or not self._reuse.signal(signum):
-            await self._signal_by_engine(signum)
-
-    async def _signal_by_engine(self, signum: int) -> None:
         state = self._state
+        if signum not in (0, signal.SIGKILL) and self._reuse.signal(signum):
+            return
         if signum and self.has_process and state.events is not None:
             state.is_kill_requested |= signum == signal.SIGKILL
             await run_in_thread(state.events.engine.signal, state.id, int(signum))

@@ -1,4 +1,4 @@
-"""The provisioner of kernels that are child processes of this one; its entry point is ``kernelexec-local``."""
+"""The provisioners of kernels on this machine: child processes, forked ones, and those behind another program."""
 
 from __future__ import annotations
 
@@ -6,24 +6,36 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import anyio
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from traitlets import Instance, List, Unicode
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.host.process_usage import read_usage
+from kernelexec.provisioning.host.fork_servers import ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER, explain_start_failure
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
-from kernelexec.provisioning.runtime.adopted_process import AdoptedProcess
-from kernelexec.provisioning.runtime.processes import OomKillReader, ProcessMarker, SessionLeader
+from kernelexec.provisioning.runtime.processes import (
+    AdoptedProcess,
+    OomKillReader,
+    ProcessMarker,
+    SessionLeader,
+    is_descendant,
+    read_usage,
+    walk_ancestors,
+)
 from kernelexec.results import Stats
 
 #: Interval between checks of a kernel's process where the system has no pidfd, in seconds.
 _POLL_SECONDS = 0.05
+#: A process that a signal ended has this added to the signal's number, as shells say it, and most programs that start others.
+_SIGNALLED = 128
+_MONITORED = (signal.SIGSTOP, signal.SIGKILL)
 
 
 class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
@@ -35,7 +47,6 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     _leader: SessionLeader | None = None
     _exit_status: int | None = None
     _oom_reader = OomKillReader()
-    _oom_kills = 0
     _manager_directory: ManagedKernelDirectory | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
@@ -55,7 +66,6 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         env = kwargs.setdefault("env", dict(os.environ))
         self.marker = ProcessMarker(env.setdefault(KERNEL_MARK_VARIABLE, ProcessMarker().value))
         self._oom_reader = OomKillReader()
-        self._oom_kills = self._oom_reader.count_kills()
         self._exit_status = None
         if self._manager_directory is not None:
             return await self._launch_managed(self._manager_directory, cmd, kwargs)
@@ -75,10 +85,9 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         try:
             with reraise_for_server():
                 try:
-                    await super().launch_kernel(cmd, **kwargs)
+                    await self._launch(cmd, kwargs)
                 except OSError as exc:
                     raise KernelStartFailed(explain_start_failure(exc, cmd[0], kwargs["cwd"])) from exc
-                self._leader = SessionLeader.of(self.process.pid)
                 await manager_directory.wait_ready(self.wait)
         except BaseException:
             with anyio.CancelScope(shield=True):  # the manager does not
@@ -88,46 +97,26 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
             raise
         return self.connection_info
 
+    def _kernel_status(self, status: int | None) -> int | None:
+        """Return the kernel's exit status from that of the process."""
+        return status
+
     async def poll(self) -> int | None:
         """Return the exit status, or None while the kernel lives."""
-        return self._exit_status if self._exit_status is not None else await super().poll()
+        return self._exit_status if self._exit_status is not None else self._kernel_status(await super().poll())
 
     async def wait(self) -> int | None:
-        """Wait on the pidfd until the process has ended, and return its exit status; concurrent calls are safe."""
-        process = self.process
-        if process is None:
-            return self._exit_status
-        if not platform.PLATFORM.has_pidfd:
-            return await self._wait_by_polling(process)
-        try:
-            fd = process.duplicate_pidfd() if isinstance(process, AdoptedProcess) else os.pidfd_open(process.pid)
-        except OSError:
-            return await self._wait_by_polling(process)
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(fd, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
-        if isinstance(process, AdoptedProcess):
-            await process.wait_report()
-        self._exit_status = process.wait()
-        self.process = None
-        return self._exit_status
-
-    async def _wait_by_polling(self, process: Any) -> int | None:  # noqa: ANN401 - as ``process``
-        """Poll where the system has no pidfd; jupyter_client's own polling does not allow concurrent calls."""
-        while process.poll() is None:  # noqa: ASYNC110 - see above
-            await asyncio.sleep(_POLL_SECONDS)
-        self._exit_status = process.wait()
-        self.process = None
+        """Wait until the process has ended, and return the exit status of the kernel; concurrent calls are safe."""
+        if (process := self.process) is not None:
+            await _wait_end(process)
+            self._exit_status = self._kernel_status(process.wait())
+            self.process = None
         return self._exit_status
 
     @property
     def is_oom_killed(self) -> bool:
         """Whether the kernel was killed while its control group counted a kill for want of memory; the system tells no more."""
-        return self._exit_status == -signal.SIGKILL and self._oom_reader.count_kills() > self._oom_kills
+        return self._exit_status == -signal.SIGKILL and self._oom_reader.has_new_kills
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return the process id, start time, group and mark, by which another process finds the kernel."""
@@ -145,11 +134,10 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     def on_ready(self) -> None:
         """Count kills in the kernel's control group, which it has entered by now."""
         self._oom_reader = OomKillReader(self.pid)
-        self._oom_kills = self._oom_reader.count_kills()
 
     def on_memory_kills(self, kills: int) -> None:  # noqa: ARG002 - of the interface
         """Count only later kills as the kernel's own."""
-        self._oom_kills = self._oom_reader.count_kills()
+        self._oom_reader.reset()
 
     async def stats(self) -> Stats:
         """Return the use of the kernel and of all its descendants."""
@@ -201,3 +189,101 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         """Kill the remaining processes of this kernel, in a thread: the list of processes may be long."""
         if self.marker is not None:
             await asyncio.to_thread(self.marker.sweep, self._leader)
+
+
+class ForkedKernelProvisioner(LocalKernelProvisioner):
+    """A local provisioner whose process the ``server`` forks, or this process starts where the server cannot."""
+
+    server = Instance(ForkServer)
+
+    async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        if not os.path.isdir(kwargs["cwd"]):  # noqa: ASYNC240, PTH112 - the system itself says then what is wrong
+            return await super()._launch(cmd, kwargs)
+        try:
+            self.process = await self.server.fork(cmd[-2:], kwargs["env"], kwargs["cwd"], kwargs["stderr"])
+        except ForkServerUnavailable:
+            return await super()._launch(cmd, kwargs)
+        self.pid = self.pgid = self.process.pid
+        self._leader = SessionLeader.of(self.process.pid)
+        return self.connection_info
+
+
+class WrappedKernelProvisioner(LocalKernelProvisioner):
+    """A local provisioner whose process is a wrapper of the kernel; the wrapper ends when the kernel ends.
+
+    Signals go to the kernel itself, which is known by the sockets that it serves.
+    """
+
+    _kernel: int | None = None
+    _kernel_pid: int | None = None
+
+    def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
+        """Accept descendants of the wrapper; the first one is the kernel."""
+        if self.pid is None or not is_descendant(peer, self.pid):
+            return False
+        if self._kernel is None:
+            with suppress(OSError):
+                self._kernel, self._kernel_pid = os.pidfd_open(peer), peer
+        return True
+
+    def _kernel_status(self, status: int | None) -> int | None:
+        signum = 0 if status is None else status - _SIGNALLED
+        return -signum if 0 < signum < signal.NSIG else status
+
+    async def send_signal(self, signum: int) -> None:
+        """Signal the kernel where it is known; SIGSTOP and SIGKILL go to the wrapper."""
+        if signum in _MONITORED or self._kernel is None:
+            if self.process is not None and signum in (*_MONITORED, signal.SIGTERM):
+                self.process.send_signal(signum)
+            return
+        with suppress(OSError):
+            signal.pidfd_send_signal(self._kernel, signum)
+
+    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
+        """Kill the processes that the ended kernel left behind."""
+        await super().cleanup(restart=restart)
+        kernel, self._kernel = self._kernel, None
+        if kernel is not None:
+            os.close(kernel)
+
+    def _kernel_pids(self) -> set[int]:
+        """Return the wrapper, the kernel, and the processes between them."""
+        return {*super()._kernel_pids(), *(walk_ancestors(self._kernel_pid) if self._kernel_pid is not None else ())}
+
+    async def stats(self) -> Stats:
+        """Return the use of the kernel and of all its descendants."""
+        return replace(await super().stats(), isolation=self.isolation)
+
+
+class BubblewrapKernelProvisioner(WrappedKernelProvisioner):
+    """A wrapped provisioner: when bubblewrap's own process ends, so does everything in its namespaces."""
+
+    isolation = "bubblewrap"
+    arguments = List(Unicode())
+    """Bubblewrap's command line, without the kernel's command."""
+
+    async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        return await super()._launch([*self.arguments, "--", *cmd], kwargs)
+
+
+async def _wait_end(process: Any) -> None:  # noqa: ANN401 - a ``Popen`` or an ``AdoptedProcess``
+    """Wait on the pidfd of a process; without one, poll it: jupyter_client's own polling does not allow concurrent calls."""
+    fd = None
+    with suppress(OSError):
+        if isinstance(process, AdoptedProcess):
+            fd = process.duplicate_pidfd()
+        elif platform.PLATFORM.has_pidfd:
+            fd = os.pidfd_open(process.pid)
+    if fd is None:
+        while process.poll() is None:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(_POLL_SECONDS)
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    if isinstance(process, AdoptedProcess):
+        await process.wait_report()

@@ -1,25 +1,24 @@
-"""The session files in private directories, by which other processes find living and orphaned sessions."""
+"""The files in private directories by which other processes find living and orphaned sessions and their kernels."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.handover import HANDOVER_FILE, Handover
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, OwnerRecord, has_living_owner
+from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, OwnerRecord, has_living_owner, is_private
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.safe_files import DIRECTORY, replace_file
 
+HANDOVER_FILE = "kernel.json"
+_BYTES = 64 * 1024
 _SESSION_FILE, _SESSION_FILE_BYTES, _LANGUAGE_FILE = "session.json", 16 * 1024, "language"
 _FILES = ("notebook", "journal")
 #: Names in an executor's private directory: the control socket of its server, and the key for it.
@@ -27,6 +26,41 @@ CONTROL, CONTROL_KEY = "control", "control.key"
 #: The files of a session in its private directory, besides the directories of its kernels.
 SESSION_FILES = frozenset({_SESSION_FILE, HANDOVER_FILE, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A kernel that waits for a new owner if its own dies."""
+
+    epoch: int
+    """The number of the kernel in its session, which is the name of its private directory."""
+    token: str
+    """The token that its launcher adds to replies."""
+    about: Mapping[str, Any]
+    """The launcher's report of itself when it became ready."""
+    provisioner: Mapping[str, Any]
+    """The information by which a provisioner finds its process."""
+
+    def write(self, directory: Path) -> None:
+        """Write the file into a session's private directory atomically, readable by this user only."""
+        replace_file(directory / HANDOVER_FILE, json.dumps(asdict(self)).encode(), mode=0o600)
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Read the file in a session's private directory; None if it is missing or invalid."""
+        with suppress(ValueError, RecursionError, TypeError, LookupError):
+            content = json.loads(RuntimeDirectory(directory).read_file(HANDOVER_FILE, _BYTES))
+            epoch, token, about, provisioner = (content[name] for name in cls.__dataclass_fields__)
+            is_valid = isinstance(token, str) and isinstance(about, dict) and isinstance(provisioner, dict)
+            if is_valid and isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
+                return cls(epoch, token, about, provisioner)
+        return None
+
+
+def remove_handover(directory: Path) -> None:
+    """Remove the file, since the kernel is gone."""
+    with suppress(OSError):
+        (directory / HANDOVER_FILE).unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +91,25 @@ class OrphanedSessionFile:
 def list_orphaned_sessions(root: Path) -> list[OrphanedSessionFile]:
     """Return the sessions in a dead owner's private directory whose kernels may wait for a new owner."""
     sessions = []
-    with suppress(OSError), os.scandir(root) as entries:
-        for entry in islice(entries, _SESSIONS_MAX):
-            if entry.is_dir(follow_symlinks=False) and (handover := Handover.read(Path(entry.path))) is not None:
-                content = _read_session_file(Path(entry.path))
-                if content is not None:
-                    notebook, journal = (Path(path) if isinstance(path := content.get(name), str) else None for name in _FILES)
-                    workspace = Path(content["workspace"])
-                    sessions.append(
-                        OrphanedSessionFile(content["name"], workspace, Path(entry.path), notebook, handover, journal)
-                    )
+    for directory, content in islice(_read_session_files(root), _SESSIONS_MAX):
+        if (handover := Handover.read(directory)) is not None:
+            notebook, journal = (Path(path) if isinstance(path := content.get(name), str) else None for name in _FILES)
+            workspace = Path(content["workspace"])
+            sessions.append(OrphanedSessionFile(content["name"], workspace, directory, notebook, handover, journal))
     return sorted(sessions, key=lambda session: session.name)
 
 
 def write_session_file(
     directory: Path, name: str, workspace: Path, notebook: Path | None = None, journal: Path | None = None
 ) -> None:
-    """Write or replace the session file in a session's private directory.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write or replace the session file in a session's private directory."""
     files = {kind: path and str(path) for kind, path in zip(_FILES, (notebook, journal), strict=True)}
     content = {"name": name, "workspace": str(workspace), "pid": os.getpid(), **files}
     replace_file(directory / _SESSION_FILE, json.dumps(content).encode(), mode=0o600)
 
 
 def write_language_file(directory: Path, language: str) -> None:
-    """Write the name of another language into the private directory of its kernels.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the name of another language into the private directory of its kernels."""
     (directory / _LANGUAGE_FILE).write_text(language, encoding="utf-8")
 
 
@@ -126,24 +147,25 @@ def _find_live_roots(base: Path) -> Iterator[tuple[Path, int]]:
             with suppress(OSError):
                 fd = os.open(entry.path, DIRECTORY)
                 try:
-                    status, owner = os.fstat(fd), OwnerRecord.read(fd)
-                    private = status.st_uid == platform.user_id() and not stat.S_IMODE(status.st_mode) & 0o077
-                    if private and owner is not None and has_living_owner(fd, owner):
+                    owner = OwnerRecord.read(fd)
+                    if is_private(os.fstat(fd)) and owner is not None and has_living_owner(fd, owner):
                         yield Path(entry.path), owner.pid
                 finally:
                     os.close(fd)
 
 
 def _find_sessions(root: Path, pid: int) -> Iterator[LiveSession]:
+    for directory, content in _read_session_files(root):
+        journal = Path(path) if isinstance(path := content.get("journal"), str) else None
+        yield LiveSession(content["name"], content["workspace"], pid, *_find_newest_kernel(directory), root, journal)
+
+
+def _read_session_files(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the private directory of each session in an executor's, and the content of its file."""
     with suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                continue
-            if (content := _read_session_file(Path(entry.path))) is not None:
-                journal = Path(path) if isinstance(path := content.get("journal"), str) else None
-                yield LiveSession(
-                    content["name"], content["workspace"], pid, *_find_newest_kernel(Path(entry.path)), root, journal
-                )
+            if entry.is_dir(follow_symlinks=False) and (content := _read_session_file(Path(entry.path))) is not None:
+                yield Path(entry.path), content
 
 
 def _read_session_file(directory: Path) -> dict[str, Any] | None:

@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import secrets
+import socket
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +24,7 @@ from zmq.utils import z85
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import LaunchOptions
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
-from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.provisioning.runtime.ports import find_free_ports
+from kernelexec.provisioning.runtime.owned_directory import SOCKET_PATH_BYTES, close_fd, track_fd
 from kernelexec.workspace.safe_files import DIRECTORY, clear, create_file, read_regular, remove_tree
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
@@ -36,7 +35,8 @@ encrypted ports in another network that are published on this machine once the k
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 #: Ports of a kernel in its own network: unprivileged, and free there.
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
-_LINE_BYTES = 4096
+_PORT_TRIES = 10
+_LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
 #: The modes of the directory: of a kernel that runs as this user, and as another.
 _OWN, _SHARED = 0o700, 0o1770
 
@@ -64,6 +64,28 @@ class Connection:
     def port(self, channel: str) -> int:
         """Return the port of a channel of a kernel with an ``address``."""
         return self.ports[f"{channel}_port"]
+
+
+def find_free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
+    """Return an address of this machine and a free port of it for each name.
+
+    A random address of 127.0.0.0/8 avoids collisions: between the choice and the kernel's own bind no other program gets such a
+    port by chance, as it could on 127.0.0.1, the only loopback address of other systems.
+
+    Raises:
+        KernelStartFailed: no port is free.
+    """
+    for attempt in range(_PORT_TRIES):
+        is_fixed = attempt == _PORT_TRIES - 1 or not platform.PLATFORM.has_loopback_range
+        random_address = f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
+        address = "127.0.0.1" if is_fixed else random_address
+        with suppress(OSError), ExitStack() as bound:
+            sockets = {name: bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for name in names}
+            for sock in sockets.values():
+                sock.bind((address, 0))
+            return address, {name: int(sock.getsockname()[1]) for name, sock in sockets.items()}
+    message = "No port of a loopback address is free: end the programs that use them, or raise net.ipv4.ip_local_port_range."
+    raise KernelStartFailed(message)
 
 
 def _create_keys() -> dict[str, str]:
@@ -223,19 +245,13 @@ class RuntimeDirectory:
         ``patience`` is how long the kernel waits for a new owner, in seconds, and ``tape_bytes`` the size of the output that
         it keeps for that time. ``extra`` options are added.
         """
-        order: dict[str, Any] = {"token": token, "limits": limits, **extra}
-        if self._encrypted_content:
-            order |= {"connection": self._encrypted_content, "lease_seconds": lease_seconds}
-        else:
-            order |= {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
-            order["crash_buffer"] = str(self.path / "words")
-            order |= {
-                "scratch": str(self.path),
-                "unix_proxy": self._bridge,
-                "grace_seconds": patience,
-                "replay_bytes": tape_bytes,
-            }
-        return LaunchOptions(**order).as_environment()
+        own: dict[str, Any] = {"connection": self._encrypted_content, "lease_seconds": lease_seconds}
+        if not self._encrypted_content:
+            own = {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
+            own |= {"crash_buffer": str(self.path / "words"), "scratch": str(self.path), "unix_proxy": self._bridge}
+            own |= {"grace_seconds": patience, "replay_bytes": tape_bytes}
+        own |= extra
+        return LaunchOptions(token=token, limits=limits, **own).as_environment()
 
     async def wait_ready(self) -> dict[str, Any]:
         """Wait for the launcher's report that it serves, and return it; the caller bounds the wait.
@@ -265,6 +281,35 @@ class RuntimeDirectory:
         with suppress(ValueError, TypeError, RecursionError):
             return dict(json.loads(bytes(line)))
         return {}
+
+    @contextmanager
+    def secret_pipe(self, values: Mapping[str, str], user: tuple[int, int] | None) -> Iterator[str | None]:
+        """Open a pipe from which a guard reads secrets, so that no file holds them; without secrets yield None.
+
+        The pipe is removed afterwards. ``user`` is the user and group of the kernel, if that may differ from the caller's.
+
+        Raises:
+            KernelStartFailed: the secrets are too large for a pipe.
+        """
+        if not values:
+            yield None
+            return
+        path, data = self.path / "secrets", json.dumps(values).encode() + b"\n"
+        os.mkfifo(path, 0o600)
+        if user is not None and user[0] != os.getuid():
+            os.chown(path, -1, user[1])
+            path.chmod(0o640)
+        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if len(data) <= _PIPE_BYTES:
+                platform.grow_pipe(pipe, len(data))
+            if len(data) > _PIPE_BYTES or os.write(pipe, data) < len(data):
+                message = f"All secrets together take {len(data)} bytes, the limit is {_PIPE_BYTES}: use fewer or shorter ones."
+                raise KernelStartFailed(message)
+            yield str(path)
+        finally:
+            os.close(pipe)
+            path.unlink(missing_ok=True)
 
     def _create_encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:
         server_key = z85.decode(self._encrypted_content["curve_publickey"])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.kernel.resource_usage import Usage
+from kernelexec.kernel.launcher_reports import Usage
 from kernelexec.results import Cause, Interrupted, InterruptStep, State
 from kernelexec.results.usage import format_size
 

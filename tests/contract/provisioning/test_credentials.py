@@ -10,8 +10,8 @@ from kernelexec import Executor
 from kernelexec.config import CREDENTIALS, Config, load
 from kernelexec.docker.accounts import with_home
 from kernelexec.errors import InvalidConfig
-from kernelexec.provisioning.container.environment import container_environment
 from kernelexec.provisioning.container.mounts import build_mounts
+from kernelexec.provisioning.launch.environment import container_environment
 from tests.support.engine import MINIMAL, needs_engine
 
 FILES = {

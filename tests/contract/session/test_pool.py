@@ -109,7 +109,7 @@ def test_the_environment_is_that_of_the_moment_in_which_the_session_is_made(
 def test_one_that_dies_is_replaced_and_given_to_nobody(tmp_path: Path) -> None:
     async def main(executor: AsyncExecutor) -> None:
         slots = await filled(executor, 2)
-        pid = slots[0].kernel._process.provisioner.pid  # type: ignore[union-attr]
+        pid = slots[0].kernel.provisioner.pid  # type: ignore[union-attr]
         assert pid
         os.kill(pid, signal.SIGKILL)
         assert await value(await executor.session(), PID) != str(pid)
@@ -121,7 +121,7 @@ def test_one_that_dies_is_replaced_and_given_to_nobody(tmp_path: Path) -> None:
 def test_one_that_does_not_answer_is_ended_and_another_started(tmp_path: Path) -> None:
     async def main(executor: AsyncExecutor) -> None:
         [slot] = await filled(executor, 1)
-        pid = slot.kernel._process.provisioner.pid  # type: ignore[union-attr]
+        pid = slot.kernel.provisioner.pid  # type: ignore[union-attr]
         assert pid
         os.kill(pid, signal.SIGSTOP)
         result = await (await executor.session()).execute(PID)

@@ -288,7 +288,7 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
         assert session._context.masking.secrets is None
         kernel = session._supervisor.kernel
         assert kernel is not None
-        assert kernel._process.secrets is None
+        assert kernel.secrets is None
         assert type(kernel.client.session) is MessageSession
 
     with Executor("local", workspace=tmp_path) as executor:

@@ -112,7 +112,7 @@ def test_a_kernel_that_died_before_the_close_is_not_the_closings(tmp_path: Path)
         kernel = session._supervisor.kernel
         assert kernel is not None
         os.kill(pid, signal.SIGKILL)
-        await kernel._process.died.wait()
+        await kernel.died.wait()
         await session.close()
         result = await running
         assert (result.exit_code, result.cause, result.interrupted) == (137, "killed", None)

@@ -182,14 +182,14 @@ async def entered(executor: AsyncExecutor) -> None:
 def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
     executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, failing = KernelProcess.watch, asyncio.Event()
+    whole, failing = KernelProcess.record_exit, asyncio.Event()
 
-    async def watch(process: KernelProcess, provisioner: KernelexecProvisioner) -> None:
-        if "bad" in str(process.runtime.path):
+    async def record_exit(process: KernelProcess, provisioner: KernelexecProvisioner, *, is_killed: bool = False) -> None:
+        if "bad" in str(process.runtime.path) and not is_killed:
             await failing.wait()
             message = "inside"
             raise ZeroDivisionError(message)
-        await whole(process, provisioner)
+        await whole(process, provisioner, is_killed=is_killed)
 
     async def main() -> None:
         async with executor:
@@ -209,7 +209,7 @@ def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
             assert (await good.execute("1 + 1")).text == "2\n"
             assert executor.sessions() == ("good",)
 
-    monkeypatch.setattr(KernelProcess, "watch", watch)
+    monkeypatch.setattr(KernelProcess, "record_exit", record_exit)
     with caplog.at_level(logging.ERROR, logger="kernelexec"):
         run(main)
     [record] = caplog.records

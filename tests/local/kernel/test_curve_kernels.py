@@ -24,15 +24,15 @@ import zmq.utils.z85
 
 from kernelexec.config import Config, OutputLimits
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
-from kernelexec.kernel import Kernel, lease, request_once
+from kernelexec.kernel import Kernel, request_once, startup
 from kernelexec.kernel.client import KernelClient
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.channels import Connector
 from kernelexec.kernel.wire.zmtp import GREETING, message, ready_command
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Connection, LocalBackend, RuntimeDirectory, Transport
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime import kernel_directory
-from kernelexec.provisioning.runtime.ports import find_free_ports
+from kernelexec.provisioning.runtime.kernel_directory import find_free_ports
 from tests.support.remains import descriptors, marked_processes
 
 BOUND = 60.0
@@ -291,7 +291,7 @@ def test_a_kernel_is_reached_where_its_ports_are_published_once_it_serves(short_
         assert {name: said[name] for name in published.where} == published.where
         assert connection_to(short_path).ports == {name: port for name, port in published.where.items() if name != "ip"}
         await kernel.interrupter.signal(signal.SIGKILL)
-        await kernel._process.died.wait()
+        await kernel.died.wait()
         published.close()
 
     with_kernel(short_path, use, "published")
@@ -311,7 +311,7 @@ HOLDS_THE_LOCK = "import ctypes; ctypes.PyDLL(None).sleep(3)"
 
 
 def test_a_living_owner_keeps_its_kernel_whatever_the_cell_does(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SECONDS", 1.5)
+    monkeypatch.setattr(startup, "LEASE_SECONDS", 1.5)
 
     async def use(kernel: Kernel) -> None:
         await run_cell(kernel, "import time; time.sleep(3)")
@@ -327,9 +327,9 @@ from pathlib import Path
 import anyio
 from kernelexec.outputs import Collector
 from kernelexec.config import Config, OutputLimits
-from kernelexec.kernel import Kernel, lease
+from kernelexec.kernel import Kernel, startup
 from kernelexec.provisioning import LocalBackend, RuntimeDirectory
-lease.SECONDS = 1.0
+startup.LEASE_SECONDS = 1.0
 
 async def main(path):
     async with anyio.create_task_group() as tasks:

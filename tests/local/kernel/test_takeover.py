@@ -38,7 +38,7 @@ def resumed(place: Path, then: Callable[[Kernel, Execution], Awaitable[None]] | 
             await execution.ended.wait()
             said = execution.reply_metadata.get("kernelexec")
             assert isinstance(said, dict)
-            assert said["token"] == kernel._process.token
+            assert said["token"] == kernel.token
             return execution
 
     return asyncio.run(take()), collector
@@ -139,7 +139,7 @@ def test_a_cell_that_ends_just_when_it_is_taken_over_loses_nothing(short_path: P
 def test_the_new_owner_interrupts_and_knows_the_variables(short_path: Path) -> None:
     async def interrupt(kernel: Kernel, execution: Execution) -> None:
         assert kernel.variable_names.known == {"x", "y"}
-        assert kernel._process.launcher_info["pid"] == kernel_pid(short_path)
+        assert kernel.launcher_info["pid"] == kernel_pid(short_path)
         assert await kernel.interrupter.request_interrupt(BOUND)
         await execution.ended.wait()
         await kernel.interrupter.signal(signal.SIGINT)

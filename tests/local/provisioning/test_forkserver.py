@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.provisioning.host.fork_client import ForkedProcess, ForkServer, ForkServerUnavailable
+from kernelexec.provisioning.host.fork_servers import ForkedProcess, ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.runtime.processes import ProcessMarker
 from tests.support.remains import marked_processes
 

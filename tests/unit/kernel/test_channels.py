@@ -45,13 +45,13 @@ def assert_refused(path: Path, match: str, uid: int = UID, pid: int | None = Non
     """Refused with an error that names the socket, and no descriptor is left."""
     before = descriptors()
     with pytest.raises(KernelConnectionFailed, match=match) as caught:
-        open_pinned(path, uid=uid, pid=pid)
+        open_pinned(path, uid=uid, belongs=lambda peer: pid in (None, peer))
     assert path.name in str(caught.value)
     assert descriptors() == before
 
 
 def test_a_socket_of_the_expected_process_is_connected(short_path: Path) -> None:
-    with listening(short_path / "s") as listener, open_pinned(short_path / "s", uid=UID, pid=os.getpid()) as ours:
+    with listening(short_path / "s") as listener, open_pinned(short_path / "s", uid=UID, belongs=os.getpid().__eq__) as ours:
         theirs, _ = listener.accept()
         with theirs:
             ours.sendall(b"hello")
@@ -63,7 +63,7 @@ def test_a_socket_of_the_expected_process_is_connected(short_path: Path) -> None
 def test_a_connection_leaves_one_descriptor_and_none_once_closed(short_path: Path) -> None:
     with listening(short_path / "s"):
         before = descriptors()
-        with open_pinned(short_path / "s", uid=UID, pid=os.getpid()):
+        with open_pinned(short_path / "s", uid=UID, belongs=os.getpid().__eq__):
             assert descriptors() == before + 1
         assert descriptors() == before
 
@@ -132,7 +132,7 @@ def test_a_path_of_any_length_is_connected(short_path: Path, length: int) -> Non
     path.mkdir(parents=True)
     path /= "s"
     assert len(str(path)) == length
-    with listening(path) as listener, open_pinned(path, uid=UID, pid=os.getpid()) as ours:
+    with listening(path) as listener, open_pinned(path, uid=UID, belongs=os.getpid().__eq__) as ours:
         theirs, _ = listener.accept()
         with theirs:
             ours.sendall(b"hello")
@@ -148,7 +148,7 @@ def test_a_lack_of_descriptors_is_a_refusal(short_path: Path, spare: int) -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + spare, limits[1]))
         try:
             with pytest.raises(KernelConnectionFailed):
-                open_pinned(short_path / "s", uid=UID, pid=os.getpid())
+                open_pinned(short_path / "s", uid=UID, belongs=os.getpid().__eq__)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert descriptors() == before

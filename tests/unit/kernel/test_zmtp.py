@@ -248,7 +248,7 @@ def with_peer(path: Path, kind: int, use: Callable[[Peer], Awaitable[None]], lim
             got: asyncio.Queue[Multipart] = asyncio.Queue()
             socket_type, identity = (b"DEALER", b"me") if kind == zmq.ROUTER else (b"SUB", b"")
             channel = Channel(socket_type, identity, limit, got.put_nowait, lambda *_: None)
-            await channel.connect(open_pinned(path / "s", uid=os.getuid(), pid=os.getpid()))
+            await channel.connect(open_pinned(path / "s", uid=os.getuid(), belongs=os.getpid().__eq__))
             await use(Peer(bound, channel, got))
             channel.abort()
             await channel.closed.wait()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest
-from kernelexec.provisioning.launch.installed_kernelspecs import KernelspecCatalog
-from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_guarded_spec, create_provisioner
+from kernelexec.provisioning.launch.kernelspec import PROVISIONER, KernelspecCatalog, create_guarded_spec, create_provisioner
 from tests.support.kernelspecs import write
 
 
@@ -110,8 +109,8 @@ def test_our_guard_and_provisioner_serve_every_kernelspec(specs: Path) -> None:
     write(specs, "k", ["k", "-f", "{connection_file}"], "l", env={"A": "1"}, interrupt_mode="message", metadata=stanza)
     spec = KernelspecCatalog.on_this_machine().find("k")
     assert spec is not None
-    guarded = create_guarded_spec(spec, Path("/c"))
-    assert (guarded.argv[0], guarded.argv[-4:]) == (sys.executable, ["--guard", "k", "-f", "/c"])
+    guarded = create_guarded_spec(spec, Path("/c"), guard=(sys.executable, "--guard"))
+    assert guarded.argv == [sys.executable, "--guard", "k", "-f", "/c"]
     assert (guarded.env, guarded.interrupt_mode) == ({"A": "1"}, "message")
     assert type(create_provisioner("id", guarded)).__module__ == "kernelexec.provisioning.provisioners.local"
     assert guarded.metadata["kernel_provisioner"]["provisioner_name"] == PROVISIONER

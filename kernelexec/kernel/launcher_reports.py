@@ -1,13 +1,69 @@
-"""The resource usage of one kernel: memory as its launcher reports it, and statistics and limits of its provisioner."""
+"""The facts that a kernel's launcher reports: its confinement, the user's variables, and its memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kernelexec.provisioning import KernelexecProvisioner
 from kernelexec.results import MemoryUse, Stats
+
+_OF_ONE_CELL, _IN_ALL = 1000, 10_000
+_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ConfinementReport:
+    """The layers in force, by name, and the missing ones, in sentences."""
+
+    layers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, launcher_info: dict[str, Any]) -> ConfinementReport:
+        """Read the launcher's report of itself; the result is empty without one."""
+        report = launcher_info.get("confinement")
+        parts = report if isinstance(report, dict) else {}
+        return cls(*(_texts(parts.get(name)) for name in ("layers", "missing")))
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences for the first result of the kernel."""
+        return (f"This kernel is not confined in every way: {'; '.join(self.missing)}.",) if self.missing else ()
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
+
+
+class VariableNames:
+    """A bounded set of names that follows the launcher's reports; ``count`` is the number of all names, ``known`` or not."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+        self.count = 0
+
+    def load(self, report: dict[str, Any]) -> None:
+        """Take the launcher's report of all names, within bounds."""
+        self.update(report, limit=_IN_ALL)
+
+    def update(self, report: dict[str, Any], *, limit: int = _OF_ONE_CELL) -> None:
+        """Take the launcher's report of one cell's changes, within bounds; a report without names changes nothing."""
+        if "names_count" not in report:
+            return
+        for key, change in (("names_added", self.known.update), ("names_removed", self.known.difference_update)):
+            names = report.get(key)
+            change(
+                name
+                for name in (names if isinstance(names, list) else [])[:limit]
+                if isinstance(name, str) and len(name) <= _CHARS
+            )
+        while len(self.known) > _IN_ALL:
+            self.known.pop()
+        count = report.get("names_count")
+        self.count = max(count if isinstance(count, int) else 0, len(self.known))
 
 
 class Usage:
@@ -59,24 +115,17 @@ class Usage:
         return known or (self.memory.limit_bytes if self.memory else None) or self._limit
 
     async def stats(self) -> Stats:
-        """Return the provisioner's statistics; figures that it cannot measure are None.
-
-        Raises:
-            EngineFailed: the container engine does not answer.
-        """
+        """Return the provisioner's statistics, where unknown figures are None; ``EngineFailed`` is the container engine's."""
         provisioner = self._provisioner()
         stats = await provisioner.stats() if provisioner is not None else Stats("local", "idle", 0)
         now = time.monotonic()
-        percent = self._percent(now, stats.cpu_seconds)
+        since, before = self._measured
+        percent = None
+        if stats.cpu_seconds is not None:
+            percent = 100 * max(0.0, stats.cpu_seconds - before) / max(now - since, 1e-3)
+            self._measured = now, stats.cpu_seconds
         limit = stats.memory_limit_bytes or self.limit_bytes
         return replace(stats, uptime_seconds=now - self._ready_at, cpu_percent=percent, memory_limit_bytes=limit)
-
-    def _percent(self, now: float, seconds: float | None) -> float | None:
-        if seconds is None:
-            return None
-        since, before = self._measured
-        self._measured = now, seconds
-        return 100 * max(0.0, seconds - before) / max(now - since, 1e-3)
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
         """Change the limits of the living kernel, where None keeps one: see ``KernelexecProvisioner.change_limits``."""
