@@ -13,26 +13,32 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import anyio
 import typer
+from typer.core import TyperCommand
 
 from kernelexec.cli.options import IsolationOptions, TimeoutOption, not_blank, with_isolation_options
 from kernelexec.cli.stdio import OWN_FAILURE, SIGNAL_BASE, CommandFailed, current_directory, eprint, write_text
 from kernelexec.config import Config, check_seconds
-from kernelexec.errors import InvalidRequest
+from kernelexec.errors import InvalidConfig, InvalidRequest
 from kernelexec.provisioning import platform
 
 if TYPE_CHECKING:
     from kernelexec.mcp.clients import MCPClient
-    from kernelexec.mcp.toolsets import ServerOptions, Source
-from typer.core import TyperCommand
+    from kernelexec.mcp.http.http_server import HttpOptions
+    from kernelexec.mcp.server_options import ServerOptions, Source
+
+
+def _text(name: str, metavar: str, help_text: str) -> Any:  # noqa: ANN401 - typer's own kind of option
+    return typer.Option(name, metavar=metavar, callback=not_blank, help=help_text)
+
 
 install_app = typer.Typer(add_completion=False)
-_INSTALL = "install"
 #: The server names that clients accept. A leading dash would be an option of their commands.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_URL = re.compile(r"https?://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d+)?([/?]\S*)?")
+_EXAMPLE = "http://127.0.0.1:8000/mcp"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The exit status if a server already has the name.
 _NAME_TAKEN = 1
@@ -58,137 +64,101 @@ def install(
         bool, typer.Option("--print", help="Print the entry for the client's settings, and change nothing.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing server of that name.")] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", callback=not_blank, help="The URL of a running HTTP server, instead of a command."
-        ),
-    ] = None,
+    url: Annotated[str | None, _text("--url", "URL", "The URL of a running HTTP server, instead of a command.")] = None,
     token_env: Annotated[
-        str | None,
-        typer.Option(
-            "--token-env",
-            metavar="VARIABLE",
-            callback=not_blank,
-            help="The client's environment variable with the token.",
-        ),
+        str | None, _text("--token-env", "VARIABLE", "The client's environment variable with the token.")
     ] = None,
 ) -> int:
     """Add this server to an MCP client with the client's own command; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import find_client, make_http_entry, make_server_entry, make_stdio_entry, render_settings
+    from kernelexec.mcp import clients
 
-    known, options = find_client(client), list(context.args)
+    known, options = clients.find_client(client), list(context.args)
     _check_installation(name, scope, url, token_env, options)
     if url is None:
-        TyperCommand.make_context(_mcp_command(context), "mcp", list(options))  # rejects unknown options of the server
-        entry = make_stdio_entry(known, make_server_entry(options, cwd=current_directory()))
+        TyperCommand.make_context(_mcp_command(), "mcp", list(options))  # rejects unknown options of the server
+        entry = clients.make_stdio_entry(known, clients.make_server_entry(options, cwd=current_directory()))
     else:
-        entry = make_http_entry(known, url, token_env)
-    path, text = _settings_path(known, scope), render_settings(known, name, entry)
-    if show:
-        write_text(sys.stdout, text)
-        eprint(f"{known.title}: add this to {path}")
-        return 0
-    try:
-        return _install(known, scope, name, entry, path, replace=replace)
-    except CommandFailed as exc:
-        if exc.status != _NAME_TAKEN:
-            write_text(sys.stdout, text)
-        raise
-
-
-def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
-    """Reject invalid and contradicting options.
-
-    Raises:
-        CommandFailed: the message names the option.
-    """
-    if not _NAME.fullmatch(name):
-        raise CommandFailed(
-            f"--name {name!r:.100}: must be 1 to 64 letters, digits, dashes and underscores, and not begin with a dash."
-        )
-    if scope not in ("user", "project"):
-        raise CommandFailed(f"--scope {scope!r:.50}: must be user or project.")
-    if variable is not None and (url is None or not _VARIABLE.fullmatch(variable)):
-        message = "--token-env: must be the name of an environment variable with the token, for a server at --url."
-        raise CommandFailed(message)
-    if url is None and "--http" in options:
-        raise CommandFailed("--http: clients cannot start an HTTP server: start it yourself, and set its address with --url.")
-    if url is not None and options:
-        raise CommandFailed(f"{options[0]}: must not be set for a server at --url: pass it to `kernelexec mcp --http`.")
-    if url is not None and not _is_http_url(url):
-        raise CommandFailed(f"--url {url!r:.200}: must be the server's address, as http://127.0.0.1:8000/mcp.")
-
-
-def _is_http_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _settings_path(client: MCPClient, scope: str) -> Path:
-    from kernelexec.mcp.clients import find_settings_path
-
+        entry = clients.make_http_entry(known, url, token_env)
     try:
         home = Path.home()
     except RuntimeError as exc:
         raise CommandFailed("This user has no home directory: set HOME.") from exc
-    return find_settings_path(
-        client, scope, platform=platform.PLATFORM.name, home=home, cwd=current_directory(), environ=os.environ
-    )
-
-
-def _install(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, replace: bool) -> int:
-    """Add the entry with the client's own command, or to its settings file if it has no command.
-
-    Raises:
-        CommandFailed: a server of that name exists, the command is missing or failed, or the file cannot be changed.
-    """
-    from kernelexec.mcp.clients import UnreadableSettings, has_server, make_add_command, make_remove_command, write_entry
-
-    known = has_server(client, path, name)
-    if known and not replace:
+    system, cwd = platform.PLATFORM.name, current_directory()
+    path = clients.find_settings_path(known, scope, platform=system, home=home, cwd=cwd, environ=os.environ)
+    if show:
+        write_text(sys.stdout, clients.render_settings(known, name, entry))
+        eprint(f"{known.title}: add this to {path}")
+        return 0
+    exists = clients.has_server(known, path, name)
+    if exists and not replace:
         message = f"{path} already has a server {name!r}: use --replace to replace it, or --name for another name."
         raise CommandFailed(message, _NAME_TAKEN)
-    command, manual = make_add_command(client, scope, name, entry), f"Nothing was changed; the entry for {path} is on stdout."
-    if command is not None:
-        removal = make_remove_command(client, scope, name) if known else None
-        for each in filter(None, (removal, command)):
-            _run_client(each, manual)
-        eprint(f"{client.title}: {name!r} was added with `{' '.join(command[:3])}`. Restart the client if it runs.")
-        return 0
-    if path.suffix != ".json":
-        raise CommandFailed(f"{client.title} has no command for the settings of a project. {manual}")
     try:
-        write_entry(client, path, name, entry, mode=0o600 if scope == "user" else 0o644)
-    except (OSError, RuntimeError, UnreadableSettings) as exc:  # RuntimeError: a loop of links
-        message = f"{path} cannot be changed: {getattr(exc, 'strerror', None) or exc}. {manual}"
-        raise CommandFailed(message) from exc
-    eprint(f"{client.title}: {name!r} was added to {path}. Restart the client if it runs.")
+        added = _add(known, scope, name, entry, path, exists=exists)
+    except CommandFailed as exc:
+        write_text(sys.stdout, clients.render_settings(known, name, entry))
+        raise CommandFailed(f"{exc} Nothing was changed; the entry for {path} is on stdout.") from exc
+    eprint(f"{known.title}: {name!r} was added {added}. Restart the client if it runs.")
     return 0
 
 
-def _run_client(command: Sequence[str], manual: str) -> None:
-    program = shutil.which(command[0])
-    if program is None:
-        raise CommandFailed(f"The command `{command[0]}` must be installed and on the PATH. {manual}")
+def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
+    """Reject invalid and contradicting options; the message names the option."""
+    is_token_name = variable is None or (url is not None and _VARIABLE.fullmatch(variable))
+    problems = (
+        (
+            not _NAME.fullmatch(name),
+            f"--name {name!r:.100}: must be 1 to 64 letters, digits, - and _, and not begin with a dash.",
+        ),
+        (scope not in ("user", "project"), f"--scope {scope!r:.50}: must be user or project."),
+        (not is_token_name, "--token-env: must be the name of an environment variable with the token, for a server at --url."),
+        (url is None and "--http" in options, "--http: clients cannot start an HTTP server: start it, and set its --url."),
+        (url is not None and options, "options must not be set for a server at --url: pass them to `kernelexec mcp --http`."),
+        (not _URL.fullmatch(url or _EXAMPLE), f"--url {url!r:.200}: must be the server's address, as {_EXAMPLE}."),
+    )
+    for is_present, message in problems:
+        if is_present:
+            raise CommandFailed(message)
+
+
+def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, exists: bool) -> str:
+    """Add the entry with the client's own command, or to its settings file if it has none; return where."""
+    from kernelexec.mcp import clients
+
+    commands = clients.make_commands(client, scope, name, entry, exists=exists)
+    for command in commands:
+        _run_client(command)
+    if commands:
+        return f"with `{' '.join(commands[-1][:3])}`"
+    if path.suffix != ".json":
+        raise CommandFailed(f"{client.title} has no command for the settings of a project.")
     try:
-        done = subprocess.run(
-            [program, *command[1:]],
+        clients.write_entry(client, path, name, entry, mode=0o600 if scope == "user" else 0o644)
+    except (OSError, RuntimeError, InvalidConfig) as exc:  # RuntimeError: a loop of links
+        raise CommandFailed(f"{path} cannot be changed: {getattr(exc, 'strerror', None) or exc}.") from exc
+    return f"to {path}"
+
+
+def _run_client(command: Sequence[str]) -> None:
+    program, shown = shutil.which(command[0]), " ".join(command[:3])
+    if program is None:
+        raise CommandFailed(f"The command `{command[0]}` must be installed and on the PATH.")
+    words = [program, *command[1:]]
+    try:
+        subprocess.run(
+            words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
-            check=False,
+            check=True,
             timeout=_CLIENT_SECONDS,
         )
+    except subprocess.CalledProcessError as exc:
+        lines = (exc.stderr or exc.stdout).strip().splitlines() or [f"exit status {exc.returncode}"]
+        raise CommandFailed(f"`{shown}` failed: {lines[-1]:.300}.") from exc
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise CommandFailed(f"`{' '.join(command[:3])}` failed: {exc!s:.300}. {manual}") from exc
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        raise CommandFailed(f"`{' '.join(command[:3])}` failed: {lines[-1]:.300}. {manual}")
+        raise CommandFailed(f"`{shown}` failed: {exc!s:.300}.") from exc
 
 
 class InstallCommand(TyperCommand):
@@ -196,15 +166,10 @@ class InstallCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - see there
         """Make the context of this command or of ``install``; see click's ``Command``."""
-        if args[:1] == [_INSTALL]:
+        if args[:1] == ["install"]:
             command: Any = typer.main.get_command(install_app)
-            return command.make_context(f"{info_name} {_INSTALL}", args[1:], parent=parent, **extra)
+            return command.make_context(f"{info_name} install", args[1:], parent=parent, **extra)
         return super().make_context(info_name, args, parent=parent, **extra)
-
-
-def _mcp_command(context: typer.Context) -> Any:  # noqa: ANN401 - typer's own kind of command
-    group: Any = context.parent.command if context.parent else None
-    return group.commands["mcp"]
 
 
 mcp_app = typer.Typer(add_completion=False)
@@ -225,44 +190,21 @@ def _path(value: str | None) -> Path | None:
 def mcp(
     isolation_options: IsolationOptions,
     workspace: Annotated[
-        str | None,
-        typer.Option(
-            "--workspace",
-            metavar="DIRECTORY",
-            callback=not_blank,
-            help="The directory of the sessions' own directories. Default: ./workspaces.",
-        ),
+        str | None, _text("--workspace", "DIRECTORY", "The directory of the sessions' own directories. Default: ./workspaces.")
     ] = None,
     timeout: TimeoutOption = None,
     http: Annotated[
         bool, typer.Option("--http", help="Serve many clients over HTTP instead of one over stdin and stdout.")
     ] = False,
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="ADDRESS", callback=not_blank, help="The address to listen at. Default: 127.0.0.1."),
-    ] = None,
+    host: Annotated[str | None, _text("--host", "ADDRESS", "The address to listen at. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option("--port", metavar="N", help="The port; 0 for a free one. Default: 8000.")] = None,
-    socket: Annotated[
-        str | None,
-        typer.Option("--socket", metavar="PATH", callback=not_blank, help="Listen at a unix socket of this user instead."),
-    ] = None,
+    socket: Annotated[str | None, _text("--socket", "PATH", "Listen at a unix socket of this user instead.")] = None,
     tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--tokens",
-            metavar="FILE",
-            callback=not_blank,
-            help="The file of allowed bearer tokens' hashes; see `kernelexec mcp-token`.",
-        ),
+        str | None, _text("--tokens", "FILE", "The file of allowed bearer tokens' hashes; see `kernelexec mcp-token`.")
     ] = None,
     jwt_keys: Annotated[
         str | None,
-        typer.Option(
-            "--jwt-keys",
-            metavar="URL|FILE",
-            callback=not_blank,
-            help="Accept signed tokens (JWT) too: the issuer's JWKS, or a public key in PEM.",
-        ),
+        _text("--jwt-keys", "URL|FILE", "Accept signed tokens (JWT) too: the issuer's JWKS, or a public key in PEM."),
     ] = None,
     jwt_issuer: Annotated[
         str | None, typer.Option("--jwt-issuer", metavar="NAME", help="The required issuer of signed tokens.")
@@ -275,30 +217,19 @@ def mcp(
     ] = None,
     public_url: Annotated[
         str | None,
-        typer.Option(
-            "--public-url",
-            metavar="URL",
-            callback=not_blank,
-            help="This server's address, in the metadata that points clients to the token issuer.",
-        ),
+        _text("--public-url", "URL", "This server's address, in the metadata that points clients to the token issuer."),
     ] = None,
     auth: Annotated[
         str | None,
-        typer.Option(
+        _text(
             "--auth",
-            metavar="MODULE:NAME|FILE.py:NAME",
-            callback=not_blank,
-            help="An AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that returns one.",
+            "MODULE:NAME|FILE.py:NAME",
+            "An AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that returns it.",
         ),
     ] = None,
     auth_scopes: Annotated[
         str | None,
-        typer.Option(
-            "--auth-scopes",
-            metavar="SCOPE,...",
-            callback=not_blank,
-            help="The rights of all its users: read, execute, admin. Default: the scopes of their tokens.",
-        ),
+        _text("--auth-scopes", "SCOPE,...", "The rights of its users: read, execute, admin. Default: their tokens' scopes."),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
@@ -310,20 +241,14 @@ def mcp(
     ] = None,
     tools: Annotated[
         str | None,
-        typer.Option(
-            "--tools",
-            metavar="GROUP,...",
-            callback=not_blank,
-            help="The tool groups to serve besides core: variables, background, tests, packages, files. Default: all.",
-        ),
+        _text("--tools", "GROUP,...", "Tool groups besides core: variables, background, tests, packages, files. Default: all."),
     ] = None,
     packages_from: Annotated[
         str | None,
-        typer.Option(
+        _text(
             "--packages-from",
-            metavar="network|DIRECTORY",
-            callback=not_blank,
-            help="The source of packages: the network (also if cells have none) or a directory of wheels. Default: the cells'.",
+            "network|DIRECTORY",
+            "The source of packages: the network, also if cells have none, or a directory of wheels. Default: the cells'.",
         ),
     ] = None,
     max_sessions: Annotated[
@@ -336,15 +261,7 @@ def mcp(
     allow_input: Annotated[
         bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
     ] = False,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log-file",
-            metavar="FILE",
-            callback=not_blank,
-            help="Log events to a file as JSON lines, without code.",
-        ),
-    ] = None,
+    log: Annotated[str | None, _text("--log-file", "FILE", "Log events to a file as JSON lines, without code.")] = None,
     idle: Annotated[
         float | None,
         typer.Option(
@@ -369,7 +286,7 @@ def mcp(
     jwt_options = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
     if any(jwt_options.values()) or jwt_algorithm or public_url:
         if None in jwt_options.values():
-            raise CommandFailed("JwtOptions tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
+            raise CommandFailed("signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
         more = {"algorithm": jwt_algorithm, "public_url": public_url}
         over_http["jwt"] = jwt_options | {name: value for name, value in more.items() if value is not None}
     if auth is not None:
@@ -385,15 +302,11 @@ def mcp(
     if http and "idle_seconds" not in config.capacity.model_fields_set:
         capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
         config = config.model_copy(update={"capacity": capacity})
-    server_options = {
-        "tools": tools,
-        "packages_from": packages_from,
-        "max_sessions": max_sessions,
-        "calls_per_minute": calls_per_minute,
-        "allow_input": allow_input,
-    }
+    current_directory()
+    _require_fastmcp()
+    server_options = _make_server_options(tools, packages_from, max_sessions, calls_per_minute, allow_input=allow_input)
     with log_to_file(_path(log)):
-        return serve_mcp_http(config, over_http, server_options) if http else serve_mcp(config, server_options)
+        return _serve(config, _make_http_options(config, over_http) if http else None, server_options)
 
 
 @mcp_app.command(
@@ -409,13 +322,18 @@ def mcp_config(
     ] = False,
 ) -> int:
     """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
+    from kernelexec.mcp.clients import add_server, make_server_entry, make_server_json
+
     if registry:
         if context.args:
             raise CommandFailed(f"{context.args[0]}: must not be combined with --registry.")
-        return show_registry_entry()
-    command: Any = typer.main.get_group(mcp_app).commands["mcp"]
-    command.make_context("mcp", list(context.args))  # rejects invalid options
-    return show_entry(name, context.args)
+        write_text(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
+        return 0
+    _mcp_command().make_context("mcp", list(context.args))  # rejects invalid options
+    servers: dict[str, object] = {}
+    add_server(servers, make_server_entry(context.args, cwd=current_directory()), name=name)
+    write_text(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    return 0
 
 
 @mcp_app.command(name="mcp-token", epilog=f"Exit status: 0; {OWN_FAILURE} if no token was created.")
@@ -428,74 +346,65 @@ def mcp_token(
     ] = None,
 ) -> int:
     """Create a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
-    return make_token(name, Path(tokens).expanduser().absolute(), tuple(scope or ("execute",)))
+    _require_fastmcp()
+    from kernelexec.mcp.http.authentication import add_token
+
+    token = add_token(Path(tokens).expanduser().absolute(), name, tuple(scope or ("execute",)))
+    write_text(sys.stdout, f"{token}\n")
+    return 0
 
 
-_MISSING = "MCP needs fastmcp, which is not installed: pip install 'kernelexec[mcp]'."
-
-
-def serve_mcp(config: Config, server_options: Mapping[str, Any]) -> int:
-    """Serve MCP over stdin and stdout; return exit status 0 at the end of stdin, or 128 plus a signal's number.
-
-    Raises:
-        CommandFailed: fastmcp is missing, or the server failed.
-        InvalidRequest: a tool group or a directory does not exist.
-    """
-    current_directory()
+def _require_fastmcp() -> None:
     if importlib.util.find_spec("fastmcp") is None:
-        raise CommandFailed(_MISSING)
+        raise CommandFailed("MCP needs fastmcp, which is not installed: pip install 'kernelexec[mcp]'.")
+
+
+def _mcp_command() -> Any:  # noqa: ANN401 - typer's own kind of command
+    return typer.main.get_group(mcp_app).commands["mcp"]
+
+
+def _serve(config: Config, http: HttpOptions | None, options: ServerOptions) -> int:
+    """Serve MCP; return exit status 0 at the end of stdin, or 128 plus the number of the signal that ended the server."""
     from kernelexec.mcp import ServerFailed, serve
 
-    offer = _offer(**server_options)
+    run = partial(serve, config, options=options)
+    if http is not None:
+        from kernelexec.mcp.http.http_server import serve_http
+
+        run = partial(serve_http, config, http, options=options, on_listening=partial(_print_address, http))
     try:
-        signum = anyio.run(partial(serve, options=offer), config)
+        signum = anyio.run(run)
     except ServerFailed as exc:
         raise CommandFailed(str(exc)) from exc
-    return 0 if signum is None else SIGNAL_BASE + signum
-
-
-def serve_mcp_http(config: Config, http_options: Mapping[str, Any], server_options: Mapping[str, Any]) -> int:
-    """Serve MCP over HTTP with these options; return exit status 128 plus the number of the signal that ended it.
-
-    Raises:
-        CommandFailed: fastmcp is missing, the address cannot be used, or the server failed.
-        InvalidRequest: see ``serve_mcp``.
-    """
-    current_directory()
-    if importlib.util.find_spec("fastmcp") is None:
-        raise CommandFailed(_MISSING)
-    from kernelexec.mcp.http.authentication import JwtOptions
-    from kernelexec.mcp.http.http_server import HttpOptions, serve_http
-    from kernelexec.mcp.http.oauth import OperatorProvider
-    from kernelexec.mcp.run import ServerFailed
-
-    _check_key_files(config, http_options)
-    signed = JwtOptions(**http_options["jwt"]) if "jwt" in http_options else None
-    auth = OperatorProvider(**http_options["auth"]) if "auth" in http_options else None
-    chosen, offer = HttpOptions(**{**http_options, "jwt": signed, "auth": auth}), _offer(**server_options)
-    chosen.check()
-
-    def print_address(where: str) -> None:
-        if chosen.is_open and chosen.socket is None:
-            eprint("without --tokens every user of this machine can connect and run code with your rights, as any agent.")
-        eprint(f"serving MCP at {where}")
-
-    try:
-        signum = anyio.run(partial(serve_http, options=offer, on_listening=print_address), config, chosen)
     except OSError as exc:
-        address = chosen.socket or f"{chosen.host}:{chosen.port}"
+        if http is None:
+            raise
+        address = http.socket or f"{http.host}:{http.port}"
         raise CommandFailed(f"{address}: cannot listen there: {exc.strerror or exc}.") from exc
-    except ServerFailed as exc:
-        raise CommandFailed(str(exc)) from exc
     return 0 if signum is None else SIGNAL_BASE + signum
+
+
+def _print_address(http: HttpOptions, where: str) -> None:
+    if http.is_open and http.socket is None:
+        eprint("without --tokens every user of this machine can connect and run code with your rights, as any agent.")
+    eprint(f"serving MCP at {where}")
+
+
+def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions:
+    """Make the options of the HTTP server, and reject those that would let cells or strangers run code."""
+    from kernelexec.mcp.http.authentication import JwtOptions, OperatorProvider
+    from kernelexec.mcp.http.http_server import HttpOptions
+
+    _check_key_files(config, values)
+    jwt = JwtOptions(**values["jwt"]) if "jwt" in values else None
+    auth = OperatorProvider(**values["auth"]) if "auth" in values else None
+    options = HttpOptions(**{**values, "jwt": jwt, "auth": auth})
+    options.check()
+    return options
 
 
 def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
-    """Reject authentication files that cells could change, because they are in a session's directory.
-
-    Raises:
-        InvalidRequest: a file is in a session's directory.
-    """
+    """Reject authentication files that cells could change, because they are in a session's directory."""
     named = {
         "--tokens": str(http_options.get("tokens") or ""),
         "--jwt-keys": http_options.get("jwt", {}).get("keys", ""),
@@ -513,7 +422,7 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
             raise InvalidRequest(message)
 
 
-def _offer(
+def _make_server_options(
     tools: str | None,
     packages_from: str | None,
     max_sessions: int | None,
@@ -521,43 +430,13 @@ def _offer(
     *,
     allow_input: bool,
 ) -> ServerOptions:
-    from kernelexec.mcp.quotas import Quotas
-    from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions, select_toolsets
+    from kernelexec.mcp.server_options import ALL_TOOLS, Quotas, ServerOptions, select_toolsets
 
     source: Source = None
     if packages_from == "network":
         source = "network"
     elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
-        message = f"--packages-from {packages_from!r}: must be a directory of wheels, or network."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"--packages-from {packages_from!r}: must be a directory of wheels, or network.")
     quotas = Quotas(max_sessions, calls_per_minute)
     quotas.check()
     return ServerOptions(ALL_TOOLS.groups if tools is None else select_toolsets(tools.split(",")), source, quotas, allow_input)
-
-
-def make_token(name: str, file: Path, scopes: tuple[str, ...]) -> int:
-    """Create and print a token, and add its hash to the file."""
-    if importlib.util.find_spec("fastmcp") is None:
-        raise CommandFailed(_MISSING)
-    from kernelexec.mcp.http.tokens import add_token
-
-    write_text(sys.stdout, f"{add_token(file, name, scopes)}\n")
-    return 0
-
-
-def show_entry(name: str, options: Sequence[str]) -> int:
-    """Print the entry of the server for a client's settings, with the current directory."""
-    from kernelexec.mcp.clients import add_server, make_server_entry
-
-    servers: dict[str, object] = {}
-    add_server(servers, make_server_entry(options, cwd=current_directory()), name=name)
-    write_text(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
-    return 0
-
-
-def show_registry_entry() -> int:
-    """Print server.json for a registry of MCP servers."""
-    from kernelexec.mcp.registry import make_server_json
-
-    write_text(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
-    return 0

@@ -41,14 +41,12 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.
     rows: list[dict[str, Any]] = []
     known = list_live_sessions(runtime_bases())
     for root, pid in list_live_roots(runtime_bases()):
-        answer = _read_sessions(root)
-        mine = {session.name: session for session in known if session.root == root}
+        answer, mine = _read_sessions(root), [session for session in known if session.root == root]
         states = {row["name"]: row for row in answer or ()}
-        for name, session in mine.items():
-            row = states.get(name, {})
+        for session in mine:
+            row = states.get(session.name, {})
             state = "" if not row else "busy" if row["busy"] else "idle"
-            cells = row.get("running", [])
-            rows.append(_row(name, pid, state, cells, session.epoch, session.workspace))
+            rows.append(_row(session.name, pid, state, row.get("running", []), session.epoch, session.workspace))
         if not mine and answer is not None:
             rows.append(_row("", pid, "no session", [], 0, ""))
     if as_json:
@@ -105,11 +103,11 @@ def stop(
         roots = [root for root, pid in list_live_roots(runtime_bases()) if pid == process and (root / CONTROL).exists()]
         if not roots:
             raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
-        _first_answer(_send_request(roots[0], do="stop"))
+        next(_send_request(roots[0], do="stop"))
         eprint(f"process {process} ends")
         return 0
     session = select_session(name, list_live_sessions(runtime_bases()))
-    answer = _first_answer(_send_request(session.root, do="interrupt" if cell else "close", session=session.name))
+    answer = next(_send_request(session.root, do="interrupt" if cell else "close", session=session.name))
     if cell and answer["interrupted"] is None:
         eprint(f"nothing runs in session {session.name}")
     else:
@@ -134,14 +132,10 @@ def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspac
 
 def _read_sessions(root: Path) -> list[dict[str, Any]] | None:
     """Read a server's list of sessions; None if it does not answer."""
-    with suppress(CommandFailed, KeyError):
-        sessions: list[dict[str, Any]] = _first_answer(_send_request(root, do="look"))["sessions"]
+    with suppress(CommandFailed):
+        sessions: list[dict[str, Any]] | None = next(_send_request(root, do="look")).get("sessions")
         return sessions
     return None
-
-
-def _first_answer(answers: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    return next(answers)
 
 
 def _send_request(root: Path, **request: str) -> Iterator[dict[str, Any]]:
@@ -167,8 +161,7 @@ def _send_request(root: Path, **request: str) -> Iterator[dict[str, Any]]:
                     yield answer
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or exc
-        message = f"The session's process is not an MCP server, or does not answer: {reason}."
-        raise CommandFailed(message) from exc
+        raise CommandFailed(f"The session's process is not an MCP server, or does not answer: {reason}.") from exc
     if not count:
         raise CommandFailed("The server did not answer.")
 

@@ -85,8 +85,7 @@ def current_directory() -> Path:
     try:
         return Path.cwd()
     except OSError as exc:
-        message = f"The current directory cannot be used: {exc.strerror}. Change to an existing one."
-        raise CommandFailed(message) from exc
+        raise CommandFailed(f"The current directory cannot be used: {exc.strerror}. Change to an existing one.") from exc
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
@@ -117,8 +116,7 @@ def write_guard(stream: TextIO) -> Iterator[None]:
     except BrokenPipeError as exc:
         raise CommandFailed("", OUTPUT_CLOSED) from exc
     except OSError as exc:
-        message = f"{stream.name.strip('<>')} cannot be written: {exc.strerror}."
-        raise CommandFailed(message) from exc
+        raise CommandFailed(f"{stream.name.strip('<>')} cannot be written: {exc.strerror}.") from exc
 
 
 def eprint(line: str) -> None:

@@ -1,30 +1,37 @@
-"""Identity of the caller of each request. Each agent has its own sessions and cannot detect those of other agents.
+"""Callers of requests: their identity, scopes and quotas.
 
-A client over stdin and stdout is one agent, which owns the whole process. Over HTTP the protocol has no lasting session, so
-an agent is identified by the first of these that a request has: a session handle, an agent name, the authenticated client,
-or a session of the older protocol. Handles and names are scoped to the authenticated client, if there is one.
+Each agent has its own sessions and cannot detect those of other agents. A client over stdin and stdout is one agent, which owns
+the whole process. Over HTTP the protocol has no lasting session, so an agent is identified by the first of these that a request
+has: a session handle, an agent name, the authenticated client, or a session of the older protocol. Handles and names are scoped
+to the authenticated client, if there is one.
+
+Quotas belong to the authenticated client, or else to the agent. All unknown agents share one quota.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fastmcp.exceptions import PromptError, ResourceError, ToolError
+from fastmcp.exceptions import FastMCPError, PromptError, ResourceError, ToolError
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from kernelexec.errors import CapacityReached, InvalidRequest
-from kernelexec.mcp.current_client import HANDLE
-from kernelexec.mcp.quotas import QuotaTracker
-from kernelexec.mcp.scopes import EXECUTE, READ, is_allowed
+from kernelexec.mcp.logs import HANDLE
+from kernelexec.mcp.server_options import Quotas
 from kernelexec.workspace.directory import check_name
 
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
@@ -38,6 +45,19 @@ _UNKNOWN_AGENT = (
     "This server cannot identify the owner of session {name!r}. Call create_session and pass its handle as `session`. "
     f"Or let your client send the header {AGENT_HEADER} with a name for this agent, the same in each request."
 )
+_NO_SUBJECT = (
+    "The provider's token must have a `sub`: without it the server cannot tell your sessions from those of other users."
+)
+#: Number of clients with a count; beyond it the least recent caller loses its count.
+_CLIENTS_MAX = 10_000
+_MINUTE = 60.0
+#: Seconds by which sums of fractions of a minute may be too large.
+_ROUNDING = 1e-6
+
+#: ``read``: tools that change nothing; ``execute``: also tools that run code or change files; ``admin``: the server's
+#: metrics, but no sessions.
+READ, EXECUTE, ADMIN = "read", "execute", "admin"
+SCOPES = (READ, EXECUTE, ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +86,17 @@ class Caller:
         if self.agent is None:
             raise InvalidRequest(_UNKNOWN_AGENT.format(name=name))
         if len(name) > _NAME_CHARS:
-            message = f"session name {name!r} must have at most {_NAME_CHARS} characters on this server."
-            raise InvalidRequest(message)
+            raise InvalidRequest(f"session name {name!r} must have at most {_NAME_CHARS} characters on this server.")
         return f"{self._owner_prefix}{name}"
 
     @property
     def client(self) -> str:
         """Return the client to charge quotas to; agent names do not multiply an authenticated client's quota."""
         return f"authenticated {self.authenticated}" if self.authenticated else f"agent {self.agent}" * (self.agent is not None)
+
+    def may_call(self, *, read_only: bool) -> bool:
+        """Return whether the scopes allow a call that only reads, or any call."""
+        return self.scopes is None or EXECUTE in self.scopes or (read_only and READ in self.scopes)
 
     def owns_session(self, session: str) -> bool:
         """Return whether an executor's session belongs to this caller by name; sessions with handles do not."""
@@ -107,13 +130,80 @@ ONLY_CLIENT = Caller(is_only_client=True)
 CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=ONLY_CLIENT)
 
 
-class CallerMiddleware(Middleware):
-    """Middleware that identifies the caller of each request and checks its scopes and quota."""
+class QuotaTracker:
+    """Tracker of the sessions and calls of each client.
 
-    def __init__(self, quotas: QuotaTracker) -> None:
+    Args:
+        quotas: the limits.
+        clock: returns seconds, to count calls per minute.
+    """
+
+    def __init__(self, quotas: Quotas, *, clock: Callable[[], float] = time.monotonic) -> None:
+        quotas.check()
         self._quotas = quotas
-        self.read_only_tools: set[str] = set()
-        """Names of tools that change nothing."""
+        self._clock = clock
+        self._calls: dict[str, float] = {}
+        """The time at which each client has all its calls again; the least recent caller first."""
+        self._sessions: dict[str, dict[str, None]] = {}
+        self._making: Counter[str] = Counter()
+
+    def count_call(self, client: str) -> None:
+        """Count a call.
+
+        Raises:
+            CapacityReached: the client called too often; the message has the time of the next call.
+        """
+        limit = self._quotas.calls_per_minute
+        if limit is None:
+            return
+        now = self._clock()
+        full = max(self._calls.pop(client, now), now)
+        wait = full + _MINUTE / limit - (now + _MINUTE)
+        self._calls[client] = full if wait > _ROUNDING else full + _MINUTE / limit
+        _forget_oldest(self._calls)
+        if wait > _ROUNDING:
+            message = f"Too many calls: the limit is {limit} a minute. Call again in {math.ceil(wait)} s; nothing ran."
+            raise CapacityReached(message)
+
+    @contextmanager
+    def reserve_session(self, client: str, name: str, is_open: Callable[[str], bool]) -> Iterator[None]:
+        """Reserve a session, by the executor's name, while the caller opens it; concurrent reservations count too.
+
+        Raises:
+            CapacityReached: the client has reached its limit.
+        """
+        limit, making = self._quotas.sessions, self._making
+        if limit is None:
+            yield
+            return
+        mine = {session: None for session in self._sessions.pop(client, {}) if is_open(session) or making[session]}
+        is_allowed = name in mine or is_open(name) or len(mine) < limit
+        self._sessions[client] = mine | {name: None} if is_allowed else mine
+        if not is_allowed:
+            raise CapacityReached(f"You have {len(mine)} open sessions and your limit is {limit}: end one with close_session.")
+        making[name] += 1
+        try:
+            yield
+        finally:
+            making[name] -= 1
+            making += Counter()  # removes names with a count of 0
+        _forget_oldest(self._sessions)
+
+
+def _forget_oldest(clients: dict[str, Any]) -> None:
+    while len(clients) > _CLIENTS_MAX:
+        del clients[next(iter(clients))]
+
+
+class CallerMiddleware(Middleware):
+    """Middleware that identifies the caller of each request and checks its scopes and quota.
+
+    ``read_only_tools`` change nothing.
+    """
+
+    def __init__(self, quotas: QuotaTracker, read_only_tools: Collection[str]) -> None:
+        self._quotas = quotas
+        self._read_only_tools = read_only_tools
 
     async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
@@ -128,29 +218,32 @@ class CallerMiddleware(Middleware):
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
-        if not is_allowed(CALLER.get().scopes, read_only=context.message.name in self.read_only_tools):
-            raise ToolError(f"{context.message.name} needs a token with the scope {EXECUTE}.")
-        try:
-            self._quotas.count_call(CALLER.get().client)
-        except CapacityReached as exc:
-            raise ToolError(str(exc)) from exc
+        tool = context.message.name
+        _check_scopes(tool, ToolError, read_only=tool in self._read_only_tools)
+        self._count_call(ToolError)
         return await call_next(context)
 
     async def on_read_resource(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
-        if not is_allowed(CALLER.get().scopes, read_only=True):
-            raise ResourceError(f"{context.message.uri} needs a token with the scope {READ}.")
-        try:
-            self._quotas.count_call(CALLER.get().client)
-        except CapacityReached as exc:
-            raise ResourceError(str(exc)) from exc
+        _check_scopes(context.message.uri, ResourceError, read_only=True)
+        self._count_call(ResourceError)
         return await call_next(context)
 
     async def on_get_prompt(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
-        if not is_allowed(CALLER.get().scopes, read_only=False):
-            raise PromptError(f"{context.message.name} needs a token with the scope {EXECUTE}.")
+        _check_scopes(context.message.name, PromptError, read_only=False)
         return await call_next(context)
+
+    def _count_call(self, error: type[FastMCPError]) -> None:
+        try:
+            self._quotas.count_call(CALLER.get().client)
+        except CapacityReached as exc:
+            raise error(str(exc)) from exc
+
+
+def _check_scopes(target: object, error: type[FastMCPError], *, read_only: bool) -> None:
+    if not CALLER.get().may_call(read_only=read_only):
+        raise error(f"{target} needs a token with the scope {READ if read_only else EXECUTE}.")
 
 
 def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
@@ -165,31 +258,24 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
         )
         return ONLY_CLIENT if agent_name is None else Caller(agent=f"name {agent_name}")
     token = get_access_token()
-    authenticated, scopes = "", None
-    if token is not None:
-        claims = token.claims
-        authenticated = json.dumps([token.client_id, claims.get("iss"), claims.get("sub")])
-        scopes = frozenset(token.scopes)
+    if token is not None and not token.client_id:
+        raise InvalidRequest(_NO_SUBJECT)
     agent = "" if token is not None else _find_legacy_session(context)
-    if (
-        agent_name := _check_agent_name(agent_name, AGENT_META)
-        or _check_agent_name(request.headers.get(AGENT_HEADER), AGENT_HEADER)
-    ) is not None:
+    agent_name = _check_agent_name(agent_name, AGENT_META) or _check_agent_name(request.headers.get(AGENT_HEADER), AGENT_HEADER)
+    if agent_name is not None:
         agent = f"name {agent_name}"
-    return Caller(authenticated, agent, scopes=scopes)
+    if token is None:
+        return Caller(agent=agent)
+    authenticated = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
+    return Caller(authenticated, agent, scopes=frozenset(token.scopes))
 
 
 def _check_agent_name(name: object, source: str) -> str | None:
-    """Return an agent's name, or None if it is empty.
-
-    Raises:
-        InvalidRequest: the name is invalid.
-    """
+    """Return an agent's name, or None if it is empty; an invalid name raises ``InvalidRequest``."""
     if name is None or name == "":
         return None
     if not isinstance(name, str) or len(name) > _AGENT_CHARS or not name.isprintable():
-        message = f"{source}: {name!r:.100} must be an agent name of 1 to {_AGENT_CHARS} printable characters."
-        raise InvalidRequest(message)
+        raise InvalidRequest(f"{source}: {name!r:.100} must be an agent name of 1 to {_AGENT_CHARS} printable characters.")
     return name
 
 

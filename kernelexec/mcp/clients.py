@@ -1,23 +1,24 @@
-"""Entries for this server in the settings of MCP clients."""
+"""Entries for this server: in the settings of MCP clients, and as ``server.json`` in the registry of MCP servers."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 import os
 import re
-import shutil
+import stat
 import sys
-import tempfile
 import tomllib
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import InvalidConfig, did_you_mean
-from kernelexec.provisioning.platform import PLATFORM
+from kernelexec.workspace.safe_files import read_regular, replace_file
 
 logger = logging.getLogger("kernelexec")
 
@@ -33,6 +34,8 @@ _PATHS = dict.fromkeys(
     "--packages-from": re.compile(r"(?P<before>)(?P<path>(?!network\Z).+?)(?P<behind>)", re.DOTALL),
     "--secret": re.compile(r"(?P<before>[^=]*=file:)(?P<path>.+?)(?P<behind>)", re.DOTALL),
 }
+#: The largest settings file that is changed.
+_SETTINGS_BYTES = 16 * 1024 * 1024
 
 
 def make_server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -53,16 +56,12 @@ def make_server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str
 def _resolve_paths(options: Sequence[str], base: Path) -> list[str]:
     """Return the options with relative paths made absolute from a directory."""
     anchored: list[str] = []
-    before = ""
-    for each in options:
-        name, equals, value = each.partition("=")
-        if before in _PATHS:
-            anchored.append(_resolve_path(before, each, base))
-        elif equals and name in _PATHS:
-            anchored.append(f"{name}={_resolve_path(name, value, base)}")
-        else:
-            anchored.append(each)
-        before = "" if before in _PATHS else each
+    words = iter(options)
+    for word in words:
+        name, equals, value = word.partition("=")
+        anchored.append(f"{name}={_resolve_path(name, value, base)}" if equals and name in _PATHS else word)
+        if word in _PATHS:
+            anchored += [_resolve_path(word, path, base) for path in islice(words, 1)]
     return anchored
 
 
@@ -87,82 +86,65 @@ def add_server(
     Returns:
         Whether it was added.
     """
-    if isinstance(servers, MutableMapping):
-        is_present = name in servers
-    else:
-        is_present = any(isinstance(server, MutableMapping) and server.get("name") == name for server in servers)
-    if is_present:
+    names = servers if isinstance(servers, MutableMapping) else [each.get("name") for each in servers if isinstance(each, dict)]
+    if name in names:
         logger.warning("kernelexec.server_already_present", extra={"server": name})
-    elif isinstance(servers, MutableMapping):
+        return False
+    if isinstance(servers, MutableMapping):
         servers[name] = dict(entry)
     else:
         servers.append({"name": name, **entry})
-    return not is_present
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class MCPClient:
-    """One MCP client: its settings files, the form of their entries, and its command that adds an entry."""
+    """One MCP client: its settings files, and the form of their entries."""
 
     name: str
     title: str
     user: str
-    """The file with the user's settings; the part in braces is a directory, see ``_find_directories``."""
+    """The file with the user's settings; the part in braces is a directory, see ``find_settings_path``."""
     project: str | None
     """The file with a project's settings; None if there is none."""
     section: str = "mcpServers"
     """The key of the servers in the file."""
-    has_type: bool = True
-    """Whether an entry has a ``type``."""
-    has_cwd: bool = False
-    """Whether an entry may have the server's working directory."""
+    omitted: tuple[str, ...] = ("cwd",)
+    """The keys of ``make_server_entry`` that the client does not know: ``type``, and ``cwd`` for the working directory."""
     url: str | None = "url"
     """The key of an HTTP server's address in an entry; None if the client only starts programs."""
     variable: str | None = "${{{}}}"
     """The form of an environment variable in a header; None if the entry has a key for the token's variable."""
 
 
+_VARIABLE = "${{env:{}}}"
 #: The supported clients.
 CLIENTS = {
     client.name: client
     for client in (
         MCPClient("claude-code", "Claude Code", "{claude}/.claude.json", ".mcp.json"),
         MCPClient(
-            "claude-desktop",
-            "Claude Desktop",
-            "{settings}/Claude/claude_desktop_config.json",
-            None,
-            has_type=False,
+            *("claude-desktop", "Claude Desktop", "{settings}/Claude/claude_desktop_config.json", None),
+            omitted=("type", "cwd"),
             url=None,
         ),
-        MCPClient("cursor", "Cursor", "{home}/.cursor/mcp.json", ".cursor/mcp.json", variable="${{env:{}}}"),
+        MCPClient("cursor", "Cursor", "{home}/.cursor/mcp.json", ".cursor/mcp.json", variable=_VARIABLE),
         MCPClient(
-            "vscode",
-            "VS Code",
-            "{settings}/Code/User/mcp.json",
-            ".vscode/mcp.json",
-            section="servers",
-            has_cwd=True,
-            variable="${{env:{}}}",
+            *("vscode", "VS Code", "{settings}/Code/User/mcp.json", ".vscode/mcp.json", "servers"),
+            omitted=(),
+            variable=_VARIABLE,
         ),
         MCPClient(
-            "codex",
-            "Codex",
-            "{codex}/config.toml",
-            ".codex/config.toml",
-            section="mcp_servers",
-            has_type=False,
+            *("codex", "Codex", "{codex}/config.toml", ".codex/config.toml", "mcp_servers", ("type", "cwd")),
             variable=None,
         ),
         MCPClient(
-            "gemini", "Gemini CLI", "{home}/.gemini/settings.json", ".gemini/settings.json", has_type=False, url="httpUrl"
+            *("gemini", "Gemini CLI", "{home}/.gemini/settings.json", ".gemini/settings.json"),
+            omitted=("type", "cwd"),
+            url="httpUrl",
         ),
     )
 }
-
-
-class UnreadableSettings(ValueError):
-    """Error for a settings file that is not plain JSON or has an unexpected form."""
 
 
 def find_client(name: str) -> MCPClient:
@@ -190,34 +172,23 @@ def find_settings_path(
         if client.project is None:
             raise InvalidConfig(f"{client.title} has no settings for a project; leave --scope out.")
         return cwd / client.project
-    first, _, rest = client.user.partition("/")
-    return _find_directories(platform, home, environ)[first.strip("{}")] / rest
-
-
-def _find_directories(platform: str, home: Path, environ: Mapping[str, str]) -> dict[str, Path]:
-    def directory(variable: str, default: Path) -> Path:
-        return Path(environ[variable]) if environ.get(variable) else default
-
-    settings = {"darwin": home / "Library/Application Support", "win32": directory("APPDATA", home / "AppData/Roaming")}
-    return {
+    settings = {"darwin": home / "Library/Application Support", "win32": environ.get("APPDATA") or home / "AppData/Roaming"}
+    directories = {
         "home": home,
-        "settings": settings.get(platform) or directory("XDG_CONFIG_HOME", home / ".config"),
-        "claude": directory("CLAUDE_CONFIG_DIR", home),
-        "codex": directory("CODEX_HOME", home / ".codex"),
+        "settings": settings.get(platform) or environ.get("XDG_CONFIG_HOME") or home / ".config",
+        "claude": environ.get("CLAUDE_CONFIG_DIR") or home,
+        "codex": environ.get("CODEX_HOME") or home / ".codex",
     }
+    return Path(client.user.format(**directories))
 
 
 def make_stdio_entry(client: MCPClient, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``make_server_entry`` in the client's form."""
-    omitted = {name for name, is_kept in (("type", client.has_type), ("cwd", client.has_cwd)) if not is_kept}
-    adapted = {name: value for name, value in entry.items() if name not in omitted}
+    adapted = {name: value for name, value in entry.items() if name not in client.omitted}
     args = entry["args"]
-    if "cwd" in omitted and not any(each.partition("=")[0] in ("--workspace", "--config") for each in args):
-        adapted["args"] = [
-            *args,
-            "--workspace",
-            str(Path(entry["cwd"]) / "workspaces"),
-        ]  # independent of the client's directory
+    if "cwd" in client.omitted and not any(each.partition("=")[0] in ("--workspace", "--config") for each in args):
+        workspace = str(Path(entry["cwd"]) / "workspaces")  # independent of the client's directory
+        adapted["args"] = [*args, "--workspace", workspace]
     return adapted
 
 
@@ -228,9 +199,8 @@ def make_http_entry(client: MCPClient, url: str, token_variable: str | None) -> 
         InvalidConfig: the client only starts programs.
     """
     if client.url is None:
-        message = f"{client.title} only starts programs; leave --url out, or add the server to its connectors."
-        raise InvalidConfig(message)
-    entry: dict[str, Any] = ({"type": "http"} if client.has_type else {}) | {client.url: url}
+        raise InvalidConfig(f"{client.title} only starts programs; leave --url out, or add the server to its connectors.")
+    entry: dict[str, Any] = ({} if "type" in client.omitted else {"type": "http"}) | {client.url: url}
     if token_variable is not None and client.variable is None:
         entry["bearer_token_env_var"] = token_variable
     elif token_variable is not None and client.variable is not None:
@@ -250,114 +220,99 @@ def render_settings(client: MCPClient, name: str, entry: Mapping[str, Any]) -> s
     return "\n".join(lines)
 
 
-def make_add_command(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any]) -> list[str] | None:
-    """Return the client's own command that adds the entry; None if it has none for that scope."""
+def make_commands(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], *, exists: bool) -> list[list[str]]:
+    """Return the client's own commands that add the entry, or replace one that exists; none if it has none for that scope."""
     variables = [word for key, value in entry.get("env", {}).items() for word in ("--env", f"{key}={value}")]
     headers = [word for key, value in entry.get("headers", {}).items() for word in ("--header", f"{key}: {value}")]
     match client.name, scope:
         case "claude-code", _:
-            return ["claude", "mcp", "add-json", "--scope", scope, name, json.dumps(entry)]
+            removal = [["claude", "mcp", "remove", "--scope", scope, name]] if exists else []  # it does not replace entries
+            return [*removal, ["claude", "mcp", "add-json", "--scope", scope, name, json.dumps(entry)]]
         case "vscode", "user":
-            return ["code", "--add-mcp", json.dumps({"name": name, **entry})]
+            return [["code", "--add-mcp", json.dumps({"name": name, **entry})]]
         case "codex", "user":
             program = [*variables, "--", entry["command"], *entry["args"]] if "command" in entry else ["--url", entry["url"]]
             token = ["--bearer-token-env-var", entry["bearer_token_env_var"]] if "bearer_token_env_var" in entry else []
-            return ["codex", "mcp", "add", name, *program, *token]
+            return [["codex", "mcp", "add", name, *program, *token]]
         case "gemini", _:
             add = ["gemini", "mcp", "add", "--scope", scope]
             if "httpUrl" in entry:
-                return [*add, "--transport", "http", *headers, name, entry["httpUrl"]]
-            return [*add, *variables, name, entry["command"], "--", *entry["args"]]
-    return None
-
-
-def make_remove_command(client: MCPClient, scope: str, name: str) -> list[str] | None:
-    """Return the command that must run before a server of that name is added again; None if the client replaces it."""
-    return ["claude", "mcp", "remove", "--scope", scope, name] if client.name == "claude-code" else None
+                return [[*add, "--transport", "http", *headers, name, entry["httpUrl"]]]
+            return [[*add, *variables, name, entry["command"], "--", *entry["args"]]]
+    return []
 
 
 def has_server(client: MCPClient, path: Path, name: str) -> bool:
     """Return whether a settings file has a server of that name; an unreadable file has none."""
-    with suppress(OSError, ValueError, AttributeError, RecursionError):
-        if not path.is_file():
-            return False
-        text = path.read_text(encoding="utf-8")
-        servers = (tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)).get(client.section)
-        return isinstance(servers, dict) and name in servers
+    with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+        text = read_regular(path.resolve(), _SETTINGS_BYTES).decode()
+        return name in (tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)).get(client.section, ())
     return False
 
 
 def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 0o600) -> None:
-    """Write the entry into a settings file of plain JSON, atomically; keep all other values.
+    """Write the entry into a settings file of plain JSON, atomically; keep all other values. Links are followed.
 
-    Args:
-        client: the client.
-        path: its file; links are followed.
-        name: name of the server.
-        entry: its entry.
-        mode: permissions of a new file; an existing file keeps its permissions and owner.
+    A new file has the permissions ``mode``; an existing file keeps its own.
 
     Raises:
-        UnreadableSettings: the file has another form, such as comments, or has changed meanwhile; it is not modified.
+        InvalidConfig: the file has another form, and would lose something such as comments; it is not modified.
         OSError, RuntimeError: the file cannot be read or written.
     """
-    target = path.resolve()
-    before = _read_content(target)
-    settings = _parse_json(before if before and before.strip() else b"{}")
-    servers = settings.setdefault(client.section, {})
-    if not isinstance(servers, dict):
-        raise UnreadableSettings(f"{client.section} must be an object")
-    servers[name] = dict(entry)
-    indent = re.search(rb'^([ \t]+)"', before or b"", re.MULTILINE)
+    target, content = path.resolve(), b""
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(target.stat().st_mode)
+        content = read_regular(target, _SETTINGS_BYTES)
+    try:
+        settings = json.loads(content.decode() if content.strip() else "{}", object_pairs_hook=_unique)
+        settings.setdefault(client.section, {})[name] = dict(entry)
+    except (ValueError, AttributeError, TypeError, RecursionError) as exc:
+        raise InvalidConfig(f"it must be plain JSON with an object {client.section}: {exc}") from exc
+    indent = re.search(rb'^([ \t]+)"', content, re.MULTILINE)
     text = json.dumps(settings, indent=indent[1].decode() if indent else 2, ensure_ascii=False) + "\n"
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as directory:
-        temporary = Path(directory) / target.name
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode)
-        if before is not None:
-            shutil.copymode(target, temporary)
-            if PLATFORM.has_user_ids:
-                os.chown(temporary, target.stat().st_uid, target.stat().st_gid)
-        if _read_content(target) != before:
-            raise UnreadableSettings("it has changed meanwhile")
-        temporary.replace(target)
+    replace_file(target, text.encode(), mode=mode)
 
 
-def _read_content(path: Path) -> bytes | None:
-    """Return a file's content; None if there is no file.
-
-    Raises:
-        UnreadableSettings: the path is a directory, a pipe or another special file.
-        OSError: the file is unreadable or a link to itself.
-    """
-    if path.exists() and not path.is_file():
-        raise UnreadableSettings("it must be a regular file")
-    return path.read_bytes() if path.is_symlink() or path.exists() else None
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(members := dict(pairs)) < len(pairs):
+        raise ValueError("it has a name twice")
+    return members
 
 
-def _parse_json(content: bytes) -> dict[str, Any]:
-    """Return the object of a JSON text; refuse a text that would lose something when rewritten.
+#: Name in the registry; the publisher must own the namespace before the slash, and the README has ``mcp-name: NAME``.
+SERVER_NAME = "io.github.kernelexec/kernelexec"
+_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+#: At most 100 characters.
+_DESCRIPTION = "Run code and shell commands in persistent, sandboxed Jupyter kernels; one honest result per cell."
+_REGISTRY_VARIABLES = {
+    "KERNELEXEC_USE_DOCKER": ("Whether code runs in containers: 1, the default, or 0 for this machine.", "boolean"),
+    "KERNELEXEC_AGENT": ("The name of the calling agent.", "string"),
+    "DOCKER_HOST": ("The address of the container engine, if it is not on this machine.", "string"),
+}
 
-    Raises:
-        UnreadableSettings: the text is not plain JSON, is not an object, or has duplicate names.
-    """
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) < len(pairs):
-            raise UnreadableSettings("it has a name twice")
-        return members
-
-    try:
-        settings = json.loads(content.decode("utf-8"), object_pairs_hook=unique)
-    except UnreadableSettings:
-        raise
-    except (ValueError, RecursionError) as exc:
-        raise UnreadableSettings(f"it must be plain JSON: {exc}") from exc
-    if not isinstance(settings, dict):
-        raise UnreadableSettings("it must be an object")
-    return settings
+def make_server_json() -> dict[str, Any]:
+    """Return the server as a package that clients install and start over stdin and stdout."""
+    version = importlib.metadata.version("kernelexec")
+    package = {
+        "registryType": "pypi",
+        "identifier": "kernelexec",
+        "version": version,
+        "runtimeHint": "uvx",
+        "runtimeArguments": [{"type": "named", "name": "--from", "value": f"kernelexec[mcp]=={version}"}],
+        "packageArguments": [{"type": "positional", "value": "mcp"}],
+        "transport": {"type": "stdio"},
+        "environmentVariables": [
+            {"name": name, "description": described, "format": form, "isRequired": False, "isSecret": False}
+            for name, (described, form) in _REGISTRY_VARIABLES.items()
+        ],
+    }
+    return {
+        "$schema": _SCHEMA,
+        "name": SERVER_NAME,
+        "title": "kernelexec",
+        "description": _DESCRIPTION,
+        "version": version,
+        "packages": [package],
+    }

@@ -1,4 +1,4 @@
-"""Log of a server as lines of JSON: calls, cells, kernels, sessions and errors.
+"""Observation of a server: log lines as JSON for calls, cells, kernels, sessions and errors, and OpenTelemetry spans.
 
 A line has ``time`` (UTC), ``level``, ``event``, the event's fields, and ``client`` for the caller. Code and output are only
 in the sessions' journals.
@@ -6,9 +6,12 @@ in the sessions' journals.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec import events
+from kernelexec.adapters.tracing import Tracing
 from kernelexec.cells import ShellCell
 from kernelexec.errors import InvalidConfig
-from kernelexec.mcp.current_client import HANDLE, get_current_client
 from kernelexec.text import clean
 
 logger = logging.getLogger("kernelexec")
 
+#: Form of a session's handle.
+HANDLE = re.compile(r"ks-[0-9a-f]{32}", re.ASCII)
 _TEXT_CHARS, _TARGET_CHARS = 2000, 200
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -115,3 +120,21 @@ def log_call(method: str, target: str, outcome: str, seconds: float) -> None:
 
 def _log(event: str, session: str, **fields: Any) -> None:  # noqa: ANN401 - any JSON value
     logger.info("kernelexec.%s", event, extra={"session": session, **fields, **get_current_client()})
+
+
+def get_current_client() -> dict[str, str]:
+    """Return the client of the current request, named as in its quota; nothing if there is only one client."""
+    callers = sys.modules.get("kernelexec.mcp.callers")  # importing it takes a second; a server has imported it
+    client_name = callers.CALLER.get().client if callers is not None else ""
+    return {"client": client_name} if client_name else {}
+
+
+def make_observers() -> list[events.Hook]:
+    """Return the hooks of every server."""
+    if importlib.util.find_spec("opentelemetry") is None:
+        return [log_event]
+    # Its spans are below those of the clients.
+    return [
+        log_event,
+        Tracing(attributes=lambda: {f"kernelexec.{name}": value for name, value in get_current_client().items()}),
+    ]

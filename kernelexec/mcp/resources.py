@@ -1,4 +1,4 @@
-"""MCP resources of a session: its notebook, the files of its workspace, and the output of a cell."""
+"""MCP resources and prompts of a session: its notebook, files and output; guidance, and steps to debug a failed cell."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fastmcp.exceptions import ValidationError
 from fastmcp.resources import ResourceContent, ResourceResult
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.content.answers import count_json_bytes
+from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import report_errors
-from kernelexec.mcp.toolsets import ServerOptions
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
 
@@ -32,10 +32,18 @@ _report_errors = partial(report_errors, ValidationError)
 
 
 class Resources:
-    """Resources of one executor's sessions, one method each; none creates a session."""
+    """Resources and prompts of one executor's sessions, one method each; of prompts, clients show the first lines.
+
+    No resource creates a session.
+    """
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
+
+    def list_templates(self, options: ServerOptions) -> list[tuple[str, Callable[..., Any], str]]:
+        """Return the resources of the served toolsets: address, function and media type."""
+        files = [(FILE, self.file, _UNKNOWN)] if "files" in options.groups else []
+        return [(NOTEBOOK, self.notebook, _NOTEBOOK_TYPE), (OUTPUT, self.output, _PLAIN), *files]
 
     async def notebook(self, session: str) -> ResourceResult:
         """Read a session's notebook: its cells and their outputs so far, in Jupyter's format."""
@@ -62,6 +70,16 @@ class Resources:
         more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} continues]"
         return _make_result(f"{text}{more}", _PLAIN)
 
+    async def guidance(self, session: str = "default") -> str:
+        """Explain where a session's code runs, what is available there, and how to answer."""
+        with report_errors():
+            return await (await self._sessions.get_session(session)).guidance()
+
+    async def debug(self, session: str = "default", execution_id: str = "") -> str:
+        """Debug a failed cell in five steps, with all facts about it; by default the session's newest failed cell."""
+        with report_errors():
+            return await self._sessions.find_session(session).debugging(execution_id or None)
+
     async def _read_file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
         raw = bytearray()
         following: int | None = 0
@@ -69,8 +87,7 @@ class Resources:
             read = await opened.files.read_bytes(path, offset=following)
             name, size = opened.mask(read.path), read.total_bytes
             if max(size, len(raw)) > TEXT_BYTES:
-                message = f"{name} has {size} bytes; {_TOO_LARGE}"
-                raise InvalidRequest(message)
+                raise InvalidRequest(f"{name} has {size} bytes; {_TOO_LARGE}")
             raw += read.content
             following = read.next_offset
         try:
@@ -79,23 +96,13 @@ class Resources:
             readable = raw.decode("utf-8", "replace")
         else:
             if (json_size := _count_text_bytes(text)) > TEXT_BYTES:
-                message = f"{name} has {json_size} bytes as JSON; {_TOO_LARGE}"
-                raise InvalidRequest(message)
+                raise InvalidRequest(f"{name} has {json_size} bytes as JSON; {_TOO_LARGE}")
             return _make_result(text, kind or _PLAIN)
         if len(raw) > BLOB_BYTES:
             raise InvalidRequest(f"{name} is binary and has {size} bytes; the limit of a binary resource is {BLOB_BYTES}.")
         if opened.mask(readable) != readable:
             raise InvalidRequest(f"{name} is binary and contains a secret, so it cannot be shown.")
         return _make_result(bytes(raw), kind or _UNKNOWN)
-
-
-def list_templates(resources: Resources, options: ServerOptions) -> list[tuple[str, Callable[..., Any], str]]:
-    """Return the resources of the served toolsets: address, function and media type."""
-    addresses: list[tuple[str, Callable[..., Any], str]] = [
-        (NOTEBOOK, resources.notebook, _NOTEBOOK_TYPE),
-        (OUTPUT, resources.output, _PLAIN),
-    ]
-    return [*addresses, (FILE, resources.file, _UNKNOWN)] if "files" in options.groups else addresses
 
 
 def _count_text_bytes(text: str) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import fastmcp
 from fastmcp import FastMCP
@@ -21,25 +24,25 @@ from mcp.types import CallToolRequestParams, ToolAnnotations
 from kernelexec.config import Config
 from kernelexec.errors import did_you_mean
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import CallerMiddleware
-from kernelexec.mcp.calls.pending_inputs import PendingInputs
+from kernelexec.mcp.callers import CallerMiddleware, QuotaTracker
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.logs import log_call
-from kernelexec.mcp.quotas import QuotaTracker
-from kernelexec.mcp.resources import Resources, list_templates
-from kernelexec.mcp.server_prompts import ServerPrompts
-from kernelexec.mcp.tools import descriptions
-from kernelexec.mcp.tools.background_tools import BackgroundTools
+from kernelexec.mcp.resources import Resources
+from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 from kernelexec.mcp.tools.code_tools import CodeTools
 from kernelexec.mcp.tools.command_tools import CommandTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
-from kernelexec.mcp.tools.testing_tools import TestingTools
-from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
 from kernelexec.text import clean_text
 
+T = TypeVar("T")
+_SECTION = re.compile(r"^## (\w+)\n\n(.*?)\n*(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_WRAP = re.compile(r"(?<=\S)\n(?=[^\s-])")
+_FILE = Path(__file__).parent / "tools" / "descriptions.md"
+#: Texts for models by the names of their tools; ``instructions``, ``files`` and ``idle`` belong to the server.
+TEXTS = {name: f"{_WRAP.sub(' ', text)}\n" for name, text in _SECTION.findall(_FILE.read_text(encoding="utf-8"))}
 _VALUE_CHARS = 100
 _ERRORS_MAX = 10
 _MINUTE = 60.0
@@ -47,6 +50,15 @@ _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+#: Hints of the tools that do not run any code.
+_HINTS = {
+    **dict.fromkeys(("wait_execution", "read_output", "list_sessions", "list_variables", "list_files", "read_file"), _READS),
+    **dict.fromkeys(("background_output", "list_background"), _READS),
+    **dict.fromkeys(("interrupt_kernel", "restart_kernel", "close_session", "kill_background", "delete_files"), _ENDS),
+    "write_file": _WRITES,
+}
+#: Tools that create sessions; their descriptions have the note about idle kernels.
+_CREATES = ("execute_code", "execute_command", "create_session")
 
 
 def make_server(
@@ -61,7 +73,7 @@ def make_server(
         options: toolsets and limits.
     """
     quotas = QuotaTracker(options.quotas)
-    callers = CallerMiddleware(quotas)
+    callers = CallerMiddleware(quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
     server = FastMCP(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
@@ -71,57 +83,28 @@ def make_server(
         strict_input_validation=True,
         mask_error_details=False,
     )
-    inputs = PendingInputs() if options.allow_input else None
-    sessions = SessionService(executor, interval=interval, quotas=quotas, inputs=inputs)
-    for function, description, hints in _list_tools(sessions, options, _describe_idle_limit(executor.config)):
-        if function.__name__ in options.tools:
-            server.add_tool(FunctionTool.from_function(function, description=description, annotations=hints))
-            if hints is _READS:
-                callers.read_only_tools.add(function.__name__)
+    sessions = SessionService(executor, interval=interval, quotas=quotas, allow_input=options.allow_input)
+    idle_note = _describe_idle_limit(executor.config)
+    packages = PackageTools(sessions, options.packages_from)
+    providers = (CodeTools(sessions), CommandTools(sessions), packages, FileTools(sessions))
+    for name in options.tools:  # each tool is a method of that name
+        function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
+        description = TEXTS[name] + (idle_note if name in _CREATES else "")
+        server.add_tool(FunctionTool.from_function(function, description=description, annotations=_HINTS.get(name, _RUNS)))
     server.add_extension(TasksExtension(sessions))
-    prompts = ServerPrompts(sessions)
-    for prompt in (prompts.guidance, prompts.debug):
+    resources = Resources(sessions)
+    for prompt in (resources.guidance, resources.debug):
         server.add_prompt(Prompt.from_function(prompt))
-    for address, function, kind in list_templates(Resources(sessions), options):
+    for address, function, kind in resources.list_templates(options):
         server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
     return server
-
-
-def _list_tools(
-    sessions: SessionService, options: ServerOptions, idle_note: str
-) -> tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...]:
-    """Return all tools in order, with their descriptions and hints."""
-    tools, commands = CodeTools(sessions), CommandTools(sessions)
-    background, files, testing = BackgroundTools(sessions), FileTools(sessions), TestingTools(sessions)
-    return (
-        (tools.execute_code, descriptions.EXECUTE_CODE + idle_note, _RUNS),
-        (commands.execute_command, descriptions.EXECUTE_COMMAND + idle_note, _RUNS),
-        (tools.wait_execution, descriptions.WAIT_EXECUTION, _READS),
-        (tools.read_output, descriptions.READ_OUTPUT, _READS),
-        (tools.interrupt_kernel, descriptions.INTERRUPT_KERNEL, _ENDS),
-        (tools.restart_kernel, descriptions.RESTART_KERNEL, _ENDS),
-        (tools.create_session, descriptions.CREATE_SESSION + idle_note, _RUNS),
-        (tools.list_sessions, descriptions.LIST_SESSIONS, _READS),
-        (tools.close_session, descriptions.CLOSE_SESSION, _ENDS),
-        (tools.list_variables, descriptions.LIST_VARIABLES, _READS),
-        (background.start_background, descriptions.START_BACKGROUND, _RUNS),
-        (background.background_output, descriptions.BACKGROUND_OUTPUT, _READS),
-        (background.kill_background, descriptions.KILL_BACKGROUND, _ENDS),
-        (background.list_background, descriptions.LIST_BACKGROUND, _READS),
-        (testing.run_tests, descriptions.RUN_TESTS, _RUNS),
-        (PackageTools(sessions, options.packages_from).install_packages, descriptions.INSTALL_PACKAGES, _RUNS),
-        (files.list_files, descriptions.LIST_FILES, _READS),
-        (files.read_file, descriptions.READ_FILE, _READS),
-        (files.write_file, descriptions.WRITE_FILE, _WRITES),
-        (files.delete_files, descriptions.DELETE_FILES, _ENDS),
-    )
 
 
 def _write_instructions(config: Config, options: ServerOptions) -> str:
     """Return the instructions: how the server works, and where code runs."""
     if not config.enabled:
         return EXECUTION_DISABLED
-    text = descriptions.INSTRUCTIONS.format(timeout=config.budgets.timeout) + descriptions.FILES * ("files" in options.groups)
+    text = TEXTS["instructions"].format(timeout=config.budgets.timeout) + TEXTS["files"] * ("files" in options.groups)
     return f"{text}{_describe_idle_limit(config)}\n{write_guidance(PromptContext(config))}"
 
 
@@ -130,7 +113,7 @@ def _describe_idle_limit(config: Config) -> str:
     seconds = config.capacity.idle_seconds
     if seconds is None:
         return ""
-    return descriptions.IDLE.format(idle=f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min")
+    return "\n" + TEXTS["idle"].format(idle=f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min")
 
 
 def silence_libraries() -> None:
@@ -141,6 +124,20 @@ def silence_libraries() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+async def measure(call: Awaitable[T], report: Callable[[str, float], None]) -> T:
+    """Await a call and report its outcome, which is ok, error or cancelled, and its seconds."""
+    began, outcome = time.monotonic(), "cancelled"
+    try:
+        answer = await call
+        outcome = "error" if getattr(answer, "is_error", False) else "ok"
+    except Exception:
+        outcome = "error"
+        raise
+    finally:
+        report(outcome, time.monotonic() - began)
+    return answer
+
+
 class CallLogger(Middleware):
     """Middleware that logs each call of a tool, prompt or resource with its outcome."""
 
@@ -149,16 +146,7 @@ class CallLogger(Middleware):
         target = getattr(context.message, "name", None) or getattr(context.message, "uri", None)
         if target is None:
             return await call_next(context)
-        began, outcome = time.monotonic(), "cancelled"
-        try:
-            answer = await call_next(context)
-            outcome = "error" if getattr(answer, "is_error", False) else "ok"
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            log_call(context.method or "", str(target), outcome, time.monotonic() - began)
-        return answer
+        return await measure(call_next(context), partial(log_call, context.method or "", str(target)))
 
 
 class ArgumentErrors(Middleware):
@@ -182,12 +170,10 @@ class ArgumentErrors(Middleware):
 def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str]) -> str:
     lines = []
     for error in errors[:_ERRORS_MAX]:
-        path = ".".join(str(key) for key in error["loc"])
+        path = ".".join(map(str, error["loc"]))
         if error["type"] == "unexpected_keyword_argument":
-            listed = ", ".join(argument_names) or "none"
-            lines.append(
-                f"{path[:_VALUE_CHARS]!r} is no argument{did_you_mean(path, argument_names)}. The arguments are: {listed}."
-            )
+            hint, listed = did_you_mean(path, argument_names), ", ".join(argument_names) or "none"
+            lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{hint}. The arguments are: {listed}.")
         elif error["type"] == "missing_argument":
             lines.append(f"{path} is required.")
         else:

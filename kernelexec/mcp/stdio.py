@@ -13,6 +13,7 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +22,9 @@ from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.instrumentation import make_observers
+from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.run import INTERVAL, run_until_signal
-from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -155,34 +156,23 @@ class BlockingWorker:
     """Daemon thread for blocking calls, one after another; the process does not wait for it when it exits."""
 
     def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., T], *args: object) -> T:
         """Run a function in the thread and return its result; cancellation does not stop the function."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        answer: Future[T] = Future()
         self._calls.put((answer, function, args))
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     def _work(self) -> None:
         while True:
             answer, function, args = self._calls.get()
-            result, failure = None, None
-            try:
-                result = function(*args)
-            except Exception as exc:  # noqa: BLE001 - raised in the caller
-                failure = exc
-            with suppress(RuntimeError):  # the loop is closed
-                answer.get_loop().call_soon_threadsafe(_settle, answer, result, failure)
-
-
-def _settle(answer: asyncio.Future[Any], result: object, failure: Exception | None) -> None:
-    if answer.done():
-        return
-    if failure is not None:
-        answer.set_exception(failure)
-    else:
-        answer.set_result(result)
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(function(*args))
+                except Exception as exc:  # noqa: BLE001 - raised in the caller
+                    answer.set_exception(exc)
 
 
 def make_parse_error(line: bytes) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.mcp.calls.pending_inputs import PendingInput
-from kernelexec.mcp.calls.task import TASK, Task
+from kernelexec.mcp.calls.progress import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
 from kernelexec.text import clean_text
@@ -33,22 +34,92 @@ _APPROVAL_SCHEMA = {
     "required": [_APPROVE],
 }
 _INPUT_SCHEMA = {"type": "object", "properties": {_TEXT: {"type": "string", "title": "Answer"}}, "required": [_TEXT]}
+_PASSWORD = "the server does not ask for passwords over MCP; pass secrets by reference, with --secret"  # noqa: S105 - a sentence
 #: The first protocol revision in which a call returns "input required"; revisions are dates.
 _STATELESS_VERSION = "2026-07-28"
 
 
+@dataclass(eq=False, slots=True)
+class PendingInput:
+    """An input request that waits for its answer, with a unique name."""
+
+    request: InputRequest
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    text: str | None = None
+    reason: str = ""
+
+    def answer(self, text: str | None, action: str) -> None:
+        """Set the answer, or the client's action in place of an answer; the first call counts."""
+        if not self.answered.is_set():
+            self.text, self.reason = text, f"the client's answer was {action}"
+            self.answered.set()
+
+    def accept(self, form: ElicitResult) -> None:
+        """Set the answer from a client's form."""
+        text = (form.content or {}).get(_TEXT) if form.action == "accept" else None
+        self.answer(text if isinstance(text, str) else None, form.action)
+
+
+class PendingInputs:
+    """Pending input requests of all executions, oldest first."""
+
+    def __init__(self) -> None:
+        self._pending: list[PendingInput] = []
+        self._changed = anyio.Event()
+
+    async def ask(self, request: InputRequest) -> str:
+        """Wait for the answer and return it.
+
+        Raises:
+            EOFError: there is no answer; the message has the reason.
+        """
+        if request.password:
+            raise EOFError(_PASSWORD)
+        pending = PendingInput(request)
+        self._pending.append(pending)
+        self._changed.set()
+        self._changed = anyio.Event()
+        try:
+            await pending.answered.wait()
+        finally:
+            self._pending.remove(pending)
+        if pending.text is None:
+            raise EOFError(pending.reason)
+        return pending.text
+
+    def find(self, execution_id: str) -> PendingInput | None:
+        """Return an execution's oldest pending input request."""
+        waiting = (
+            pending
+            for pending in self._pending
+            if pending.request.execution_id == execution_id and not pending.answered.is_set()
+        )
+        return next(waiting, None)
+
+    async def wait_for(self, execution_id: str) -> None:
+        """Wait until an execution asks for input."""
+        while self.find(execution_id) is None:
+            await self._changed.wait()
+
+    def accept(self, answer: InputAnswer) -> None:
+        """Answer the input request of that name, if it is still pending."""
+        for pending in self._pending:
+            if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
+                pending.accept(answer.form)
+
+
 @dataclass(frozen=True, slots=True)
 class InputAnswer:
-    """The client's answer to an execution's input request; with no text, the reason for that."""
+    """The client's answer to an execution's input request."""
 
     execution_id: str
     input_name: str
-    text: str | None
-    reason: str
+    form: ElicitResult
 
 
 class Elicitation:
-    """Access to one call's client for questions. The call must return ``input_required`` if it is set.
+    """Access to one call's client for questions and progress. The call must return ``input_required`` if it is set.
 
     Args:
         context: the call's context.
@@ -66,6 +137,10 @@ class Elicitation:
         """Whether the client supports elicitation."""
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
+
+    async def report(self, elapsed: float, last_line: str) -> None:
+        """Report progress to the client, if it sent a progress token: seconds since the start of the call, a line of output."""
+        await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {last_line}" if last_line else ""))
 
     async def __call__(self, request: ApprovalRequest, /) -> Approval:
         """See ``Approver``."""
@@ -85,9 +160,7 @@ class Elicitation:
             self._require_input(_INPUT, make_input_form(pending, session), f"{_INPUT}:{request.execution_id}:{pending.name}")
             return False
         answer = await self._context.elicit(_describe_input(request, session), str, response_title="Answer")
-        pending.answer(
-            answer.data if isinstance(answer, AcceptedElicitation) else None, f"the client's answer was {answer.action}"
-        )
+        pending.answer(answer.data if isinstance(answer, AcceptedElicitation) else None, answer.action)
         return True
 
     @property
@@ -98,15 +171,11 @@ class Elicitation:
         answer = (self._context.input_responses or {}).get(_INPUT)
         if kind != _INPUT or not isinstance(answer, ElicitResult):
             return None
-        return InputAnswer(execution_id, question, _read_text(answer), _explain_refusal(answer))
+        return InputAnswer(execution_id, question, answer)
 
     @property
     def _is_stateless(self) -> bool:
         return self._context.session.protocol_version >= _STATELESS_VERSION
-
-    @property
-    def _started_task(self) -> Task | None:
-        return self._task if self._task is not None and self._task.is_started else None
 
     async def _ask_approval(self, request: ApprovalRequest, question: str) -> Approval:
         mark = _hash_request(request)
@@ -114,8 +183,8 @@ class Elicitation:
         if isinstance(answer, ElicitResult) and self._context.request_state == mark:
             return _read_approval(answer)
         form = _make_form(question, _APPROVAL_SCHEMA)
-        if self._started_task is not None:
-            return _read_approval(await self._started_task.ask(form))
+        if self._task is not None and self._task.is_started:
+            return _read_approval(await self._task.ask(form))
         self._require_input(_APPROVAL, form, mark)
         return Approval(approved=False, reason="the client must approve it first")
 
@@ -136,26 +205,12 @@ def make_input_form(pending: PendingInput, session: str) -> ElicitRequest:
     return _make_form(_describe_input(pending.request, session), _INPUT_SCHEMA)
 
 
-def accept_answer(pending: PendingInput, answer: ElicitResult) -> None:
-    """Pass a client's answer on to the cell."""
-    pending.answer(_read_text(answer), _explain_refusal(answer))
-
-
 def _describe_input(request: InputRequest, session: str) -> str:
     return clean_text(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
 
 
 def _make_form(message: str, schema: dict[str, Any]) -> ElicitRequest:
     return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
-
-
-def _read_text(answer: ElicitResult) -> str | None:
-    text = (answer.content or {}).get(_TEXT) if answer.action == "accept" else None
-    return text if isinstance(text, str) else None
-
-
-def _explain_refusal(answer: ElicitResult) -> str:
-    return f"the client's answer was {answer.action}"
 
 
 def _read_approval(answer: ElicitResult) -> Approval:

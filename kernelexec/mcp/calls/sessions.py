@@ -15,12 +15,9 @@ from fastmcp import Context
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import CALLER, Caller
-from kernelexec.mcp.calls.elicitation import Elicitation
-from kernelexec.mcp.calls.pending_inputs import PendingInput, PendingInputs
-from kernelexec.mcp.calls.progress import PartialResult, Renderer, Report, check_wait, find_last_line
-from kernelexec.mcp.calls.task import TASK, Task
-from kernelexec.mcp.quotas import QuotaTracker
+from kernelexec.mcp.callers import CALLER, Caller, QuotaTracker
+from kernelexec.mcp.calls.elicitation import Elicitation, PendingInputs
+from kernelexec.mcp.calls.progress import TASK, PartialResult, Renderer, Task, check_wait, find_last_line
 from kernelexec.results import ExecutionResult, OnInput, Progress
 from kernelexec.session import AsyncSession
 
@@ -42,13 +39,11 @@ class CallOptions:
 
     Args:
         wait: seconds that the call may block.
-        report: reports progress to the client.
-        elicitation: asks the client.
+        elicitation: asks the client, and reports progress to it.
         render: makes the call's answer, later if it becomes a task; None if it cannot become one.
     """
 
     wait: float
-    report: Report | None = None
     elicitation: Elicitation | None = None
     render: Renderer | None = None
 
@@ -60,15 +55,15 @@ class SessionService:
         executor: the open executor.
         interval: seconds between two progress reports.
         quotas: limits of each client.
-        inputs: pending input requests; None if cells may not ask for input.
+        allow_input: whether cells may ask for input.
     """
 
-    def __init__(
-        self, executor: AsyncExecutor, *, interval: float, quotas: QuotaTracker, inputs: PendingInputs | None = None
-    ) -> None:
+    def __init__(self, executor: AsyncExecutor, *, interval: float, quotas: QuotaTracker, allow_input: bool = False) -> None:
         self._executor = executor
         self._quotas = quotas
-        self._inputs = inputs
+        self._allow_input = allow_input
+        self.inputs = PendingInputs()
+        """The pending input requests of all cells."""
         self._interval = check_seconds(interval, "interval")
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
@@ -95,10 +90,11 @@ class SessionService:
         return handle, session
 
     async def _create(self, session_name: str) -> AsyncSession:
+        executor = self._executor
         with self._quotas.reserve_session(
-            CALLER.get().client, session_name, lambda name: self._executor.open_session(name) is not None
+            CALLER.get().client, session_name, lambda name: executor.open_session(name) is not None
         ):
-            return await self._executor.session(session_name)
+            return await executor.session(session_name)
 
     async def close_session(self, name: str) -> None:
         """Close an open session of the caller.
@@ -170,7 +166,7 @@ class SessionService:
 
     def choose_input_handler(self, elicitation: Elicitation) -> OnInput | None:
         """Return the handler of `input()` for a call's cell; None if the server or the client does not support input."""
-        return self._inputs.ask if self._inputs is not None and elicitation.is_possible else None
+        return self.inputs.ask if self._allow_input and elicitation.is_possible else None
 
     async def resume(self, name: str | None, options: CallOptions, *, cursor: int, sends: bool = False) -> PartialResult | None:
         """Continue a call that brings the answer to an input request; return None for any other call.
@@ -180,18 +176,14 @@ class SessionService:
         Raises:
             UnknownSession, UnknownExecution: the cell that asked is gone.
         """
-        if self._inputs is None or options.elicitation is None or (answer := options.elicitation.input_answer) is None:
+        if options.elicitation is None or (answer := options.elicitation.input_answer) is None:
             return None
         session = self.find_session_of(answer.execution_id, name)
-        self._inputs.answer(answer.execution_id, answer.input_name, answer.text, answer.reason)
+        self.inputs.accept(answer)
         if not sends:
             return await self._wait(session, answer.execution_id, options, cursor=cursor)
         async with self._waiting_call(session, answer.execution_id):
             return await self._wait(session, answer.execution_id, options, cursor=cursor)
-
-    def find_input(self, execution_id: str) -> PendingInput | None:
-        """Return the pending input request of an execution."""
-        return None if self._inputs is None else self._inputs.find(execution_id)
 
     async def run_cell(self, session: AsyncSession, send: Send, options: CallOptions, *, title: str) -> PartialResult:
         """Send a cell and follow it while the call waits. Cancellation interrupts the cell or removes it from the queue.
@@ -202,7 +194,9 @@ class SessionService:
         check_wait(options.wait)
         with anyio.CancelScope(shield=True):  # no cancellation before the id of the cell is known
             sent = await send(SHORTEST_TIMEOUT)
-        self._keep_title(sent.execution_id, title)
+        self._titles[sent.execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
+        while len(self._titles) > _TITLES_MAX:
+            self._titles.popitem(last=False)
         if sent.status != "running":
             return PartialResult(self.rename_session(sent), sent.outputs, is_readable=sent.execution_id in session.executions())
         async with self._waiting_call(session, sent.execution_id):
@@ -235,35 +229,29 @@ class SessionService:
             if progress.result is not None or not await self._ask_client(execution_id, options.elicitation):
                 break
             read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
-            if not over and options.report is not None:
-                await options.report(time.monotonic() - began, last_line)
+            if not over and options.elicitation is not None:
+                await options.elicitation.report(time.monotonic() - began, last_line)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and not cursor:
             return PartialResult(self.rename_session(progress.result), progress.result.outputs, 0, progress.cursor)
         result = progress.result or ExecutionResult(
             execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
         )
-        if progress.result is None and self._inputs is not None and self._inputs.find(execution_id) is not None:
+        if progress.result is None and self.inputs.find(execution_id) is not None:
             result = replace(result, notes=(_INPUT_NOTE,))
-        return PartialResult(
-            self.rename_session(result),
-            progress.outputs,
-            cursor,
-            progress.cursor,
-            progress.missed_bytes,
-            progress.queue_position,
-        )
+        ends = cursor, progress.cursor, progress.missed_bytes, progress.queue_position
+        return PartialResult(self.rename_session(result), progress.outputs, *ends)
 
     async def _wait_for_progress(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:
         """Wait until an execution ends, asks for input or the time is over; return its new output."""
-        if self._inputs is not None and self._inputs.find(execution_id) is None:
+        if self._allow_input and self.inputs.find(execution_id) is None:
             async with anyio.create_task_group() as tasks:
 
-                async def stop_on_input(inputs: PendingInputs) -> None:
-                    await inputs.wait_for(execution_id)
+                async def stop_on_input() -> None:
+                    await self.inputs.wait_for(execution_id)
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(stop_on_input, self._inputs)
+                tasks.start_soon(stop_on_input)
                 await session.wait_for(execution_id, wait=wait)
                 tasks.cancel_scope.cancel()
             wait = SHORTEST_TIMEOUT
@@ -271,10 +259,10 @@ class SessionService:
 
     async def _ask_client(self, execution_id: str, elicitation: Elicitation | None) -> bool:
         """Ask a call's client for an execution's input; return whether the call continues."""
-        if self._inputs is None or elicitation is None or not elicitation.is_possible:
+        pending = self.inputs.find(execution_id)
+        if pending is None or elicitation is None or not elicitation.is_possible:
             return True
-        pending = self._inputs.find(execution_id)
-        return pending is None or await elicitation.ask_input(pending)
+        return await elicitation.ask_input(pending)
 
     async def list_running(self, session: AsyncSession) -> list[tuple[str, str]]:
         """Return ids and first lines of a session's running and queued cells, in order, the newest twenty."""
@@ -302,8 +290,3 @@ class SessionService:
                 with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
             raise
-
-    def _keep_title(self, execution_id: str, title: str) -> None:
-        self._titles[execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
-        while len(self._titles) > _TITLES_MAX:
-            self._titles.popitem(last=False)

@@ -6,6 +6,7 @@ A task is an execution with the same id: no other job runs for it, and its owner
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -33,13 +34,10 @@ from pydantic import Field, ValidationError
 
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import UnknownExecution, UnknownSession
-from kernelexec.mcp.callers import AGENT_META, CALLER, Caller
-from kernelexec.mcp.calls.elicitation import accept_answer, make_input_form
-from kernelexec.mcp.calls.progress import find_last_line
+from kernelexec.mcp.callers import AGENT_META, CALLER, EXECUTE, READ, Caller
+from kernelexec.mcp.calls.elicitation import make_input_form
+from kernelexec.mcp.calls.progress import TASK, Task, find_last_line
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
-from kernelexec.mcp.calls.task import TASK, Task
-from kernelexec.mcp.scopes import EXECUTE, READ, is_allowed
-from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
 
 #: Tools whose calls are executions, and the argument by which a model sets its own wait.
@@ -122,13 +120,10 @@ class TasksExtension(ServerExtension):
             task.cursor, task.updated = progress.cursor, datetime.now(UTC)
             task.last_line = find_last_line(progress.outputs) or task.last_line
         if progress.result is None:
-            questions = self._list_questions(task)
-            return (
-                _make_status(task, "complete", "input_required", inputRequests=questions)
-                if questions
-                else _make_working_status(task, "complete")
-            )
-        if task.is_cancelled and _is_interrupted(progress.result):
+            if questions := self._list_questions(task):
+                return _make_status(task, "complete", "input_required", inputRequests=questions)
+            return _make_working_status(task, "complete")
+        if task.is_cancelled and (progress.result.interrupted == "request" or progress.result.status == "aborted"):
             message = f"Interrupted: wait_execution(execution_id='{task.execution_id}') has its output."
             return _make_status(task, "complete", "cancelled", statusMessage=message)
         return _make_status(task, "complete", "completed", result=await self._render_result(task, session))
@@ -141,17 +136,17 @@ class TasksExtension(ServerExtension):
         except ValidationError as exc:
             message = f"inputResponses: {next(iter(answered))} must have an action, and content if the action is accept."
             raise MCPError(INVALID_PARAMS, message) from exc
-        if (pending := self._sessions.find_input(task.execution_id)) is not None and pending.name in answers:
-            accept_answer(pending, answers.pop(pending.name))
+        if (pending := self._sessions.inputs.find(task.execution_id)) is not None and pending.name in answers:
+            pending.accept(answers.pop(pending.name))
         task.answer(answers)
         return {"resultType": "complete"}
 
     def _list_questions(self, task: Task) -> dict[str, dict[str, Any]]:
         """Return a task's open questions, with the input request of its cell."""
-        if (pending := self._sessions.find_input(task.execution_id)) is None:
-            return task.list_questions()
-        form = make_input_form(pending, task.session).model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {**task.list_questions(), pending.name: form}
+        forms = task.list_questions()
+        if (pending := self._sessions.inputs.find(task.execution_id)) is not None:
+            forms[pending.name] = make_input_form(pending, task.session)
+        return {key: form.model_dump(by_alias=True, mode="json", exclude_none=True) for key, form in forms.items()}
 
     async def _cancel(self, request: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
         task, session = self._find(request, params.task_id, read_only=False)
@@ -175,17 +170,16 @@ class TasksExtension(ServerExtension):
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     def _find(self, request: ServerRequestContext[Any, Any], task_id: str, *, read_only: bool) -> tuple[Task, AsyncSession]:
-        """Return the caller's task of that id, and its session.
-
-        Raises:
-            MCPError: there is no such task, or the request is not allowed.
-        """
+        """Return the caller's task of that id, and its session; raise ``MCPError`` if there is none or it is not allowed."""
         if self.client_settings(request) is None:
             data: dict[str, Any] = {"requiredCapabilities": {"extensions": {self.identifier: {}}}}
             message = f"{self.identifier} must be among the capabilities of this request."
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, message, data)
-        _check_route(task_id)
-        if not is_allowed(CALLER.get().scopes, read_only=read_only):
+        with suppress(RuntimeError):  # not over HTTP
+            header = get_http_request().headers.get(MCP_NAME_HEADER)
+            if header is not None and decode_header_value(header) != task_id:
+                raise MCPError(HEADER_MISMATCH, f"The header {MCP_NAME_HEADER} must name the same task as the request.")
+        if not CALLER.get().may_call(read_only=read_only):
             raise MCPError(INVALID_REQUEST, f"This request needs a token with the scope {READ if read_only else EXECUTE}.")
         key = _get_owner(), task_id
         task = self._tasks.get(key)
@@ -204,25 +198,6 @@ class TasksExtension(ServerExtension):
 def _get_owner() -> Caller:
     """Return the current caller without its scopes."""
     return replace(CALLER.get(), scopes=None)
-
-
-def _check_route(task_id: str) -> None:
-    """Refuse a request whose routing header names another task.
-
-    Raises:
-        MCPError: the header and the request differ.
-    """
-    try:
-        header = get_http_request().headers.get(MCP_NAME_HEADER)
-    except RuntimeError:  # not over HTTP
-        return
-    if header is not None and decode_header_value(header) != task_id:
-        raise MCPError(HEADER_MISMATCH, f"The header {MCP_NAME_HEADER} must name the same task as the request.")
-
-
-def _is_interrupted(result: ExecutionResult) -> bool:
-    """Return whether a cell ended because of the cancellation, and not before it."""
-    return result.interrupted == "request" or result.status == "aborted"
 
 
 def _make_working_status(task: Task, kind: str) -> dict[str, Any]:

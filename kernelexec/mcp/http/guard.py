@@ -21,7 +21,6 @@ from kernelexec.mcp.stdio import LINE_BYTES
 BODY_BYTES = LINE_BYTES
 #: The largest body before login: forms and client registrations.
 FORM_BYTES = 256 * 1024
-_LOOPBACK = "localhost"
 
 
 class RequestGuard:
@@ -71,33 +70,32 @@ class RequestGuard:
             await respond(send, 403, {"error": reason})
             return
         most = self._body_bytes if self._path in (None, scope["path"]) else min(self._body_bytes, FORM_BYTES)
-        if any(name == b"content-length" and not _is_within(value, most) for name, value in scope["headers"]):
-            await _refuse_body(send, most)
-            return
-        bounded = _BoundedRequest(receive, send, most)
-        with suppress(ClientDisconnect):  # the client has gone, or the guard answers
-            await self._app(scope, bounded.receive, bounded.send)
-        if bounded.is_too_large:
-            await _refuse_body(send, most)
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        is_too_large = any(not length.isdigit() or int(length) > most for length in lengths)
+        if not is_too_large:
+            bounded = _BoundedRequest(receive, send, most)
+            with suppress(ClientDisconnect):  # the client has gone, or the guard answers
+                await self._app(scope, bounded.receive, bounded.send)
+            is_too_large = bounded.is_too_large
+        if is_too_large:
+            await respond(send, 413, {"error": f"The body must have at most {most} bytes."})
 
     def _explain_refusal(self, scope: Scope) -> str | None:
         """Return the reason to refuse a request's ``Host`` or ``Origin``; None if both are allowed."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
         host = headers.get(b"host", "")
-        if not self._is_allowed(_parse_host(f"//{host}")):
+        server = _parse_host(f"//{host}")
+        if server is None or not (server in self._hosts or is_loopback(server)):
             return "Host: this server does not have that name; --allowed-host adds a name."
         origin = headers.get(b"origin")
         if origin is None or origin.lower().rstrip("/") in self._origins:
             return None
-        page, server = _parse_host(origin), _parse_host(f"//{host}")
-        if page is not None and (
-            (is_loopback(page) and server is not None and is_loopback(server)) or _is_same_origin(origin, host)
-        ):
-            return None
+        page = _parse_host(origin)
+        if page is not None:
+            is_same = urlsplit(origin).netloc.lower() == host.lower()
+            if is_same or (is_loopback(page) and is_loopback(server)):
+                return None
         return "Origin: pages of that origin may not send requests; --allowed-origin allows them."
-
-    def _is_allowed(self, host: str | None) -> bool:
-        return host is not None and (host in self._hosts or is_loopback(host))
 
 
 class _BoundedRequest:
@@ -128,14 +126,6 @@ class _BoundedRequest:
             await self._send(message)
 
 
-def _is_within(length: bytes, most: int) -> bool:
-    return length.isdigit() and int(length) <= most
-
-
-async def _refuse_body(send: Send, most: int) -> None:
-    await respond(send, 413, {"error": f"The body must have at most {most} bytes."})
-
-
 def _parse_host(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
@@ -145,18 +135,8 @@ def _parse_host(url: str) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is loopback."""
-    if host == _LOOPBACK:
-        return True
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_same_origin(origin: str, host: str) -> bool:
-    """Return whether a page comes from the server itself."""
-    try:
-        return urlsplit(origin).netloc.lower() == host.lower()
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -22,15 +23,14 @@ from starlette.routing import Route
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider
+from kernelexec.mcp.http.authentication import JwtOptions, OperatorProvider, make_auth_provider
 from kernelexec.mcp.http.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.http.metrics import Metrics
-from kernelexec.mcp.http.oauth import OperatorProvider
-from kernelexec.mcp.instrumentation import make_observers
+from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.run import INTERVAL, run_until_signal
 from kernelexec.mcp.server import make_server, silence_libraries
-from kernelexec.mcp.toolsets import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 PATH = "/mcp"
 _BACKLOG = 512
@@ -125,7 +125,10 @@ async def serve_http(
             _raise_body_limit(app)
             on_listening(_describe_address(http, listener))
 
-        server = _Server(uvicorn.Config(app, **_OPTIONS), on_started=on_started)
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+        limits: dict[str, Any] = {"backlog": _BACKLOG, "timeout_graceful_shutdown": _GRACE_SECONDS}
+        settings = uvicorn.Config(app, proxy_headers=False, ws="none", lifespan="on", **quiet, **limits)
+        server = _Server(settings, on_started=on_started)
 
         async def stop_listening() -> None:
             await stop.wait()
@@ -147,18 +150,6 @@ async def serve_http(
             http.socket.unlink(missing_ok=True)
 
 
-_OPTIONS: dict[str, Any] = {
-    "log_config": None,
-    "access_log": False,
-    "server_header": False,
-    "proxy_headers": False,
-    "ws": "none",
-    "lifespan": "on",
-    "backlog": _BACKLOG,
-    "timeout_graceful_shutdown": _GRACE_SECONDS,
-}
-
-
 class _Server(uvicorn.Server):
     """Uvicorn server that leaves signals alone and calls ``on_started``."""
 
@@ -178,10 +169,8 @@ class _Server(uvicorn.Server):
 
 
 def _raise_body_limit(app: Starlette) -> None:
-    """Raise the SDK's body limit of 4 MiB to that of the guard: an escaped cell may be larger.
-
-    The SDK's session manager exists once the application has started, and fastmcp has no option for its limit.
-    """
+    """Raise the SDK's body limit of 4 MiB to that of the guard: an escaped cell may be larger."""
+    # The SDK's session manager exists once the application has started, and fastmcp has no option for its limit.
     (endpoint,) = (route.endpoint for route in app.routes if isinstance(route, Route) and route.path == PATH)
     served: Any = getattr(endpoint, "app", endpoint)  # inside the token check
     bound: Any = getattr(served.session_manager, "asgi_app", None)
@@ -190,10 +179,7 @@ def _raise_body_limit(app: Starlette) -> None:
 
 
 def _choose_idle_timeout(config: Config) -> float:
-    """Return the idle timeout of an older client's connection; it must outlive the kernels of the client's sessions.
-
-    After a kernel has ended, the client's next cell can still report the loss.
-    """
+    """Return the idle timeout of an older client's connection: it outlives kernels, so the next cell can report their loss."""
     seconds = config.capacity.idle_seconds
     return _UNLIMITED_SECONDS if seconds is None else max(_IDLE_SECONDS_MIN, 2 * seconds)
 
@@ -206,22 +192,15 @@ def _listen(http: HttpOptions) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(http.socket.lstat().st_mode) and _is_dead(http.socket):
             http.socket.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
     try:
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(http.socket))
-        finally:
-            os.umask(before)
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+        return _bind(socket.AF_UNIX, socket.SOCK_STREAM, 0, str(http.socket))
+    finally:
+        os.umask(before)
 
 
 def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:  # noqa: ANN401 - of any family
-    """Return a listening socket with an explicit TCP protocol: asyncio sets TCP_NODELAY on no other socket."""
+    """Return a listening socket; for TCP with an explicit protocol: asyncio sets TCP_NODELAY on no other socket."""
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -235,23 +214,16 @@ def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
 
 def _identify_file(path: Path | None) -> tuple[int, ...]:
     """Return an identity of a file; empty if there is none."""
-    try:
-        status = path.lstat() if path is not None else None
-    except OSError:
+    if path is None or not path.exists():
         return ()
-    return () if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _is_dead(path: Path) -> bool:
     """Return whether a socket has no listener."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        try:
-            asking.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-        return False
+        return asking.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def _describe_address(http: HttpOptions, listener: socket.socket) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 from fastmcp.server.auth import AuthProvider
@@ -14,7 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from kernelexec import events
 from kernelexec.cells import ShellCell
-from kernelexec.mcp.scopes import ADMIN
+from kernelexec.mcp.callers import ADMIN
+from kernelexec.mcp.server import measure
 
 PATH = "/metrics"
 #: Seconds; a cell may take a millisecond or an hour.
@@ -34,24 +35,16 @@ class Metrics(Middleware):
         Gauge("kernelexec_sessions", "Open sessions.", registry=registry).set_function(lambda: len(self._open))
         Gauge("kernelexec_cells_running", "Running cells.", registry=registry).set_function(lambda: len(self._running))
         self._cells = Counter("kernelexec_cells", "Cells that ended.", ("kind", "status", "state"), registry=registry)
-        self._cell_seconds = Histogram(
-            "kernelexec_cell_seconds", "Run time of cells in seconds.", ("kind",), buckets=_BUCKETS, registry=registry
-        )
+        seconds = partial(Histogram, buckets=_BUCKETS, registry=registry)
+        self._cell_seconds = seconds("kernelexec_cell_seconds", "Run time of cells in seconds.", ("kind",))
         self._refused = Counter("kernelexec_cells_refused", "Cells that were refused.", ("kind", "error"), registry=registry)
         self._aborted = Counter("kernelexec_cells_aborted", "Cells that were accepted and never ran.", registry=registry)
         self._output = Counter("kernelexec_output_bytes", "Output of cells in bytes.", registry=registry)
-        self._kernels = Counter(
-            "kernelexec_kernels", "Starts, restarts and ends of kernels.", ("change", "cause"), registry=registry
-        )
+        changes = "Starts, restarts and ends of kernels."
+        self._kernels = Counter("kernelexec_kernels", changes, ("change", "cause"), registry=registry)
         self._memory = Counter("kernelexec_memory_high", "Kernels that used 80 % of their memory.", registry=registry)
         self._calls = Counter("kernelexec_calls", "Tool calls.", ("tool", "outcome"), registry=registry)
-        self._call_seconds = Histogram(
-            "kernelexec_call_seconds",
-            "Time of tool calls in seconds, cells included.",
-            ("tool",),
-            buckets=_BUCKETS,
-            registry=registry,
-        )
+        self._call_seconds = seconds("kernelexec_call_seconds", "Time of tool calls in seconds, cells included.", ("tool",))
 
     def observe(self, event: events.Event) -> None:
         """Count an event."""
@@ -82,19 +75,15 @@ class Metrics(Middleware):
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
-        began, outcome, tool = time.monotonic(), "cancelled", context.message.name
+        tool = context.message.name
         if context.fastmcp_context is None or await context.fastmcp_context.fastmcp.get_tool(tool) is None:
             tool = _UNKNOWN_TOOL  # a client may send any name, so unknown tools share one label
-        try:
-            answer = await call_next(context)
-            outcome = "error" if getattr(answer, "is_error", False) else "ok"
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
+
+        def count(outcome: str, seconds: float) -> None:
             self._calls.labels(tool, outcome).inc()
-            self._call_seconds.labels(tool).observe(time.monotonic() - began)
-        return answer
+            self._call_seconds.labels(tool).observe(seconds)
+
+        return await measure(call_next(context), count)
 
     async def respond(self, request: Request, auth: AuthProvider | None) -> Response:
         """Respond with all metrics; 401 without a valid token, 403 without the scope ``admin``, if tokens are required."""

@@ -1,4 +1,4 @@
-"""Tool for shell commands; every answer has the same fields."""
+"""Tools for shell commands and background commands; every answer of a kind has the same fields."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Annotated, cast
 from fastmcp import Context
 
 from kernelexec.errors import KernelexecError
+from kernelexec.mcp.answers import PREVIEW_CHARS, TIMEOUT_HINT, fit_answer, preview, render_stream
 from kernelexec.mcp.calls.progress import PartialResult, check_wait
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
-from kernelexec.mcp.content.answers import TIMEOUT_HINT, preview, render_stream
-from kernelexec.mcp.tools.code_tools import WAIT, RequestId, SessionName, Timeout, Wait, make_reporter
-from kernelexec.results import ExecutionResult, model_notes
+from kernelexec.mcp.tools.code_tools import WAIT, RequestId, SessionName, Timeout, Wait, report_errors
+from kernelexec.results import BackgroundCommand, ExecutionResult, SecurityError, model_notes
 from kernelexec.text import clean_text
 
 _FILES_MAX = 100
+
+CommandLine = Annotated[str, "A bash command line or script."]
+CommandId = Annotated[str, "The command_id returned by start_background."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,29 @@ class CommandAnswer:
     notes: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class BackgroundAnswer:
+    """State of a background command, with the newest lines of its stdout and stderr."""
+
+    command_id: str
+    command: str
+    status: str
+    exit_code: int | None
+    duration: float
+    stdout: str
+    stderr: str
+    lines_left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundList:
+    """The background commands of a session, oldest first."""
+
+    commands: list[BackgroundAnswer]
+
+
 class CommandTools:
-    """Tool for shell commands."""
+    """Tools for shell commands and background commands, one method each."""
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
@@ -48,7 +72,7 @@ class CommandTools:
     async def execute_command(
         self,
         context: Context,
-        command: Annotated[str, "A bash command line or script."],
+        command: CommandLine,
         timeout: Timeout = None,
         work_dir: Annotated[str | None, "A directory in the workspace for this command only."] = None,
         session: SessionName = "default",
@@ -70,13 +94,57 @@ class CommandTools:
             async def render(partial_result: PartialResult) -> CommandAnswer:
                 return _make_answer(partial_result, shown, directory or str(opened.workspace))
 
-            options = CallOptions(wait, make_reporter(context), render=render)
+            options = CallOptions(wait, elicitation, render)
             partial_result = await self._sessions.run_cell(opened, send, options, title=shown)
         except KernelexecError as exc:
             return _make_refusal(shown, directory, str(exc))
         if elicitation.input_required is not None:
             return cast("CommandAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
         return await render(partial_result)
+
+    async def start_background(
+        self,
+        context: Context,
+        command: CommandLine,
+        work_dir: Annotated[str | None, "A directory in the workspace to run it in."] = None,
+        session: SessionName = "default",
+    ) -> BackgroundAnswer:
+        """Start a background command."""
+        elicitation = self._sessions.make_elicitation(context)
+        with report_errors():
+            opened = await self._sessions.get_session(session)
+            try:
+                return _make_background_answer(await opened.start_background(command, work_dir=work_dir, approver=elicitation))
+            except SecurityError:
+                if elicitation.input_required is None:
+                    raise
+        return cast("BackgroundAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
+
+    async def background_output(
+        self,
+        command_id: CommandId,
+        lines: Annotated[int, "Number of newest lines of each stream, at most 10,000."] = 200,
+        session: SessionName = "default",
+    ) -> BackgroundAnswer:
+        """Return a background command's state and newest output."""
+        with report_errors():
+            output = await self._sessions.find_session(session).background_output(command_id, lines=lines)
+        return _make_background_answer(
+            output.command, output.stdout, output.stderr, output.stdout_dropped + output.stderr_dropped
+        )
+
+    async def kill_background(self, command_id: CommandId, session: SessionName = "default") -> BackgroundAnswer:
+        """End a background command."""
+        with report_errors():
+            return _make_background_answer(await self._sessions.find_session(session).kill_background(command_id))
+
+    async def list_background(self, session: SessionName = "default") -> BackgroundList:
+        """List the background commands."""
+        with report_errors():
+            commands = await self._sessions.find_session(session).background_commands()
+        return fit_answer(
+            lambda chars: BackgroundList([_make_background_answer(command, chars=chars) for command in commands]), PREVIEW_CHARS
+        )
 
 
 def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> CommandAnswer:
@@ -89,9 +157,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
     call = f"wait_execution(execution_id='{result.execution_id}', cursor={partial_result.cursor})"
     collect = f"{how}: call {call}, do not send it again."
     error = result.error
-    if (
-        error is not None and not stderr and error.ename != "KeyboardInterrupt"
-    ):  # otherwise the end of the kernel would not be reported
+    if error is not None and not stderr and error.ename != "KeyboardInterrupt":  # the end of a kernel would not be reported
         stderr = clean_text(preview(f"{error.ename}: {error.evalue}", "see notes"))
     return CommandAnswer(
         success=result.ok,
@@ -104,9 +170,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         status=result.status,
         execution_id=result.execution_id,
         timed_out=result.interrupted == "timeout",
-        truncated=result.truncated
-        or bool(partial_result.missed_bytes)
-        or any("characters left out" in s for s in (stdout, stderr)),
+        truncated=result.truncated or partial_result.missed_bytes > 0 or "characters left out" in f"{stdout}{stderr}",
         state=result.state,
         files=[clean_text(name) for name in result.files[:_FILES_MAX]],
         notes=[collect] if running else model_notes(result, over_time=TIMEOUT_HINT),
@@ -134,3 +198,18 @@ def _make_refusal(command: str, work_dir: str, reason: str, execution_id: str = 
 
 def _shorten(command: str) -> str:
     return clean_text(preview(command, "the command as you sent it"))
+
+
+def _make_background_answer(
+    command: BackgroundCommand, stdout: str = "", stderr: str = "", left_out: int = 0, *, chars: int = PREVIEW_CHARS
+) -> BackgroundAnswer:
+    return BackgroundAnswer(
+        command_id=command.command_id,
+        command=preview(command.command, "the command as you sent it", chars=chars),
+        status=command.status,
+        exit_code=command.exit_code,
+        duration=round(command.duration, 3),
+        stdout=preview(stdout, "request fewer lines"),
+        stderr=preview(stderr, "request fewer lines"),
+        lines_left_out=left_out,
+    )

@@ -10,8 +10,8 @@ from typing import Annotated
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
+from kernelexec.mcp.answers import fit_answer
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.content.answers import fit_answer
 from kernelexec.mcp.tools.code_tools import SessionName, make_text_answer, report_errors
 from kernelexec.results import FilesDeleted
 
@@ -131,10 +131,9 @@ class FileTools:
         if (path is None) == (include is None) or (path is not None and exclude is not None):
             raise ToolError("Use either path, or include with or without exclude. Nothing was deleted.")
         if include is not None and recursive:
-            message = (
-                "Use recursive only with path; a pattern for a directory always includes its contents. Nothing was deleted."
+            raise ToolError(
+                "Use recursive only with path; a pattern for a directory includes its contents. Nothing was deleted."
             )
-            raise ToolError(message)
         with report_errors():
             opened = await self._sessions.get_session(session)
             if path is not None:

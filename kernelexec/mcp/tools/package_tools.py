@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, cast
 import anyio
 from fastmcp import Context
 
+from kernelexec.mcp.answers import preview
 from kernelexec.mcp.calls.progress import check_wait
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.content.answers import preview
-from kernelexec.mcp.tools.code_tools import WAIT, SessionName, Wait, make_reporter, report_errors
-from kernelexec.mcp.toolsets import Source
+from kernelexec.mcp.server_options import Source
+from kernelexec.mcp.tools.code_tools import WAIT, SessionName, Wait, report_errors
 from kernelexec.results import Installation, SecurityError
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.requirements import is_wheel
@@ -78,12 +78,12 @@ class PackageTools:
                     opened.scope.check_open()
                     self._running[key] = _RunningInstallation(anyio.current_time())
                     opened.scope.tasks.start_soon(self._install, opened, key)
-            running, report = self._running[key], make_reporter(context)
+            running = self._running[key]
             with anyio.move_on_after(patience):
                 while not running.done.is_set():
                     with anyio.move_on_after(_REPORT_SECONDS):
                         await running.done.wait()
-                    await report(anyio.current_time() - running.began, "installing")
+                    await elicitation.report(anyio.current_time() - running.began, "installing")
             if not running.done.is_set():
                 again = "It continues: call install_packages again with the same arguments to get the result."
                 return InstallAnswer("running", [], "", round(anyio.current_time() - running.began, 3), [again])

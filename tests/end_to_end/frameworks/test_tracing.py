@@ -17,7 +17,7 @@ from kernelexec import AsyncExecutor, Executor
 from kernelexec.adapters.tracing import NAME, Tracing
 from kernelexec.config import Config
 from kernelexec.mcp.callers import CALLER
-from kernelexec.mcp.instrumentation import make_observers
+from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.server import make_server
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped] # it comes without types
 import pytest
 
-from kernelexec.mcp.content.pictures import SIDE_PIXELS
+from kernelexec.mcp.answers import SIDE_PIXELS
+from kernelexec.results import ExecutionResult
 from tests.support.mcp_clients import Agent, connected, record_of, text_of, transport
 from tests.unit.mcp.test_answer_limits import ANSWER_BYTES, pictures, size_of
 
@@ -75,11 +76,18 @@ def test_two_hundred_figures(agent: Agent) -> None:
     assert len(listed) == 200
 
 
-def test_pictures_come_as_pictures_beside_a_record_of_the_published_schema(agent: Agent) -> None:
-    from kernelexec.mcp.content.answers import make_record_schema  # noqa: PLC0415 - of what is tested here only
+def record_schema() -> dict[str, Any]:
+    """The schema of a record: that of results, without their outputs."""
+    schema = ExecutionResult.json_schema()
+    kept = {name: schema_of for name, schema_of in schema["properties"].items() if name not in ("outputs", "late")}
+    places = {name: {"type": "integer", "minimum": 0} for name in ("cursor", "place")}
+    required = [name for name in schema["required"] if name in kept]
+    return {**schema, "properties": kept | places, "required": required, "additionalProperties": False}
 
+
+def test_pictures_come_as_pictures_beside_a_record_of_the_published_schema(agent: Agent) -> None:
     tools = {tool.name: tool for tool in agent.do("list_tools")}
-    schema = make_record_schema()
+    schema = record_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     for code in ("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()", "1/0", "import os; os._exit(3)", "x ="):
         result = agent.call("execute_code", code=code, session="schema")

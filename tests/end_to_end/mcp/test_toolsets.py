@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec.mcp.clients import make_server_entry
-from kernelexec.mcp.toolsets import ALL_TOOLS, GROUPS
+from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS
 from tests.end_to_end.cli.test_command import kernelexec
 from tests.end_to_end.mcp.test_http import TOOLS
 from tests.support.mcp_clients import ERAS, Agent, connected, text_of, transport
@@ -24,7 +24,7 @@ def names(agent: Agent) -> list[str]:
 def test_every_tool_is_in_one_group() -> None:
     tools = [tool for group in GROUPS.values() for tool in group]
     assert sorted(tools) == sorted({*TOOLS, "create_session", "list_sessions"})
-    assert ALL_TOOLS.tools == set(tools)
+    assert tools == ALL_TOOLS.tools
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -1,4 +1,4 @@
-"""Groups of tools, of which an operator serves some, and the options of a server."""
+"""Options of a server: its groups of tools, the source of packages, and the quotas of its clients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kernelexec.errors import InvalidRequest, did_you_mean
-from kernelexec.mcp.quotas import NO_QUOTAS, Quotas
+from kernelexec.config.types import is_count
+from kernelexec.errors import InvalidConfig, InvalidRequest, did_you_mean
 
 #: Groups by name, with their tools. The group ``core`` is always served.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -35,19 +35,42 @@ Source = Path | Literal["network"] | None
 
 
 @dataclass(frozen=True, slots=True)
+class Quotas:
+    """Limits of each client; None means no limit.
+
+    Args:
+        sessions: open sessions.
+        calls_per_minute: tool calls; after a pause of a minute all of them may come at once.
+    """
+
+    sessions: int | None = None
+    calls_per_minute: int | None = None
+
+    def check(self) -> None:
+        """Refuse invalid limits.
+
+        Raises:
+            InvalidConfig: a limit is not a whole number of at least 1.
+        """
+        for name, value in (("max-sessions", self.sessions), ("calls-per-minute", self.calls_per_minute)):
+            if value is not None and (not is_count(value) or value < 1):
+                raise InvalidConfig(f"--{name} {value} must be a whole number, 1 or more; leave it out for no limit.")
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Options of a server: its groups of tools, the source of ``install_packages``, and its quotas."""
 
     groups: frozenset[str] = field(default=frozenset(GROUPS))
     packages_from: Source = None
-    quotas: Quotas = NO_QUOTAS
+    quotas: Quotas = Quotas()
     allow_input: bool = False
     """Whether cells may call `input()`."""
 
     @property
-    def tools(self) -> frozenset[str]:
-        """The names of all tools in these groups."""
-        return frozenset(tool for group in self.groups for tool in GROUPS[group])
+    def tools(self) -> list[str]:
+        """The names of all tools in these groups, in their fixed order."""
+        return [tool for group, tools in GROUPS.items() if group in self.groups for tool in tools]
 
 
 ALL_TOOLS = ServerOptions()
@@ -57,15 +80,11 @@ def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
     """Return the groups of these names and always ``core``, which the other groups need.
 
     Raises:
-        InvalidRequest: a group is unknown, or there is no name.
+        InvalidRequest: a group is unknown.
     """
     names = [name.strip() for name in groups]
     for name in names:
         if name not in GROUPS:
-            message = (
-                f"tools={name!r:.100} is no group of tools{did_you_mean(name, GROUPS)}. The groups are {', '.join(GROUPS)}."
-            )
-            raise InvalidRequest(message)
-    if not names:
-        raise InvalidRequest(f"tools must name groups, separated by commas, of {', '.join(GROUPS)}.")
+            hint, listed = did_you_mean(name, GROUPS), ", ".join(GROUPS)
+            raise InvalidRequest(f"tools={name!r:.100} is no group of tools{hint}. The groups are {listed}.")
     return frozenset({"core", *names})
