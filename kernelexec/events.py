@@ -201,72 +201,12 @@ SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken 
 Event = SessionEvent | FilesTouched | KernelChanged | MemoryHigh | CellEvent | OutputEvent
 
 
-@dataclass(frozen=True, slots=True)
-class JournaledRequest:
-    """A request in a journal: its execution, the fingerprint of its cell, and the result if its end is recorded.
-
-    ``in_this_run`` says whether it was sent after the session that the journal is open for was opened.
-    """
-
-    execution_id: str
-    fingerprint: str
-    result: ExecutionResult | None
-    in_this_run: bool = False
-
-
 @runtime_checkable
 class Hook(Protocol):
     """An observer of sessions. The session calls it in its own task; exceptions are logged and do not affect the cell."""
 
     def __call__(self, event: Event, /) -> None:
         """Handle one event."""
-
-
-class NotebookHook(Hook, Protocol):
-    """A hook that writes a notebook. A call only records the event; ``write`` and ``finish``, for a thread, do the work."""
-
-    path: Path
-
-    def write(self) -> None:
-        """Write the recorded events.
-
-        Raises:
-            OSError: the file could not be written; the next call tries again.
-        """
-
-    def finish(self) -> None:
-        """Write for the last time.
-
-        Raises:
-            OSError: see ``write``.
-        """
-
-
-class JournalHook(Hook, Protocol):
-    """A hook that writes the journal: each call writes its event before it returns, or sets ``failure``."""
-
-    path: Path
-    failure: str | None
-    """The reason why the newest event is not recorded; None if it is."""
-    owner_was_killed: bool
-    """Whether its owner before was killed, so that the session and the state of its cells are lost."""
-
-    def flush_to_disk(self) -> None:
-        """Flush the file to disk, so that it survives a failure of the machine. For a thread.
-
-        Raises:
-            OSError: the file may not survive.
-        """
-
-    def find_request(self, request_id: str) -> JournaledRequest | None:
-        """Return a recorded request; None if there is none. For a thread.
-
-        Raises:
-            Refused: another process owns the journal, so the request's state is unknown here.
-        """
-
-    def close(self) -> None:
-        """Close the file. For a thread."""
 
 
 def wants_output(hook: Hook) -> bool:

@@ -106,7 +106,6 @@ class SessionResources:
         with ExitStack() as cleanup:
             if config.log_dir is not None:
                 log = ContainerLog(config.log_dir, name, workspace.path)
-                cleanup.callback(log.close)
             make_backend = partial(backend_for, config, session=name, workspace=workspace.path, root=root)
             backend = make_backend(is_own_workspace=is_private, fork_servers=forks, secrets=secrets)
             workspace = Workspace(workspace.path, tuple(context.path for context in contexts(config) if not context.single))
@@ -124,8 +123,6 @@ class SessionResources:
         """Close and remove everything except the workspace."""
         if self.journal is not None:
             self.journal.close()
-        if self.log is not None:
-            self.log.close()
         _close_recorder(self.recorder)
         _remove_empty(self.runtime)
 

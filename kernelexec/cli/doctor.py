@@ -1,4 +1,4 @@
-"""Checks of this machine. Each performs a real operation, and a failed check names the fix."""
+"""The check of this machine. Each check performs a real operation, and a failed one names the fix."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import anyio
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from kernelexec.cli.options import ONE_COMMAND_SETTINGS, IsolationOptions
-from kernelexec.cli.stdio import current_directory, write_guard, write_text
+from kernelexec.cli.console import render_table
+from kernelexec.cli.options import ONE_COMMAND_SETTINGS, IsolationOptions, option, with_isolation_options
+from kernelexec.cli.stdio import OWN_FAILURE, current_directory, write_text
 from kernelexec.config import Config, isolation_variable
 from kernelexec.config.container import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
@@ -27,25 +28,33 @@ from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.host.local_backend import explain_missing
 from kernelexec.session import AsyncSession
 
+doctor_app = typer.Typer()
 _FREE_BYTES_MIN = 100 * 1024 * 1024
 _FILES_MIN = 1024
 _ISOLATED = ("container", "bubblewrap")
 
 
-def examine(*, isolation: str | None, image: str | None, python: str | None, as_json: bool) -> int:
-    """Run and print all checks, or those of one isolation; return exit status 0 if kernels of the chosen isolation work."""
+@doctor_app.command(epilog=f"Exit status: 0, or 1 if a required check failed; {OWN_FAILURE} after wrong usage.")
+@partial(with_isolation_options, names=("isolation", "image", "python"))
+def doctor(
+    isolation_options: IsolationOptions,
+    as_json: Annotated[bool, option("--json", "Print the checks as JSON.")] = False,
+) -> int:
+    """Check this machine, and print how to fix failed checks."""
     current_directory()
-    isolation_options = IsolationOptions(isolation=isolation, image=image, python=python)
     config = isolation_options.load_config()
     force = config.isolation if config.isolation in _ISOLATED else "local"
     findings = [
         DoctorCheck("choice", ok=True, detail=f"{config.isolation}, {_describe_choice(isolation_options, config)}"),
         *_machine_checks(),
     ]
-    for kind in (force,) if isolation is not None else ("container", "local"):
-        checks = _isolation_checks(kind, isolation_options, quiet=True)
+    for kind in (force,) if isolation_options.isolation is not None else ("container", "local"):
+        checks = _isolation_checks(kind, isolation_options)
         findings += checks if kind == force else [finding.as_optional() for finding in checks]
-    write_text(sys.stdout, json.dumps([finding.to_dict() for finding in findings]) + "\n" if as_json else _table(findings))
+    if as_json:
+        write_text(sys.stdout, json.dumps([finding.to_dict() for finding in findings]) + "\n")
+    else:
+        write_text(sys.stdout, render_table(("", "check", "result", "fix"), [finding.to_row() for finding in findings]))
     return 0 if all(finding.ok for finding in findings if not finding.is_optional) else 1
 
 
@@ -91,11 +100,10 @@ def _check_open_files() -> DoctorCheck:
     return DoctorCheck("open files", bound is None or bound >= _FILES_MIN, "no limit" if bound is None else str(bound), mend)
 
 
-def _isolation_checks(kind: str, isolation_options: IsolationOptions, *, quiet: bool) -> list[DoctorCheck]:
+def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[DoctorCheck]:
     """Check one isolation and its requirements."""
-    config = replace(
-        isolation_options, isolation=kind, image=isolation_options.image if kind == "container" else None
-    ).load_config(**ONE_COMMAND_SETTINGS, quiet=quiet)
+    image = isolation_options.image if kind == "container" else None
+    config = replace(isolation_options, isolation=kind, image=image).load_config(**ONE_COMMAND_SETTINGS, quiet=True)
     if kind != "container":
         return anyio.run(check_kernel, config)
     findings, image = check_engine(config)
@@ -123,19 +131,6 @@ def _version(name: str) -> str:
         return "missing"
 
 
-def _table(findings: list[DoctorCheck]) -> str:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "check", "result", "fix"):
-        table.add_column(heading)
-    for finding in findings:
-        mark = "ok" if finding.ok else "no" if finding.is_optional else "FAIL"
-        table.add_row(mark, finding.check, finding.detail, "" if finding.ok else finding.remedy)
-    console = Console()
-    with write_guard(sys.stdout), console.capture() as captured:
-        console.print(table)
-    return captured.get()
-
-
 _NO_ENGINE = (
     "Install and start Docker; or choose local execution, for code that you trust, by --isolation local or by the environment "
     "variable KERNELEXEC_USE_DOCKER=0."
@@ -160,6 +155,11 @@ class DoctorCheck:
     def to_dict(self) -> dict[str, object]:
         """Return the check as JSON values."""
         return {"check": self.check, "ok": self.ok, "found": self.detail, "mend": self.remedy}
+
+    def to_row(self) -> list[str]:
+        """Return the check as a row of a table."""
+        mark = "ok" if self.ok else "no" if self.is_optional else "FAIL"
+        return [mark, self.check, self.detail, "" if self.ok else self.remedy]
 
     @property
     def is_optional(self) -> bool:
@@ -203,7 +203,8 @@ async def check_kernel(config: Config) -> list[DoctorCheck]:
         try:
             async with AsyncExecutor(config=config) as executor:
                 session = await executor.session("doctor", work_dir=Path(directory))
-                checks = (*_KERNEL_CHECKS, _check_sockets if kind == "container" else _check_confinement)
+                last = _check_sockets if kind == "container" else _check_confinement
+                checks = (_check_cell, _check_command, _check_interrupt, _check_plots, last)
                 return [await check(session, kind) for check in checks]
         except KernelexecError as exc:
             return [DoctorCheck(f"{kind} kernel", ok=False, detail=str(exc), remedy="See the message.")]
@@ -247,14 +248,6 @@ async def _check_confinement(session: AsyncSession, kind: str) -> DoctorCheck:
     layers = (await session.execute("None")).confinement
     mend = _NO_LANDLOCK if systems.PLATFORM.confinement else _NO_CONFINEMENT
     return DoctorCheck(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", mend)
-
-
-_KERNEL_CHECKS: tuple[Callable[[AsyncSession, str], Awaitable[DoctorCheck]], ...] = (
-    _check_cell,
-    _check_command,
-    _check_interrupt,
-    _check_plots,
-)
 
 
 def _how_to_get(image: str) -> str:

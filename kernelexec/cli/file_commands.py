@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelexec.cli.console import show_table
-from kernelexec.cli.options import not_blank
+from kernelexec.cli.console import read_stdin, show_table
+from kernelexec.cli.options import ResultJsonOption, not_blank, option
 from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, write_text
 from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
@@ -31,23 +31,22 @@ _DELETE_EPILOG = (
 )
 WorkDirOption = Annotated[
     str,
-    typer.Option("--work-dir", metavar="DIRECTORY", callback=not_blank, help="The directory that paths are relative to."),
+    option("--work-dir", "The directory that paths are relative to.", "DIRECTORY", callback=not_blank),
 ]
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="A path relative to the directory, or an absolute one in it.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @files_app.command(name="list", epilog=_EPILOG)
 def list_(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory. Default: the whole directory.")] = ".",
     work_dir: WorkDirOption = ".",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="List subdirectories too.")] = False,
+    recursive: Annotated[bool, option("--recursive -r", "List subdirectories too.")] = False,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", metavar="GLOB", help="List matching entries only, as '*.py' or 'data/**/*.csv'.")
+        str | None, option("--pattern", "List matching entries only, as '*.py' or 'data/**/*.csv'.", "GLOB")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: ResultJsonOption = False,
 ) -> int:
     """List a directory: kind, size and path of each entry."""
     listing = _operations(Path(work_dir)).list(path, recursive=recursive, pattern=pattern)
@@ -63,14 +62,12 @@ def list_(
 def read(
     path: PathArgument,
     work_dir: WorkDirOption = ".",
-    offset: Annotated[int, typer.Option("--offset", metavar="BYTES", help="The offset of the first byte.")] = 0,
+    offset: Annotated[int, option("--offset", "The offset of the first byte.", "BYTES")] = 0,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", metavar="BYTES", help="The number of bytes at most. Default: 1 MiB; stderr shows how to continue."
-        ),
+        option("--limit", "The number of bytes at most. Default: 1 MiB; stderr shows how to continue.", "BYTES"),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: ResultJsonOption = False,
 ) -> int:
     """Print a file, or a part of it, as text."""
     piece = _operations(Path(work_dir)).read(path, offset=offset, limit=limit)
@@ -87,12 +84,12 @@ def write(
     path: PathArgument,
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text to write. Default: stdin.")] = None,
     work_dir: WorkDirOption = ".",
-    append: Annotated[bool, typer.Option("--append", "-a", help="Append to the file.")] = False,
-    as_json: JsonOption = False,
+    append: Annotated[bool, option("--append -a", "Append to the file.")] = False,
+    as_json: ResultJsonOption = False,
 ) -> int:
     """Write a file atomically, and create missing directories."""
     operations = _operations(Path(work_dir))
-    content = _stdin(operations.bounds.write_bytes) if text is None else text
+    content = read_stdin("write", operations.bounds.write_bytes + 1) if text is None else text
     done = operations.write(path, content, append=append)
     if as_json:
         return _print(done)
@@ -104,15 +101,13 @@ def write(
 def delete(
     path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="A file or directory; or use --include.")] = None,
     work_dir: WorkDirOption = ".",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Delete a directory with its contents.")] = False,
+    recursive: Annotated[bool, option("--recursive -r", "Delete a directory with its contents.")] = False,
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="GLOB", help="Delete matching files, as '*.tmp'. Repeatable."),
+        option("--include", "Delete matching files, as '*.tmp'. Repeatable.", "GLOB"),
     ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Keep matching files. Repeatable.")
-    ] = None,
-    as_json: JsonOption = False,
+    exclude: Annotated[list[str] | None, option("--exclude", "Keep matching files. Repeatable.", "GLOB")] = None,
+    as_json: ResultJsonOption = False,
 ) -> int:
     """Delete a file, a directory, or all files that match patterns; .git, .env, venv, node_modules and the like are kept.
 
@@ -140,17 +135,6 @@ def _operations(work_dir: Path) -> FileOperations:
     current_directory()
     path = Workspace.at(work_dir.expanduser()).path
     return FileOperations(Access([FileRoot(path, str(path))]), FileBounds(read_before_delete=False))
-
-
-def _stdin(most: int) -> bytes:
-    """Read stdin, at most one byte more than can be written."""
-    if sys.stdin is None:
-        raise InvalidRequest("stdin is closed: there is nothing to write.")
-    try:
-        return sys.stdin.buffer.read(most + 1)
-    except OSError as exc:
-        message = f"stdin cannot be read: {exc.strerror}."
-        raise InvalidRequest(message) from exc
 
 
 def _print(result: FileList | FileText | FileWritten | FilesDeleted) -> int:

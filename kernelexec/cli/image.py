@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelexec.cli.console import show_table
+from kernelexec.cli.options import ResultJsonOption, option
 from kernelexec.cli.stdio import INTERRUPTED, OWN_FAILURE, SIGNAL_BASE, CommandFailed, eprint, handled_signals, write_text
 from kernelexec.config.container import NAMES
 from kernelexec.errors import ImageMissing, KernelexecError
@@ -35,38 +36,29 @@ NameArgument = Annotated[
     str,
     typer.Argument(metavar="NAME", help="minimal, data-science, web, ml, agent, server, or a directory that `template` wrote."),
 ]
-PlatformOption = Annotated[
-    str | None, typer.Option("--platform", metavar="PLATFORM", help="linux/amd64 or linux/arm64. Default: this machine's.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+PlatformOption = Annotated[str | None, option("--platform", "linux/amd64 or linux/arm64. Default: this machine's.", "PLATFORM")]
 
 
 @image_app.command(epilog=f"Exit status: 0; {INTERRUPTED} after Ctrl+C; {OWN_FAILURE} if the image was not built.")
 def build(
     name: NameArgument,
-    base_image: Annotated[
-        str | None, typer.Option("--base-image", metavar="IMAGE", help="The base image: Debian or Ubuntu with Python.")
-    ] = None,
+    base_image: Annotated[str | None, option("--base-image", "The base image: Debian or Ubuntu with Python.", "IMAGE")] = None,
     extra_ca: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--extra-ca", metavar="PATH", help="A certificate authority to trust, or a directory of them. Repeatable."
-        ),
+        option("--extra-ca", "A certificate authority to trust, or a directory of them. Repeatable.", "PATH"),
     ] = None,
-    host_ca: Annotated[
-        bool, typer.Option("--host-ca", help="Trust the certificate authorities that were added to this machine.")
-    ] = False,
+    host_ca: Annotated[bool, option("--host-ca", "Trust the certificate authorities that were added to this machine.")] = False,
     wheels: Annotated[
         Path | None,
-        typer.Option("--wheels", metavar="DIRECTORY", help="Install Python packages only from this directory; see `wheels`."),
+        option("--wheels", "Install Python packages only from this directory; see `wheels`.", "DIRECTORY"),
     ] = None,
-    sudo: Annotated[bool, typer.Option("--sudo", help="Let users become root by sudo; the name gets -sudo.")] = False,
+    sudo: Annotated[bool, option("--sudo", "Let users become root by sudo; the name gets -sudo.")] = False,
     platform: PlatformOption = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="IMAGE", help="The name of the image.")] = None,
+    tag: Annotated[str | None, option("--tag -t", "The name of the image.", "IMAGE")] = None,
     network: Annotated[
-        str | None, typer.Option("--network", metavar="NETWORK", help="none, host or default. Default: chosen automatically.")
+        str | None, option("--network", "none, host or default. Default: chosen automatically.", "NETWORK")
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the build cache.")] = False,
+    no_cache: Annotated[bool, option("--no-cache", "Do not use the build cache.")] = False,
 ) -> int:
     """Build an image, with its steps on stderr; print its name, its size and the build time in seconds."""
     from kernelexec.docker.client import Engine
@@ -94,7 +86,8 @@ def build(
 
 @image_app.command(epilog=f"Exit status: 0 if kernels can run in it, else 1; {_FAILED}")
 def check(
-    image: Annotated[str, typer.Argument(metavar="IMAGE", help="An image that the engine has.")], as_json: JsonOption = False
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="An image that the engine has.")],
+    as_json: ResultJsonOption = False,
 ) -> int:
     """Check whether kernels can run in an image, and print how to add missing parts."""
     from kernelexec.docker.client import Engine
@@ -119,9 +112,7 @@ def check(
 @image_app.command(epilog=f"Exit status: 0; {_FAILED}")
 def template(
     name: NameArgument,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIRECTORY", help="The directory to write. Default: ./NAME.")
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "The directory to write. Default: ./NAME.", "DIRECTORY")] = None,
 ) -> int:
     """Write the build files of an image, for you to change; `kernelexec image build ./NAME` then builds it."""
     from kernelexec.docker.images.recipes import write_template
@@ -134,10 +125,8 @@ def template(
 @image_app.command(epilog=f"Exit status: 0; {_FAILED}")
 def wheels(
     name: NameArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIRECTORY", help="The directory to write.")],
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="VERSION", help="The base image's Python, as 3.11. Default: 3.13.")
-    ] = None,
+    output: Annotated[Path, option("--output -o", "The directory to write.", "DIRECTORY")],
+    python: Annotated[str | None, option("--python", "The base image's Python, as 3.11. Default: 3.13.", "VERSION")] = None,
     platform: PlatformOption = None,
 ) -> int:
     """Download the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
@@ -150,7 +139,7 @@ def wheels(
 
 
 @image_app.command(name="list", epilog=f"Exit status: 0; {_FAILED}")
-def list_(as_json: JsonOption = False) -> int:
+def list_(as_json: ResultJsonOption = False) -> int:
     """List the images that can be built, and the built ones."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import built_images

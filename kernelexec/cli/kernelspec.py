@@ -10,50 +10,42 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelexec.cli.options import option
 from kernelexec.cli.stdio import OWN_FAILURE, write_text
 from kernelexec.config import parse_size
 from kernelexec.errors import InvalidRequest
 
 _NOT_WRITABLE = "is not writable: install for your user with --user, or in another directory with --prefix"
 
-commands = typer.Typer(
+kernelspec_app = typer.Typer(
     name="kernelspec", help="Kernels in containers for JupyterLab, nbclient and papermill.", no_args_is_help=True
 )
 
-NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="The kernelspec's name.")]
-UserOption = Annotated[bool, typer.Option("--user", help="Install for your user, for every Jupyter.")]
-SysPrefixOption = Annotated[
-    bool, typer.Option("--sys-prefix", help="Install into the environment of kernelexec. This is the default.")
-]
-PrefixOption = Annotated[
-    str | None, typer.Option("--prefix", metavar="DIRECTORY", help="Install into DIRECTORY/share/jupyter/kernels.")
-]
+PrefixOption = Annotated[str | None, option("--prefix", "Install into DIRECTORY/share/jupyter/kernels.", "DIRECTORY")]
 
 
-@commands.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if it cannot be written.")
+@kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if it cannot be written.")
 def install(
-    name: NameOption = "kernelexec",
+    name: Annotated[str, option("--name", "The kernelspec's name.", "NAME")] = "kernelexec",
     display_name: Annotated[
-        str | None, typer.Option("--display-name", metavar="TEXT", help="The displayed name. Default: Python (container).")
+        str | None, option("--display-name", "The displayed name. Default: Python (container).", "TEXT")
     ] = None,
-    isolation: Annotated[
-        str, typer.Option("--isolation", help="'container', or 'local': this machine, with your rights.")
-    ] = "container",
-    image: Annotated[str | None, typer.Option("--image", help="The image of the containers.")] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", metavar="SIZE", help="The memory of a container, as 512m or 2g. Default: 1g.")
-    ] = None,
-    cpus: Annotated[float | None, typer.Option("--cpus", help="The number of CPUs. Default: 1.")] = None,
-    network: Annotated[str | None, typer.Option("--network", help="'none', the default; 'bridge', or 'host'.")] = None,
+    isolation: Annotated[str, option("--isolation", "'container', or 'local': this machine, with your rights.")] = "container",
+    image: Annotated[str | None, option("--image", "The image of the containers.")] = None,
+    memory: Annotated[str | None, option("--memory", "The memory of a container, as 512m or 2g. Default: 1g.", "SIZE")] = None,
+    cpus: Annotated[float | None, option("--cpus", "The number of CPUs. Default: 1.")] = None,
+    network: Annotated[str | None, option("--network", "'none', the default; 'bridge', or 'host'.")] = None,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="PATH", help="The interpreter, in the image or on this machine; it needs ipykernel."),
+        option("--python", "The interpreter, in the image or on this machine; it needs ipykernel.", "PATH"),
     ] = None,
     share_home: Annotated[
-        bool, typer.Option("--share-home", help="Let notebooks that are directly in your home directory access all of it.")
+        bool, option("--share-home", "Let notebooks that are directly in your home directory access all of it.")
     ] = False,
-    user: UserOption = False,
-    sys_prefix: SysPrefixOption = False,
+    user: Annotated[bool, option("--user", "Install for your user, for every Jupyter.")] = False,
+    sys_prefix: Annotated[
+        bool, option("--sys-prefix", "Install into the environment of kernelexec. This is the default.")
+    ] = False,
     prefix: PrefixOption = None,
 ) -> int:
     """Install a kernelspec, with which Jupyter's applications start kernels as kernelexec does."""
@@ -84,7 +76,7 @@ def install(
     return 0
 
 
-@commands.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec has no such kernelspec.")
+@kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec has no such kernelspec.")
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The kernelspec's name.")] = "kernelexec",
     prefix: PrefixOption = None,
@@ -96,9 +88,9 @@ def remove(
     return 0
 
 
-@commands.command(name="list", epilog="Exit status: 0.")
+@kernelspec_app.command(name="list", epilog="Exit status: 0.")
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the kernelspecs as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "Print the kernelspecs as JSON.")] = False,
     prefix: PrefixOption = None,
 ) -> int:
     """List the kernelspecs of kernelexec that Jupyter finds: name, displayed name, image or isolation, and directory."""

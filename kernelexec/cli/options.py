@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -17,144 +18,101 @@ from kernelexec.errors import InvalidConfig, did_you_mean
 
 #: Other tools' names of isolations.
 _ISOLATION_ALIASES = {"docker": "container", "host": "local"}
+#: Whether kernels on this machine have its network.
+_LOCAL_NETWORKS = {"none": False, "host": True}
+#: The options of container settings that have another name.
+_OPTION_NAMES = {"memory_bytes": "memory", "instance": "instance-id"}
 
 #: The settings of commands with a session of their own, which leaves no files except the code's.
 ONE_COMMAND_SETTINGS: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": False, "fork_server": False}
 
 
-def not_blank(value: str | None) -> str | None:
-    """Reject an empty value."""
-    if value is not None and not value.strip():
+def not_blank(value: Any) -> Any:  # noqa: ANN401 - of any kind of option
+    """Reject an empty text."""
+    if isinstance(value, str) and not value.strip():
         raise typer.BadParameter("must not be empty.")
     return value
 
 
-TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds that each cell may run. Default: 60.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, one object a line, for programs.")]
+def option(names: str, text: str, metavar: str | None = None, *, callback: Callable[[Any], Any] | None = None) -> Any:  # noqa: ANN401 - typer's type
+    """Return an option with the text of its help; its names are separated by a space."""
+    return typer.Option(*names.split(), metavar=metavar, callback=callback, help=text, hidden=not text)
+
+
+TimeoutOption = Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: 60.")]
+JsonOption = Annotated[bool, option("--json", "Print results as JSON, one object a line, for programs.")]
+ResultJsonOption = Annotated[bool, option("--json", "Print the result as JSON.")]
 WorkDirOption = Annotated[
     str | None,
-    typer.Option("--work-dir", metavar="DIRECTORY", callback=not_blank, help="The working directory of the code."),
+    option("--work-dir", "The working directory of the code.", "DIRECTORY", callback=not_blank),
 ]
-_NETWORK = "The kernel's network; bridge is for containers. Default: none in containers and bubblewrap, else host."
-PythonOption = Annotated[
-    str | None,
-    typer.Option("--python", metavar="PATH", callback=not_blank, help="The interpreter of the kernel; it needs ipykernel."),
-]
-IsolationOption = Annotated[
-    str | None,
-    typer.Option(
-        "--isolation",
-        metavar="local|bubblewrap|container",
-        callback=not_blank,
-        help="Where code runs: in a container, or on this machine: 'local' (confined), or 'bubblewrap' (in namespaces).",
-    ),
-]
-ImageOption = Annotated[
-    str | None, typer.Option("--image", metavar="NAME", callback=not_blank, help="The image of the kernel's container.")
-]
+
+
+def _option(names: str, text: str = "", metavar: str | None = None, *, default: object = None) -> Any:  # noqa: ANN401 - of any kind
+    """Return the field of an option: with a list as its default a repeatable one, without a text a hidden one."""
+    about = option(names, text, metavar, callback=not_blank)
+    return field(default_factory=lambda: copy(default), metadata={"option": about})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationOptions:
     """The options of the command line that decide where and how code runs."""
 
-    isolation: IsolationOption = None
-    execution_mode: Annotated[str | None, typer.Option("--execution-mode", "--mode", hidden=True, callback=not_blank)] = None
-    image: ImageOption = None
-    docker_image: Annotated[str | None, typer.Option("--docker-image", hidden=True, callback=not_blank)] = None
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--network",
-            metavar="none|bridge|host",
-            callback=not_blank,
-            help=_NETWORK,
-        ),
-    ] = None
-    sudo: Annotated[
-        bool, typer.Option("--sudo", help="Let code become root in the container by sudo. Uses the image's -sudo variant.")
-    ] = False
-    enable_sudo: Annotated[bool, typer.Option("--enable-sudo", hidden=True)] = False
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory", metavar="SIZE", callback=not_blank, help="The container's memory, as 512m or 1.5g. Default: 1g."
-        ),
-    ] = None
-    cpus: Annotated[
-        float | None, typer.Option("--cpus", metavar="N", help="The container's number of CPUs, as 0.5. Default: 1.")
-    ] = None
-    context: Annotated[
-        list[str],
-        typer.Option(
-            "--context",
-            metavar="PATH[:rw]",
-            help="A file or directory besides the workspace that code can read, or with :rw also write. Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    instance_id: Annotated[
-        str | None,
-        typer.Option(
-            "--instance-id",
-            metavar="NAME",
-            callback=not_blank,
-            help="A suffix of the container's name, to distinguish runs.",
-        ),
-    ] = None
-    log_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--log-dir", metavar="DIRECTORY", callback=not_blank, help="The directory of a log of all code and output."
-        ),
-    ] = None
-    allowed_commands: Annotated[
-        list[str],
-        typer.Option(
-            "--allowed-commands",
-            metavar="REGEX",
-            help="Allow only shell commands whose beginning matches. Repeatable: one of the expressions must match.",
-        ),
-    ] = field(default_factory=list)
-    blocked_commands: Annotated[
-        list[str],
-        typer.Option(
-            "--blocked-commands",
-            metavar="REGEX",
-            help="Refuse shell commands whose beginning matches. Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    ask: Annotated[
-        str,
-        typer.Option(
-            "--ask", metavar="never|refused|always", help="Ask for approval at the terminal: of refused cells, or of all cells."
-        ),
-    ] = "never"
-    allowed_paths: Annotated[
-        list[str],
-        typer.Option(
-            "--allowed-paths",
-            metavar="DIRECTORY",
-            help="A directory that must contain the working directory, links resolved. Repeatable. Default: anywhere.",
-        ),
-    ] = field(default_factory=list)
-    secret: Annotated[
-        list[str],
-        typer.Option(
-            "--secret",
-            metavar="NAME=env:VARIABLE|file:PATH",
-            help="A secret variable of the kernel, whose value is masked in all output. Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    python: PythonOption = None
-    settings: Annotated[
-        str | None,
-        typer.Option(
-            "--config",
-            metavar="FILE[#AGENT]",
-            callback=not_blank,
-            help="A configuration file in YAML, and one of its agents; other options override it.",
-        ),
-    ] = None
+    isolation: str | None = _option(
+        "--isolation",
+        "Where code runs: in a container, or on this machine: 'local' (confined), or 'bubblewrap' (in namespaces).",
+        "local|bubblewrap|container",
+    )
+    execution_mode: str | None = _option("--execution-mode --mode")
+    image: str | None = _option("--image", "The image of the kernel's container.", "NAME")
+    docker_image: str | None = _option("--docker-image")
+    network: str | None = _option(
+        "--network",
+        "The kernel's network; bridge is for containers. Default: none in containers and bubblewrap, else host.",
+        "none|bridge|host",
+    )
+    sudo: bool = _option(
+        "--sudo", "Let code become root in the container by sudo. Uses the image's -sudo variant.", default=False
+    )
+    enable_sudo: bool = _option("--enable-sudo", default=False)
+    memory: str | None = _option("--memory", "The container's memory, as 512m or 1.5g. Default: 1g.", "SIZE")
+    cpus: float | None = _option("--cpus", "The container's number of CPUs, as 0.5. Default: 1.", "N")
+    context: list[str] = _option(
+        "--context",
+        "A file or directory besides the workspace that code can read, or with :rw also write. Repeatable.",
+        "PATH[:rw]",
+        default=[],
+    )
+    instance_id: str | None = _option("--instance-id", "A suffix of the container's name, to distinguish runs.", "NAME")
+    log_dir: str | None = _option("--log-dir", "The directory of a log of all code and output.", "DIRECTORY")
+    allowed_commands: list[str] = _option(
+        "--allowed-commands",
+        "Allow only shell commands whose beginning matches. Repeatable: one of the expressions must match.",
+        "REGEX",
+        default=[],
+    )
+    blocked_commands: list[str] = _option(
+        "--blocked-commands", "Refuse shell commands whose beginning matches. Repeatable.", "REGEX", default=[]
+    )
+    ask: str = _option(
+        "--ask", "Ask for approval at the terminal: of refused cells, or of all cells.", "never|refused|always", default="never"
+    )
+    allowed_paths: list[str] = _option(
+        "--allowed-paths",
+        "A directory that must contain the working directory, links resolved. Repeatable. Default: anywhere.",
+        "DIRECTORY",
+        default=[],
+    )
+    secret: list[str] = _option(
+        "--secret",
+        "A secret variable of the kernel, whose value is masked in all output. Repeatable.",
+        "NAME=env:VARIABLE|file:PATH",
+        default=[],
+    )
+    python: str | None = _option("--python", "The interpreter of the kernel; it needs ipykernel.", "PATH")
+    settings: str | None = _option(
+        "--config", "A configuration file in YAML, and one of its agents; other options override it.", "FILE[#AGENT]"
+    )
 
     def load_config(self, *, workspace: str | None = None, **options: Any) -> Config:  # noqa: ANN401 - of any kind
         """Return the settings, with further options of ``Config``.
@@ -163,35 +121,33 @@ class IsolationOptions:
             InvalidConfig: an option is invalid, or options contradict each other.
         """
         container, base = self._container_options(), _read_config_file(self.settings)
-        options |= {} if self.log_dir is None else {"log_dir": self.log_dir}
-        lists = {"allowed_commands": self.allowed_commands, "blocked_commands": self.blocked_commands}
-        rules: dict[str, Any] = {name: patterns for name, patterns in lists.items() if patterns}
-        if self.ask != "never":
-            rules["ask"] = self.ask
-        if rules:
-            options["rules"] = rules
-        if self.context:
-            options["context_paths"] = list(map(_parse_context, self.context))
-        if self.allowed_paths:
-            options["allowed_paths"] = self.allowed_paths
-        if self.secret:
-            options["secrets"] = dict(map(_parse_secret, self.secret))
-        if self.python is not None:
-            options["python"] = self.python
+        rules = {
+            "allowed_commands": self.allowed_commands,
+            "blocked_commands": self.blocked_commands,
+            "ask": None if self.ask == "never" else self.ask,
+        }
+        further = {
+            "log_dir": self.log_dir,
+            "rules": {name: rule for name, rule in rules.items() if rule},
+            "context_paths": list(map(_parse_context, self.context)),
+            "allowed_paths": self.allowed_paths,
+            "secrets": dict(map(_parse_secret, self.secret)),
+            "python": self.python,
+        }
+        options |= {name: value for name, value in further.items() if value}
         isolation = _resolve_alias(self.isolation, self.execution_mode, "--isolation and --execution-mode")
         isolation = _ISOLATION_ALIASES.get(isolation or "", isolation) or (base.isolation if base is not None else None)
         if self.network in _LOCAL_NETWORKS and load(isolation).isolation != "container":
             options["confinement"] = {"network": _LOCAL_NETWORKS[container.pop("network")]}
-        inside = {} if self.python is None else {"python": self.python}
-        if container or inside:
-            options["container"] = container | inside
         if container and (actual := load(isolation).isolation) != "container":
-            named = " ".join(f"--{_OPTION_NAMES[name]}" for name in container)
+            named = " ".join(f"--{_OPTION_NAMES.get(name, name)}" for name in container)
             message = (
                 f"{named}: only for containers, but code runs on this machine (isolation {actual}): "
                 "remove it, or choose --isolation container."
             )
             raise InvalidConfig(message)
+        inside = container if self.python is None else {**container, "python": self.python}
+        options |= {"container": inside} if inside else {}
         return load(isolation, workspace=workspace, config=options if base is None else override(base, options))
 
     def _container_options(self) -> dict[str, Any]:
@@ -207,34 +163,25 @@ class IsolationOptions:
         return {name: value for name, value in values.items() if value is not None}
 
 
-#: Whether kernels on this machine have its network.
-_LOCAL_NETWORKS = {"none": False, "host": True}
-_OPTION_NAMES = {
-    "image": "image",
-    "network": "network",
-    "sudo": "sudo",
-    "memory_bytes": "memory",
-    "cpus": "cpus",
-    "instance": "instance-id",
-}
-
-
-def with_isolation_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Replace a command's parameter ``isolation_options`` by the fields of the class."""
-    kind, hints = inspect.Parameter.KEYWORD_ONLY, get_type_hints(IsolationOptions, include_extras=True)
+def with_isolation_options(command: Callable[..., int], *, names: Sequence[str] = ()) -> Callable[..., int]:
+    """Replace a command's parameter ``isolation_options`` by the fields of the class, or by the named ones."""
+    kind, hints, defaults = inspect.Parameter.KEYWORD_ONLY, get_type_hints(IsolationOptions), IsolationOptions()
     signature = inspect.signature(command, eval_str=True)
     command_parameters = [parameter for name, parameter in signature.parameters.items() if name != "isolation_options"]
     shared = [
         inspect.Parameter(
-            option.name, kind, default=[] if option.default is MISSING else option.default, annotation=hints[option.name]
+            option.name,
+            kind,
+            default=getattr(defaults, option.name),
+            annotation=Annotated[hints[option.name], option.metadata["option"]],
         )
         for option in fields(IsolationOptions)
+        if not names or option.name in names
     ]
-    names = {parameter.name for parameter in shared}
 
     @wraps(command)
     def run(**values: Any) -> int:  # noqa: ANN401 - typer's own types
-        isolation_options = IsolationOptions(**{name: values.pop(name) for name in names})
+        isolation_options = IsolationOptions(**{option.name: values.pop(option.name) for option in shared})
         return command(**values, isolation_options=isolation_options)
 
     parameters = [*(parameter.replace(kind=kind) for parameter in command_parameters), *shared]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,20 +18,18 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from kernelexec.cli.confirm import answer_at_terminal, confirm_at_terminal
-from kernelexec.cli.console import ConsoleOutput
+from kernelexec.cli.console import ConsoleOutput, answer_at_terminal, confirm_at_terminal
 from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_signals, write_text
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor
-from kernelexec.results import ExecutionResult, InputRequest, Output, Stream
+from kernelexec.results import InputRequest, Output, Stream
 from kernelexec.session import AsyncSession
 from kernelexec.workspace.directory import check_name
 
 #: The default timeout of a cell, in seconds: a week, because the user can interrupt it.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
 _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
-_SAVED = "outputs/"
 
 
 def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path | None) -> int:
@@ -50,7 +46,7 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
 
     async def live() -> int:
         loop = ReplLoop(budget)
-        with loop.handle_signals():
+        with handle_signals(loop.on_signal):
             async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
                 await loop.run(await executor.session(name, work_dir=work_dir or current))
         return loop.status
@@ -71,10 +67,6 @@ class ReplLoop:
         self._echo = ""
         """Typed input of a cell, which its output repeats."""
 
-    def handle_signals(self) -> AbstractContextManager[None]:
-        """Handle signals: Ctrl+C interrupts the running cell, clears typed lines, or ends the start."""
-        return handle_signals(self._on_signal)
-
     async def run(self, session: AsyncSession) -> None:
         """Read, run and print cells until the user leaves."""
         self._session, count = session, 1
@@ -83,7 +75,8 @@ class ReplLoop:
         while True:
             if session.kernel_epoch != self._epoch:
                 self._epoch = session.kernel_epoch
-                self._print_how_to_attach(session)
+                if session.connection_file is not None:
+                    eprint(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
             try:
                 code = await prompt.read_cell(count)
             except KeyboardInterrupt:
@@ -98,8 +91,7 @@ class ReplLoop:
     async def _execute(self, session: AsyncSession, code: str, count: int) -> int:
         """Run a cell, print its result, and return the number of the next cell."""
         try:
-            call = partial(session.execute, timeout=self._timeout, on_output=self._show_output, on_input=self._answer)
-            result = await call(code)
+            result = await session.execute(code, timeout=self._timeout, on_output=self._show_output, on_input=self._answer)
         except Closed:
             raise
         except KernelexecError as exc:
@@ -107,7 +99,9 @@ class ReplLoop:
             return count
         self._console.end_line()
         self._console.show_result(result)
-        self._print_saved_files(result)
+        for file in result.files:
+            if file.startswith("outputs/"):
+                eprint(f"saved {file}")
         if result.state == "lost" and result.kernel_epoch == self._epoch:
             return 1  # the next kernel starts at 1
         return (result.execution_count or count) + 1
@@ -126,16 +120,8 @@ class ReplLoop:
             output = replace(output, text=output.text.removeprefix(echo))
         self._console.show_output(output)
 
-    def _print_saved_files(self, result: ExecutionResult) -> None:
-        for file in result.files:
-            if file.startswith(_SAVED):
-                eprint(f"saved {file}")
-
-    def _print_how_to_attach(self, session: AsyncSession) -> None:
-        if session.connection_file is not None:
-            eprint(f"to attach from elsewhere: jupyter console --existing {session.connection_file}")
-
-    def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
+    def on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
+        """Handle a signal: Ctrl+C interrupts the running cell, clears typed lines, or ends the start."""
         if signum == signal.SIGINT and self._session is not None and self._session.busy:
             eprint("interrupting the cell")
             self._session.request_interrupt()

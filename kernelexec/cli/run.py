@@ -1,20 +1,35 @@
-"""Runs of files and single cells: immediate output, a progress bar, and an executed notebook that is always complete."""
+"""The commands that run code and end: files, single cells, and the guidance about the environment of code."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import anyio
+import typer
 
 from kernelexec import cells
-from kernelexec.cli.confirm import confirm_at_terminal
-from kernelexec.cli.console import ConsoleOutput
+from kernelexec.cli.console import ConsoleOutput, confirm_at_terminal, read_stdin
+from kernelexec.cli.options import (
+    ONE_COMMAND_SETTINGS,
+    IsolationOptions,
+    JsonOption,
+    TimeoutOption,
+    WorkDirOption,
+    not_blank,
+    option,
+    with_isolation_options,
+)
 from kernelexec.cli.stdio import (
     CELL_FAILED,
     INTERRUPTED,
+    OWN_FAILURE,
+    STATUS_HELP,
     TIMED_OUT,
     CommandFailed,
     Signals,
@@ -32,120 +47,139 @@ from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
 
+run_app = typer.Typer()
+_T = TypeVar("_T")
 
-def run_file(
-    file: str,
-    *,
-    config: Config,
-    output: Path | None,
-    timeout: float | None,
-    work_dir: Path | None,
-    allow_errors: bool,
-    as_json: bool,
+
+@run_app.command(epilog=f"Exit status: 0; 1 after a cell that failed; {STATUS_HELP}")
+@with_isolation_options
+def run(
+    isolation_options: IsolationOptions,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            callback=not_blank,
+            help="A notebook (.ipynb), a script with '# %%' cells (.py), or - for stdin.",
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        option("--output -o", "The path of the executed notebook (.ipynb).", "PATH", callback=not_blank),
+    ] = None,
+    timeout: TimeoutOption = None,
+    work_dir: WorkDirOption = None,
+    allow_errors: Annotated[bool, option("--allow-errors", "Continue after a failed cell.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Run a file's cells; return exit status 0, 1 after a failed cell, 124 after a timeout, or 130 after Ctrl+C.
-
-    Raises:
-        InvalidRequest, CommandFailed: the file, a cell of it, or an option is invalid; nothing ran.
-    """
-    current = current_directory()
+    """Run the cells of FILE in one session, print their output immediately, and write the executed notebook."""
+    config, current = isolation_options.load_config(**ONE_COMMAND_SETTINGS), current_directory()
     if timeout is not None:
         check_seconds(timeout, "timeout")
     path = None if file == "-" else Path(file)
-    document = CellFile.script(_read_stdin()) if path is None else CellFile.read(path, piped=True)
+    document = _read_script() if path is None else CellFile.read(path, piped=True)
     _check_document(document, "stdin" if path is None else file, config)
-    target = output or (path and path.with_name(f"{path.stem}.executed.ipynb"))
+    target = Path(output) if output else (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
         _check_target(target, path)
-    directory = work_dir or (path.parent if path else current)
-    job = _FileRun(document, target, timeout=timeout, allow_errors=allow_errors, console=ConsoleOutput(as_json=as_json))
+    directory = Path(work_dir) if work_dir else (path.parent if path else current)
+    job = _FileRun(document, target, timeout, allow_errors, ConsoleOutput(as_json=as_json))
+    options = {"config": config, "hooks": [document.on_event], "approver": confirm_at_terminal}
     try:
-        return anyio.run(job.run, config, directory)
+        status, end = _use_session("run", job.run, work_dir=directory, **options)
+        return status or (INTERRUPTED if end is None else end)
     finally:
         if job.has_written:
             eprint(f"wrote {target}")
 
 
-def run_code(code: str, *, config: Config, language: str, timeout: float | None, work_dir: Path | None, as_json: bool) -> int:
-    """Run one cell; return the cell's own exit status, at least 1 if it failed.
-
-    Raises:
-        InvalidRequest, CommandFailed: the code or an option is invalid; nothing ran.
-    """
-    current = current_directory()
+@run_app.command(name="exec", epilog=f"Exit status: that of the command; of code 0, or 1 if it failed; {STATUS_HELP}")
+@with_isolation_options
+def exec_(
+    isolation_options: IsolationOptions,
+    code: Annotated[str, typer.Argument(metavar="CODE", help="Code or shell magic, for example '1 + 1' or '!ls'.")],
+    timeout: TimeoutOption = None,
+    work_dir: WorkDirOption = None,
+    language: Annotated[
+        str,
+        option("--language", "Python, bash, javascript, or an installed kernel's.", "NAME", callback=not_blank),
+    ] = "python",
+    as_json: JsonOption = False,
+) -> int:
+    """Run one cell of CODE in a new session."""
+    config, current = isolation_options.load_config(**ONE_COMMAND_SETTINGS), current_directory()
     cells.check(code, limit_bytes=config.capacity.code_bytes)
     if timeout is not None:
         check_seconds(timeout, "timeout")
-    console, signals = ConsoleOutput(as_json=as_json), Signals()
+    console = ConsoleOutput(as_json=as_json)
 
-    async def execute() -> ExecutionResult | None:
-        result = None
-        with signals.handle():
-            async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
-                signals.session = await executor.session("exec", work_dir=work_dir or current)
-                result = await signals.session.execute(code, language=language, timeout=timeout, on_output=console.show_output)
-        return result
+    async def execute(session: AsyncSession) -> ExecutionResult:
+        return await session.execute(code, language=language, timeout=timeout, on_output=console.show_output)
 
-    result = anyio.run(execute)
+    directory = Path(work_dir) if work_dir else current
+    status, result = _use_session("exec", execute, config=config, work_dir=directory, approver=confirm_at_terminal)
     if result is None:
-        return signals.status or INTERRUPTED
+        return status or INTERRUPTED
     console.show_result(result)
     return cell_status(result)
 
 
-def show_guidance(config: Config, work_dir: Path | None) -> int:
-    """Print the guidance of a new session.
-
-    Raises:
-        KernelStartFailed: no kernel started.
-    """
-    directory, signals = work_dir or current_directory(), Signals()
-
-    async def read_guidance() -> str | None:
-        if not config.enabled:
-            return EXECUTION_DISABLED + "\n"
-        text = None
-        with signals.handle():
-            async with AsyncExecutor(config=config) as executor:
-                signals.session = await executor.session("guidance", work_dir=directory)
-                text = await signals.session.guidance()
-        return text
-
-    text = anyio.run(read_guidance)
-    if text is None or signals.status:
-        return signals.status or INTERRUPTED
+@run_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if no kernel starts.")
+@with_isolation_options
+def guidance(isolation_options: IsolationOptions, work_dir: WorkDirOption = None) -> int:
+    """Print the guidance for a model's system prompt: the environment of code in a new session with these options."""
+    config = isolation_options.load_config(**ONE_COMMAND_SETTINGS)
+    directory = Path(work_dir) if work_dir else current_directory()
+    if not config.enabled:
+        write_text(sys.stdout, EXECUTION_DISABLED + "\n")
+        return 0
+    status, text = _use_session("guidance", AsyncSession.guidance, config=config, work_dir=directory)
+    if text is None or status:
+        return status or INTERRUPTED
     write_text(sys.stdout, text)
     return 0
 
 
+def _use_session(
+    name: str,
+    use: Callable[[AsyncSession], Awaitable[_T]],
+    *,
+    work_dir: Path,
+    **options: Any,  # noqa: ANN401 - the executor's
+) -> tuple[int | None, _T | None]:
+    """Use a new session; return the status of a signal that ended it, and the value of ``use`` if it was not cancelled."""
+    signals, value = Signals(), None
+
+    async def run() -> None:
+        nonlocal value
+        with signals.handle():
+            async with AsyncExecutor(**options) as executor:
+                signals.session = await executor.session(name, work_dir=work_dir)
+                value = await use(signals.session)
+
+    anyio.run(run)
+    return signals.status, value
+
+
+@dataclass(slots=True)
 class _FileRun:
     """A run of one document in a session."""
 
-    def __init__(
-        self, document: CellFile, target: Path | None, *, timeout: float | None, allow_errors: bool, console: ConsoleOutput
-    ) -> None:
-        self.has_written = False
-        self._document = document
-        self._target = target
-        self._timeout = timeout
-        self._allow_errors = allow_errors
-        self._console = console
+    document: CellFile
+    target: Path | None
+    timeout: float | None
+    allow_errors: bool
+    console: ConsoleOutput
+    has_written: bool = False
 
-    async def run(self, config: Config, directory: Path) -> int:
-        signals, status = Signals(), INTERRUPTED
-        with signals.handle():
-            async with AsyncExecutor(config=config, hooks=[self._document.on_event], approver=confirm_at_terminal) as executor:
-                signals.session = await executor.session("run", work_dir=directory)
-                status = await self._run_cells(signals.session)
-        return signals.status or status
-
-    async def _run_cells(self, session: AsyncSession) -> int:
-        with self._console.progress(len(self._document.sources)) as advance:
-            for number, source in enumerate(self._document.sources):
-                result = await session.execute(source, timeout=self._timeout, on_output=self._console.show_output)
+    async def run(self, session: AsyncSession) -> int:
+        """Run the cells; return the exit status."""
+        with self.console.progress(len(self.document.sources)) as advance:
+            for number, source in enumerate(self.document.sources):
+                result = await session.execute(source, timeout=self.timeout, on_output=self.console.show_output)
                 self._record(number, result)
                 advance()
-                self._console.show_result(result)
+                self.console.show_result(result)
                 if status := self._exit_status(number, result):
                     return status
         return 0
@@ -156,32 +190,27 @@ class _FileRun:
         never_began = result.status == "aborted" and not is_refusal(result)  # its kernel was still starting
         if result.interrupted == "request" or never_began:
             return INTERRUPTED
-        if self._allow_errors or self._document.allows_error(number):
+        if self.allow_errors or self.document.allows_error(number):
             return 0
         return TIMED_OUT if result.interrupted == "timeout" else CELL_FAILED
 
     def _record(self, number: int, result: ExecutionResult) -> None:
-        self._document.record(number, result)
-        if self._target is None:
+        self.document.record(number, result)
+        if self.target is None:
             return
         try:
-            self._document.write(self._target)
+            self.document.write(self.target)
         except OSError as exc:
-            message = f"{self._target} cannot be written after cell {number + 1}: {exc.strerror}."
+            message = f"{self.target} cannot be written after cell {number + 1}: {exc.strerror}."
             raise CommandFailed(message) from exc
         self.has_written = True
 
 
-def _read_stdin() -> str:
-    if sys.stdin is None:
-        raise InvalidRequest("stdin is closed: there is nothing to run.")
+def _read_script() -> CellFile:
     try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
+        return CellFile.script(read_stdin("run").decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         message = f"stdin is not UTF-8 (byte {exc.start})."
-        raise InvalidRequest(message) from exc
-    except OSError as exc:
-        message = f"stdin cannot be read: {exc.strerror}."
         raise InvalidRequest(message) from exc
 
 

@@ -1,4 +1,4 @@
-"""Sessions on this machine: their list, their variables, their journals and the statistics of their cells."""
+"""The commands about sessions: journals, the prompt in one, and the open sessions of this machine with their variables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import anyio
+import typer
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.stdio import write_guard, write_text
+from kernelexec.cli.options import (
+    ONE_COMMAND_SETTINGS,
+    IsolationOptions,
+    WorkDirOption,
+    not_blank,
+    option,
+    with_isolation_options,
+)
+from kernelexec.cli.stdio import OWN_FAILURE, write_guard, write_text
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, did_you_mean
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
@@ -22,49 +32,102 @@ from kernelexec.records.journal import SUFFIX, JournalRow, journals, path_of, re
 from kernelexec.results import CallStatistics, Statistics, Variable, Variables
 from kernelexec.results.usage import format_size
 from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.session.features.limits import CALLS_MAX
 
+sessions_app = typer.Typer()
 _ANSWER_SECONDS = 5.0
 _LISTED = 10
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 
 
-def list_sessions(*, as_json: bool) -> int:
-    """Print all open sessions of this user; return exit status 0, also without sessions."""
-    sessions = list_live_sessions(runtime_bases())
+@sessions_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if the journal does not exist.")
+def log(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            callback=not_blank,
+            help="A session's name, or the path of a journal. Default: the only one.",
+        ),
+    ] = None,
+    workspace: Annotated[
+        str, option("--workspace", "The executor's workspace.", "DIRECTORY", callback=not_blank)
+    ] = "workspaces",
+    last: Annotated[int | None, typer.Option("--last", "-n", min=1, metavar="N", help="Only the newest N rows.")] = None,
+    as_json: Annotated[bool, option("--json", "Print the journal's own lines.")] = False,
+    show_statistics: Annotated[bool, option("--statistics", "Show statistics of the cells instead.")] = False,
+) -> int:
+    """Show a session's journal: its cells with their results, refusals, and changes of its kernels."""
+    if not show_statistics:
+        return show_journal(name, workspace=Path(workspace), last=last, as_json=as_json)
+    figures = statistics(_find_journal(name, Path(workspace)), keep=last or CALLS_MAX)
     if as_json:
-        write_text(sys.stdout, json.dumps([_as_dict(session) for session in sessions]) + "\n")
+        write_text(sys.stdout, json.dumps(figures.to_dict()) + "\n")
         return 0
-    rows = [[str(value) for value in _as_dict(session).values()] for session in sessions]
-    show_table(("session", "workspace", "process", "epoch", "connection file"), rows)
+    show_table(_TOTALS_HEADINGS, [_totals_row(figures)])
+    write_text(sys.stdout, "\n")
+    show_table(_CALL_HEADINGS, [_call_row(call) for call in figures.calls])
     return 0
 
 
-def list_variables(name: str | None, *, as_json: bool) -> int:
-    """Print the variables of one open session, idle or busy.
+@sessions_app.command(
+    epilog=f"Exit status: 0 after Ctrl+D; {OWN_FAILURE} if kernelexec itself failed, or there is no terminal."
+)
+@with_isolation_options
+def repl(
+    isolation_options: IsolationOptions,
+    session: Annotated[str, option("--session", "The session's name.", "NAME")] = "repl",
+    timeout: Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: a week.")] = None,
+    work_dir: WorkDirOption = None,
+) -> int:
+    """Type cells at a prompt, in one session that is open until you press Ctrl+D."""
+    from kernelexec.cli.repl import run_repl
 
-    Raises:
-        UnknownSession, InvalidRequest: the session does not exist, or the name is ambiguous.
-        KernelNotAnswering: the session has no running kernel, or the kernel does not answer in time.
-    """
+    directory = Path(work_dir) if work_dir else None
+    config = isolation_options.load_config(**ONE_COMMAND_SETTINGS | {"save_displays": True})
+    return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
+
+
+@sessions_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed.")
+def sessions(as_json: ListJsonOption = False) -> int:
+    """List your open sessions on this machine, of all processes, and how to attach to their kernels."""
+    listed = [_as_dict(session) for session in list_live_sessions(runtime_bases())]
+    if as_json:
+        write_text(sys.stdout, json.dumps(listed) + "\n")
+    else:
+        headings = ("session", "workspace", "process", "epoch", "connection file")
+        show_table(headings, [list(map(str, session.values())) for session in listed])
+    return 0
+
+
+@sessions_app.command(
+    epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a kernel that does not answer."
+)
+def variables(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", callback=not_blank, help="The session, as NAME or NAME@PROCESS.")
+    ] = None,
+    as_json: ListJsonOption = False,
+) -> int:
+    """Show the variables of an open session on this machine, also while a cell runs, without running its code."""
     session = select_session(name, list_live_sessions(runtime_bases()))
-    if session.kernel is None:
+    if (kernel := session.kernel) is None:
         message = f"Session {session.name!r} has no running kernel: its next cell starts one."
         raise KernelNotAnswering(message)
-    answer = anyio.run(_variables_of, session)
-    variables = Variables.from_reply(answer, VARIABLES_MAX)
+
+    async def request() -> dict[str, object]:
+        content = {"names": None, "limit": VARIABLES_MAX}
+        return await request_once(kernel, protocol.VARIABLES_REQUEST, content, patience=_ANSWER_SECONDS)
+
+    listed = Variables.from_reply(anyio.run(request), VARIABLES_MAX)
     if as_json:
-        write_text(sys.stdout, json.dumps(variables.to_dict()) + "\n")
+        write_text(sys.stdout, json.dumps(listed.to_dict()) + "\n")
         return 0
-    show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in variables])
-    if variables.total > len(variables):
-        write_text(sys.stderr, f"kernelexec: {len(variables)} of {variables.total} variables are shown\n")
+    show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in listed])
+    if listed.total > len(listed):
+        write_text(sys.stderr, f"kernelexec: {len(listed)} of {listed.total} variables are shown\n")
     return 0
-
-
-async def _variables_of(session: LiveSession) -> dict[str, object]:
-    assert session.kernel is not None
-    content = {"names": None, "limit": VARIABLES_MAX}
-    return await request_once(session.kernel, protocol.VARIABLES_REQUEST, content, patience=_ANSWER_SECONDS)
 
 
 def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession:
@@ -75,18 +138,14 @@ def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession
     matches = [session for session in sessions if name is None or (session.name == wanted and pid in ("", str(session.pid)))]
     listed = ", ".join(f"{session.name}@{session.pid}" for session in (matches or sessions)[:_LISTED])
     if not matches:
-        message = f"No open session {name!r}{did_you_mean(str(name), _names(sessions))}: must be one of {listed}."
+        known = [*(session.name for session in sessions), *(f"{session.name}@{session.pid}" for session in sessions)]
+        message = f"No open session {name!r}{did_you_mean(str(name), known)}: must be one of {listed}."
         raise UnknownSession(message)
     if len(matches) > 1:
         which = "sessions are open" if name is None else f"sessions are named {name!r}"
         message = f"{len(matches)} {which}: choose one as NAME@PROCESS, of {listed}."
         raise InvalidRequest(message)
     return matches[0]
-
-
-def _names(sessions: list[LiveSession]) -> Iterable[str]:
-    for session in sessions:
-        yield from (session.name, f"{session.name}@{session.pid}")
 
 
 def _as_dict(session: LiveSession) -> dict[str, object]:
@@ -126,7 +185,7 @@ def show_journal(name: str | None, *, workspace: Path, last: int | None, as_json
     Raises:
         InvalidRequest: the journal does not exist, or the name is ambiguous.
     """
-    path = find_journal(name, workspace)
+    path = _find_journal(name, workspace)
     if as_json:
         for record in deque(read(path), maxlen=last):
             write_text(sys.stdout, json.dumps(record, ensure_ascii=False) + "\n")
@@ -136,7 +195,7 @@ def show_journal(name: str | None, *, workspace: Path, last: int | None, as_json
     return 0
 
 
-def find_journal(name: str | None, workspace: Path) -> Path:
+def _find_journal(name: str | None, workspace: Path) -> Path:
     """Return the path of a journal by its session's name or its own path; without a name the only one.
 
     Raises:
@@ -201,36 +260,23 @@ def _local_time(time: str) -> str:
 
 _TOTALS_HEADINGS = ("cells", "ok", "p50 s", "p95 s", "all s", "cpu s", "peak memory", "output")
 _CALL_HEADINGS = ("execution", "language", "ok", "seconds", "timeout", "cpu s", "peak memory", "output")
-_NONE = "-"
-
-
-def show_statistics(path: Path, *, last: int, as_json: bool) -> int:
-    """Print the statistics of a journal's cells."""
-    figures = statistics(path, keep=last)
-    if as_json:
-        write_text(sys.stdout, json.dumps(figures.to_dict()) + "\n")
-        return 0
-    show_table(_TOTALS_HEADINGS, [_totals_row(figures)])
-    write_text(sys.stdout, "\n")
-    show_table(_CALL_HEADINGS, [_call_row(call) for call in figures.calls])
-    return 0
 
 
 def _totals_row(figures: Statistics) -> list[str]:
-    rate = _NONE if figures.success_rate is None else f"{figures.success_rate:.0%}"
-    times = [_seconds(figures.p50), _seconds(figures.p95), _seconds(figures.execution_time), _seconds(figures.cpu_seconds)]
+    rate = "-" if figures.success_rate is None else f"{figures.success_rate:.0%}"
+    times = map(_seconds, (figures.p50, figures.p95, figures.execution_time, figures.cpu_seconds))
     return [str(figures.count), rate, *times, _bytes(figures.peak_memory_bytes), _bytes(figures.output_bytes)]
 
 
 def _call_row(call: CallStatistics) -> list[str]:
-    times = [_seconds(call.execution_time), _seconds(call.timeout), _seconds(call.cpu_seconds)]
-    peak, output = _bytes(call.peak_memory_bytes), _bytes(call.output_bytes)
-    return [call.execution_id[:8], call.language, "yes" if call.success else "no", *times, peak, output]
+    times = map(_seconds, (call.execution_time, call.timeout, call.cpu_seconds))
+    success = "yes" if call.success else "no"
+    return [call.execution_id[:8], call.language, success, *times, _bytes(call.peak_memory_bytes), _bytes(call.output_bytes)]
 
 
 def _seconds(seconds: float | None) -> str:
-    return _NONE if seconds is None else f"{seconds:.3f}"
+    return "-" if seconds is None else f"{seconds:.3f}"
 
 
 def _bytes(count: int | None) -> str:
-    return _NONE if count is None else format_size(count)
+    return "-" if count is None else format_size(count)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import anyio
 
-from kernelexec.events import CellExecuted, DisplayUpdated, Event, NotebookHook
+from kernelexec.events import CellExecuted, DisplayUpdated, Event
+from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 
 #: The seconds that a caller waits for a write at most, so that a disk that hangs does not block callers.
@@ -25,7 +26,7 @@ logger = logging.getLogger("kernelexec")
 class NotebookWriter:
     """A hook, called after the notebook's recorder, that makes the recorder write pending changes."""
 
-    def __init__(self, session: str, record: NotebookHook | None, scope: TaskScope) -> None:
+    def __init__(self, session: str, record: Recorder | None, scope: TaskScope) -> None:
         self._session = session
         self._write: Callable[[], None] | None = record.write if record else None
         self._finish: Callable[[], None] | None = record.finish if record else None

@@ -14,8 +14,6 @@ from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.events import (
     Hook,
-    JournalHook,
-    NotebookHook,
     SessionAdopted,
     SessionClosed,
     SessionClosing,
@@ -28,6 +26,8 @@ from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
 from kernelexec.provisioning.runtime.owned_directory import remove_session_directories
 from kernelexec.recorded_history import History
+from kernelexec.records.journal import Journal
+from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import OnOutput, OrphanedSession
@@ -81,8 +81,8 @@ class AsyncSession:
         config: Config,
         hooks: Iterable[Hook] = (),
         *,
-        record: NotebookHook | None,
-        ledger: JournalHook | None,
+        record: Recorder | None,
+        ledger: Journal | None,
         backend: Backend,
         warm_kernel: WarmKernel = NO_WARM_KERNEL,
         validators: Sequence[Validator] = (),

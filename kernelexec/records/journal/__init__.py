@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from kernelexec.records.journal.history import read_history
 from kernelexec.records.journal.journal import Journal
-from kernelexec.records.journal.reader import SUFFIX, JournalRow, journal_path, journals, path_of, read, rows
-from kernelexec.records.journal.running_cell import RunningCell, running_cell
-from kernelexec.records.journal.statistics import statistics
+from kernelexec.records.journal.reader import (
+    SUFFIX,
+    JournaledRequest,
+    JournalRow,
+    RunningCell,
+    journal_path,
+    journals,
+    path_of,
+    read,
+    read_history,
+    rows,
+    running_cell,
+    statistics,
+)
 
 __all__ = [
     "SUFFIX",
     "Journal",
     "JournalRow",
+    "JournaledRequest",
     "RunningCell",
     "journal_path",
     "journals",

@@ -8,17 +8,16 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kernelexec.errors import Refused
-from kernelexec.events import Event, JournaledRequest
+from kernelexec.events import Event
 from kernelexec.provisioning.platform import lock
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.records.journal.reader import next_part, parts, requests, requests_of_life, sibling_path
+from kernelexec.records.journal.reader import JournaledRequest, next_part, parts, requests, requests_of_life, sibling_path
 from kernelexec.records.journal.records import line, record
 
 #: The bound of files of a journal; the newest one has the journal's name, the others are numbered.
@@ -47,6 +46,8 @@ class Journal:
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
         self.path = path
         self.failure: str | None = None
+        self.owner_was_killed = False
+        """Whether its owner before was killed, so that the session and the state of its cells are lost."""
         self._name = path
         self._limit = max(1, limit_bytes // PARTS)
         self._fd: int | None = None
@@ -57,7 +58,6 @@ class Journal:
         self._here: set[str] = set()
         self._adopted = False
         self._closed = False
-        self.owner_was_killed = False
         self._claim()
 
     def __call__(self, event: Event, /) -> None:
@@ -122,12 +122,13 @@ class Journal:
         """Lock the first free file, and repair a line that an earlier owner could not finish."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in _numbered_paths(self._name):
+            for path in (self._name, *(sibling_path(self._name, number) for number in range(2, _KEEPERS))):
                 fd = os.open(path, _FLAGS, 0o600)
                 if _lock(fd, path):
                     self._fd, self.path = track_fd(fd), path
                     self._mend(fd)
-                    self.owner_was_killed = _was_left(fd)
+                    life, has_cells = _newest(fd)
+                    self.owner_was_killed = has_cells and life not in _ENDS
                     return
                 os.close(fd)
         except OSError as exc:
@@ -208,11 +209,6 @@ class Journal:
         self.failure = exc.strerror or str(exc)
 
 
-def _numbered_paths(path: Path) -> Iterator[Path]:
-    yield path
-    yield from (sibling_path(path, number) for number in range(2, _KEEPERS))
-
-
 def _lock(fd: int, path: Path) -> bool:
     """Lock a file; return whether that worked. An owner that is ending is waited for."""
     deadline = time.monotonic() + PATIENCE
@@ -223,22 +219,11 @@ def _lock(fd: int, path: Path) -> bool:
             lock(fd)
             return os.path.samestat(os.fstat(fd), path.stat())
         except BlockingIOError:
-            if not _is_ending(fd) or time.monotonic() > deadline:
+            if _newest(fd)[0] not in _ENDS or time.monotonic() > deadline:
                 return False
             time.sleep(_PAUSE)  # in a thread: a lock cannot be waited for with a bound
         except OSError:  # a file system without locks
             return True
-
-
-def _is_ending(fd: int) -> bool:
-    """Return whether the newest record of the session's life is of its end."""
-    return _newest(fd)[0] in _ENDS
-
-
-def _was_left(fd: int) -> bool:
-    """Return whether cells ran in the newest life of the session, and it was not ended."""
-    life, ran = _newest(fd)
-    return ran and life not in _ENDS
 
 
 def _newest(fd: int) -> tuple[str | None, bool]:

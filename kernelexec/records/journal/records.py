@@ -9,29 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from kernelexec import cells
+from kernelexec import cells, events
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.events import (
-    CellAborted,
-    CellEvent,
-    CellExecuted,
-    CellRefused,
-    CellStarted,
-    DisplayUpdated,
-    Event,
-    FilesTouched,
-    KernelChanged,
-    MemoryHigh,
-    OutputReceived,
-    SessionAdopted,
-    SessionClosed,
-    SessionClosing,
-    SessionEvent,
-    SessionOpened,
-    SessionReplayed,
-    SnapshotTaken,
-    TestsRun,
-)
 from kernelexec.results import Error, ExecutionResult, Output, Stream
 from kernelexec.text import clean, clean_text, cut_middle, head_within, make_json_encoder
 
@@ -46,19 +25,19 @@ _encode = make_json_encoder(separators=(",", ":"), allow_nan=False)
 _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 
 
-def record(event: Event) -> dict[str, Any] | None:
+def record(event: events.Event) -> dict[str, Any] | None:
     """Return the record of an event; None for events without one."""
     match event:
-        case CellRefused() | CellStarted() | CellExecuted() | CellAborted():
+        case events.CellRefused() | events.CellStarted() | events.CellExecuted() | events.CellAborted():
             fields = _of_cell(event)
-        case KernelChanged():
+        case events.KernelChanged():
             fields = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
             fields |= {"language": event.language}
-        case DisplayUpdated() | OutputReceived():
+        case events.DisplayUpdated() | events.OutputReceived():
             return None
-        case FilesTouched():
+        case events.FilesTouched():
             fields = _files(event)
-        case MemoryHigh():
+        case events.MemoryHigh():
             fields = {"event": "memory", "used_bytes": event.used_bytes, "limit_bytes": event.limit_bytes}
             fields |= {"biggest": {holder.name: holder.size_bytes for holder in event.biggest}}
         case _:
@@ -66,40 +45,40 @@ def record(event: Event) -> dict[str, Any] | None:
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "session": event.session, **fields}
 
 
-def _of_cell(event: CellEvent) -> dict[str, Any]:
+def _of_cell(event: events.CellEvent) -> dict[str, Any]:
     match event:
-        case CellRefused():
+        case events.CellRefused():
             return {"event": "refused", "decision": "refused", **_refusal_fields(event)}
-        case CellStarted():
+        case events.CellStarted():
             fields = {"event": "started", "execution_id": event.execution_id, "decision": "allowed", **_cell(event.cell)}
             fields |= {"kernel_epoch": event.kernel_epoch} | ({} if event.timeout is None else {"timeout": event.timeout})
             return {**fields, **_request(event.request_id, event.cell)}
-        case CellExecuted():
+        case events.CellExecuted():
             kept_whole = {} if event.request_id is None else {"result": shorten_result(event.result).to_dict()}
             return {"event": "finished", **_outcome(event.result), **_request(event.request_id, event.cell), **kept_whole}
-        case CellAborted():
+        case events.CellAborted():
             fields = {"event": "aborted", "execution_id": event.result.execution_id, **_cell(event.cell)}
             why_not = event.result.diagnosis
             fields |= {} if why_not is None else {"decision": "refused", "rule": why_not.cause}
             return {**fields, "why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
 
 
-def _of_session(event: SessionEvent) -> dict[str, Any]:
+def _of_session(event: events.SessionEvent) -> dict[str, Any]:
     match event:
-        case SessionOpened():
+        case events.SessionOpened():
             fields = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
             return fields if event.replays is None else {**fields, "replays": event.replays}
-        case SessionAdopted():
+        case events.SessionAdopted():
             fields = {"event": "adopted", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
             return {**fields, "kernel_epoch": event.kernel_epoch}
-        case SessionReplayed():
+        case events.SessionReplayed():
             return {"event": "replayed", **event.replay.to_dict(), **event.past.to_metadata()}
-        case SnapshotTaken():
+        case events.SnapshotTaken():
             return {"event": "snapshot", "snapshot": event.snapshot.to_dict()}
-        case TestsRun():
+        case events.TestsRun():
             return {"event": "tested", "report": event.report.to_dict()}
-        case SessionClosing() | SessionClosed():
-            return {"event": "closing" if isinstance(event, SessionClosing) else "closed"}
+        case events.SessionClosing() | events.SessionClosed():
+            return {"event": "closing" if isinstance(event, events.SessionClosing) else "closed"}
 
 
 def line(fields: dict[str, Any]) -> bytes:
@@ -124,16 +103,14 @@ def shorten_result(result: ExecutionResult) -> ExecutionResult:
     """Return a result for the journal: whole if it fits, else its shortened text and error, without displays."""
     if len(result.to_json().encode()) <= RESULT_BYTES:
         return result
-    names: tuple[Any, ...] = ("stdout", "stderr")
-    text: tuple[Output, ...] = tuple(Stream(name, cut_middle(getattr(result, name), _STREAM_BYTES)) for name in names)
-    shown = Stream("stdout", cut_middle(result.text, _STREAM_BYTES))
-    text = tuple(output for output in text if isinstance(output, Stream) and output.text) or (shown,)
-    error = result.error
-    if error is not None:
+    streams = [Stream("stdout", result.stdout), Stream("stderr", result.stderr)]
+    texts = [stream for stream in streams if stream.text] or [Stream("stdout", result.text)]
+    outputs: list[Output] = [Stream(stream.name, cut_middle(stream.text, _STREAM_BYTES)) for stream in texts]
+    if (error := result.error) is not None:
         evalue, traceback = cut_middle(error.evalue, _ERROR_BYTES), cut_middle("\n".join(error.traceback), _ERROR_BYTES)
-        text = (*text, Error(head_within(error.ename, 1024), evalue, tuple(traceback.split("\n"))))
+        outputs.append(Error(head_within(error.ename, 1024), evalue, tuple(traceback.split("\n"))))
     notes = (*result.notes, "From the journal, which keeps no displays of a result this large, and of its text head and tail.")
-    return replace(result, outputs=text, late=(), truncated=True, files=result.files[:_FILES], notes=notes)
+    return replace(result, outputs=tuple(outputs), late=(), truncated=True, files=result.files[:_FILES], notes=notes)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
@@ -153,14 +130,14 @@ def _request(request_id: str | None, cell: Cell) -> dict[str, Any]:
     return {} if request_id is None else {"request_id": request_id, "fingerprint": cells.fingerprint(cell)}
 
 
-def _refusal_fields(event: CellRefused) -> dict[str, Any]:
+def _refusal_fields(event: events.CellRefused) -> dict[str, Any]:
     code = event.source if isinstance(event.source, str) else f"<{type(event.source).__name__}>"
     fields = {"kind": event.kind, "code": head_within(clean_text(code[:REFUSED_BYTES]), REFUSED_BYTES)}
     fields |= {"error": type(event.error).__name__, "why": head_within(clean_text(str(event.error)), REFUSED_BYTES)}
     return fields | ({"request_id": event.request_id[:200]} if isinstance(event.request_id, str) else {})
 
 
-def _files(event: FilesTouched) -> dict[str, Any]:
+def _files(event: events.FilesTouched) -> dict[str, Any]:
     done = "refused" if event.refused and not event.paths else "done"
     fields: dict[str, Any] = {"event": done, "kind": event.operation, "files": list(event.paths[:_FILES])}
     fields["code"] = head_within(clean_text(" ".join(event.paths[:_FILES])), TEXT_BYTES)  # for rows

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kernelexec.cells import Cell
 from kernelexec.events import CellExecuted, DisplayUpdated, Event
-from kernelexec.records.notebook.cell_format import bundle, code_cell
+from kernelexec.records.notebook.notebook_io import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
@@ -107,7 +107,11 @@ class Recorder:
             raise TimeoutError(message)
         try:
             while self._noted:
-                self._take(self._next_event())
+                match self._next_event():
+                    case CellExecuted() as event:
+                        self._add(event.cell, event.result)
+                    case DisplayUpdated() as event:
+                        self._update(event.display_id, event.data, event.metadata)
             if self._changed:
                 self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
                 replace_file(self.path, _file(map(self._spool.read, self._pieces())))
@@ -136,13 +140,6 @@ class Recorder:
             event, weight = self._noted.pop(next(iter(self._noted)))
             self._noted_bytes -= weight
         return event
-
-    def _take(self, event: CellExecuted | DisplayUpdated) -> None:
-        match event:
-            case CellExecuted():
-                self._add(event.cell, event.result)
-            case DisplayUpdated():
-                self._update(event.display_id, event.data, event.metadata)
 
     def _add(self, executed: Cell, result: ExecutionResult) -> None:
         number, cell = len(self._cells), code_cell(executed, result)

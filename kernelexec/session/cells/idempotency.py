@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from kernelexec import cells
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.events import JournalHook
+from kernelexec.records.journal import Journal
 from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_builder import build_unknown_result
@@ -27,7 +27,7 @@ _DISK_SECONDS = 10.0
 class RequestIds:
     """The executions of one session by request id, in memory and in the journal."""
 
-    def __init__(self, session: str, ledger: JournalHook | None) -> None:
+    def __init__(self, session: str, ledger: Journal | None) -> None:
         self._session = session
         self._ledger = ledger
         self._runs: WeakValueDictionary[str, CellRun] = WeakValueDictionary()

@@ -173,7 +173,7 @@ def test_a_disk_that_takes_no_line_fails_no_cell(tmp_path: Path, monkeypatch: py
     def full(_self: object, _content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kernelexec.records.log.file.LogFile.append", full)
+    monkeypatch.setattr("kernelexec.records.log.ContainerLog._append", full)
     with Executor(isolation="local", workspace=tmp_path / "ws", config=config("local", tmp_path)) as executor:
         assert executor.session("a").execute("print(1)").text == "1\n"
 

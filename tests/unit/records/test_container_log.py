@@ -26,8 +26,7 @@ from kernelexec.events import (
     SessionClosed,
     SessionOpened,
 )
-from kernelexec.records.log import ContainerLog, check
-from kernelexec.records.log import lines as log_lines
+from kernelexec.records.log import HEAD_BYTES, ContainerLog, check
 from kernelexec.results import DisplayData, Error, ExecutionResult, Stream
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -154,7 +153,7 @@ def test_output_over_the_bound_is_head_and_tail(log: ContainerLog) -> None:
     assert printed_lines[0].endswith("out | line 0")
     assert printed_lines[-1].endswith("out | line 199999")
     assert sum("left out" in line for line in found) >= 2
-    assert log.path.stat().st_size < 20 * log_lines.HEAD_BYTES
+    assert log.path.stat().st_size < 20 * HEAD_BYTES
     cut = sum(int(number) for number in re.findall(r"left out: (\d+) bytes of output", "\n".join(found)))
     kept = sum(len(line.split(" | ", 1)[1]) + 1 for line in found if " out | " in line)
     assert abs(cut + kept - sum(len(f"line {number}\n") for number in range(200_000))) < 50  # a line that was cut in two
@@ -163,13 +162,13 @@ def test_output_over_the_bound_is_head_and_tail(log: ContainerLog) -> None:
 @pytest.mark.parametrize("text", ["x" * 5_000_000, "\n" * 5_000_000, "\x00" * 5_000_000], ids=["line", "lines", "zeros"])
 def test_one_piece_over_the_bound_is_cut(log: ContainerLog, text: str) -> None:
     lines(log, started(), printed(text), ended())
-    assert log.path.stat().st_size < 20 * log_lines.HEAD_BYTES
+    assert log.path.stat().st_size < 20 * HEAD_BYTES
 
 
 def test_the_newest_output_of_a_silent_flood_comes_when_it_is_due(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("kernelexec.records.log.lines.time.monotonic", lambda: now)
-    lines(log, started(), printed("x" * log_lines.HEAD_BYTES), printed("\nheld\n"))
+    monkeypatch.setattr("kernelexec.records.log.time.monotonic", lambda: now)
+    lines(log, started(), printed("x" * HEAD_BYTES), printed("\nheld\n"))
     assert "held" not in log.path.read_text()
     now = 101.0
     assert lines(log, printed("told\n"))[-2:] == ["cell 01234567 out | held", "cell 01234567 out | told"]
@@ -177,8 +176,8 @@ def test_the_newest_output_of_a_silent_flood_comes_when_it_is_due(log: Container
 
 def test_the_pauses_of_a_flood_are_one_second_two_four_and_so_on(log: ContainerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("kernelexec.records.log.lines.time.monotonic", lambda: now)
-    lines(log, started(), printed("x" * (log_lines.HEAD_BYTES + 1) + "\n"))
+    monkeypatch.setattr("kernelexec.records.log.time.monotonic", lambda: now)
+    lines(log, started(), printed("x" * (HEAD_BYTES + 1) + "\n"))
     written = []
     for second in range(101, 116):
         now = float(second)

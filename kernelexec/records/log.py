@@ -1,0 +1,378 @@
+"""The log of a session for people, ``<log_dir>/<session>/docker_container.log``: its events as lines of text.
+
+An event is in the file when the call returns. Each line begins with its time, the process and its subject, whatever a text
+contains: a cell's own text stands behind ``in |`` (its source), ``out |``, ``err |`` or ``late |``; ``out +`` continues the
+cell's line before, which had no end yet. Characters that are not printable are written as escapes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from kernelexec import events
+from kernelexec.cells import ShellCell
+from kernelexec.errors import InvalidConfig
+from kernelexec.provisioning.platform import lock
+from kernelexec.results import Error, ExecutionResult, MemoryUse, Stream, output_text
+from kernelexec.results.outputs import strip_ansi
+from kernelexec.text import head_within, tail_within, utf8_size
+
+Mark = Literal["in", "out", "err", "late", "note"]
+#: The name of the file, also where kernels are not in containers.
+NAME = "docker_container.log"
+#: Bounds in bytes: of the log and of the one before it, of a cell's source, of a reason or note.
+LOG_BYTES, SOURCE_BYTES, REASON_BYTES = 64 * 1024 * 1024, 64 * 1024, 4096
+#: Bounds of output in bytes of the log: of a cell's output that is written as it comes, of the newest output that is held after
+#: that, and of output of ended cells between two cells.
+HEAD_BYTES, TAIL_BYTES, LATE_BYTES = 64 * 1024, 64 * 1024, 64 * 1024
+#: About the size of a line without its text, in bytes.
+_LINE_BYTES = 48
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: The errors of a path that cannot become a log.
+_UNFIT = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
+
+logger = logging.getLogger("kernelexec")
+
+
+class ContainerLog:
+    """The hook that writes one session's log. A log that cannot be written is reported once, and fails no cell.
+
+    Each event is one append to the file, so several processes can write it, and it may be moved or removed at any time. Above
+    its bound it is renamed to ``<name>.1``, replacing an earlier one. `logging`'s rotating handlers follow links, and lose
+    lines when two processes rotate one file.
+
+    Raises:
+        InvalidConfig: there is something else in its place, or the session's cells could change it.
+    """
+
+    hears_output = True
+
+    def __init__(self, log_dir: Path, session: str, workspace: Path, *, limit_bytes: int = LOG_BYTES) -> None:
+        directory = log_dir.expanduser().resolve() / session
+        if directory.is_relative_to(workspace):
+            message = f"log_dir: {directory} lies in the workspace {workspace}, where cells can change it: choose another one."
+            raise InvalidConfig(message)
+        self.path = directory / NAME
+        self._session = session
+        self._limit = limit_bytes
+        self._pid = os.getpid()
+        self._running: dict[str, _CellOutput] = {}
+        self._late_room = LATE_BYTES
+        self._missed = 0
+        self._torn = self._has_reported = False
+        try:
+            self._open().close()
+        except OSError as exc:
+            self._report(exc)
+
+    def __call__(self, event: events.Event, /) -> None:
+        """Write the lines of the event."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+        lines = list(self._lines(event))
+        if not lines:
+            return
+        if self._missed:
+            lines.insert(0, f"left out: {self._missed} events, which could not be written")
+        try:
+            self._append("".join(f"{now}Z {self._pid} {line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+            self._missed = 0
+        except (OSError, InvalidConfig) as exc:
+            self._missed += 1
+            self._report(exc)
+
+    def _lines(self, event: events.Event) -> Iterator[str]:
+        match event:
+            case events.OutputReceived():
+                yield from self._output_lines(event)
+            case events.CellStarted():
+                self._begin(event.execution_id)
+                yield from _start_lines(event)
+            case events.CellExecuted():
+                if (output := self._running.pop(event.result.execution_id, None)) is not None:
+                    yield from output.rest()
+                yield from _end_lines(event.result)
+            case events.CellAborted(result=result):
+                self._running.pop(result.execution_id, None)
+                yield f"{_about(result.execution_id)} never ran: {_printable(' '.join(result.notes)[:REASON_BYTES])}"
+                yield from _quote(_about(result.execution_id), "in", event.cell.source, REASON_BYTES)
+            case events.SessionAdopted(execution_id=str() as running):
+                self._begin(running)
+                yield _printable(f"session {_session_text(event)}")
+                yield f"{_about(running)} goes on: its output so far comes again, execution {running}"
+            case _:
+                yield from _other_lines(event)
+
+    def _begin(self, execution_id: str) -> None:
+        self._running[execution_id] = _CellOutput(_about(execution_id))
+        self._late_room = LATE_BYTES
+
+    def _output_lines(self, event: events.OutputReceived) -> Iterator[str]:
+        output, about = event.output, _about(event.execution_id)
+        text = output.text if isinstance(output, Stream) else output_text((output,))
+        if (running := self._running.get(event.execution_id)) is not None:
+            is_error = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
+            yield from running.lines("err" if is_error else "out", text)
+        elif (room := self._late_room) > 0:
+            self._late_room -= _log_size(text)
+            yield from _quote(about, "late", text if self._late_room > 0 else head_within(text, room))
+            if self._late_room <= 0:
+                yield f"{about} left out: further late output, up to the next cell"
+
+    def _append(self, content: bytes) -> None:
+        """Append whole lines.
+
+        Raises:
+            OSError, InvalidConfig: not all of them are in the file.
+        """
+        while True:
+            with self._open() as file:
+                size = os.fstat(file.fileno()).st_size
+                if size and size + len(content) > self._limit and self._rotate(file.fileno()):
+                    continue
+                content = b"\n" + content if self._torn else content
+                written = os.write(file.fileno(), content)
+            self._torn = bool(written) and not content[:written].endswith(b"\n")
+            if written < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            return
+
+    def _open(self) -> BinaryIO:
+        """Open the file, readable by its user only; create it and its two directories where they are missing.
+
+        Raises:
+            InvalidConfig: there is something else in its place, or in the place of one of its directories.
+            OSError: the file cannot be written.
+        """
+        try:
+            if not self.path.parent.exists():
+                self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            file = os.fdopen(os.open(self.path, _FLAGS, 0o600), "wb", buffering=0)
+        except OSError as exc:
+            if exc.errno in _UNFIT:
+                raise InvalidConfig(_unfit(self.path, exc.strerror or "")) from exc
+            raise
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise InvalidConfig(_unfit(self.path, "It is not a regular file"))
+        return file
+
+    def _rotate(self, fd: int) -> bool:
+        """Rename the full file; return whether another one is to be opened. A process that does the same has it locked."""
+        with suppress(BlockingIOError):
+            lock(fd)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), self.path.stat(follow_symlinks=False)):
+                    self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+            return True
+        return False
+
+    def _report(self, exc: OSError | InvalidConfig) -> None:
+        if not self._has_reported:
+            self._has_reported = True
+            details = {"session": self._session, "log": str(self.path), "reason": getattr(exc, "strerror", None) or str(exc)}
+            logger.error("kernelexec.log_not_written", extra=details)
+
+
+class _CellOutput:
+    """The output of one running cell on its way into the log.
+
+    Above its bound the newest output is written after pauses of one second, two, four and so on: an owner that is killed
+    leaves the cell's newest output in the log, and a flood of output costs next to nothing.
+    """
+
+    def __init__(self, about: str) -> None:
+        self._about = about
+        self._room = HEAD_BYTES
+        self._held: deque[tuple[Mark, str, int]] = deque()
+        self._held_bytes = self._cut_bytes = 0
+        self._unended: set[Mark] = set()
+        self._pause, self._due = 1.0, 0.0
+
+    def lines(self, mark: Mark, text: str) -> Iterator[str]:
+        """Yield the lines to write now for a piece of output."""
+        if self._room > 0:
+            size = _log_size(text)
+            head = text if size <= self._room else head_within(text, utf8_size(text) * self._room // size)
+            self._room -= size
+            yield from self._quote(mark, head)
+            text = text[len(head) :]
+            if self._room <= 0:
+                self._wait()
+                yield f"{self._about} left out: output over {HEAD_BYTES} bytes, but for its newest, now and then and at the end"
+        if text:
+            self._hold(mark, text)
+        if self._held and time.monotonic() >= self._due:
+            self._wait()
+            yield from self.rest()
+
+    def rest(self) -> Iterator[str]:
+        """Yield the held output, after the number of bytes that were left out before it."""
+        if self._cut_bytes:
+            self._unended.clear()
+            yield f"{self._about} left out: {self._cut_bytes} bytes of output"
+        for mark, text, _ in self._held:
+            yield from self._quote(mark, text)
+        self._held.clear()
+        self._held_bytes = self._cut_bytes = 0
+
+    def _wait(self) -> None:
+        self._due, self._pause = time.monotonic() + self._pause, self._pause * 2
+
+    def _hold(self, mark: Mark, text: str) -> None:
+        if (size := _log_size(text)) > TAIL_BYTES:
+            tail = tail_within(text, utf8_size(text) * TAIL_BYTES // size)
+            self._cut_bytes += utf8_size(text) - utf8_size(tail)
+            text, size = tail, TAIL_BYTES
+        self._held.append((mark, text, size))
+        self._held_bytes += size
+        while self._held_bytes > TAIL_BYTES and len(self._held) > 1:
+            _, oldest, size = self._held.popleft()
+            self._held_bytes -= size
+            self._cut_bytes += utf8_size(oldest)
+
+    def _quote(self, mark: Mark, text: str) -> Iterator[str]:
+        continues = mark in self._unended
+        (self._unended.discard if text.endswith("\n") else self._unended.add)(mark)
+        if text and not (continues and text == "\n"):
+            yield from _quote(self._about, mark, text, continues=continues)
+
+
+def check(log_dir: Path, workspaces: Path) -> None:
+    """Refuse a directory that is unfit for logs, before anything runs; ``workspaces`` is where sessions work by default.
+
+    Raises:
+        InvalidConfig: the path is a file, lies in a file, or is where cells of sessions could change it.
+    """
+    path, workspace = log_dir.expanduser().absolute(), workspaces.expanduser().resolve()
+    if path.resolve().is_relative_to(workspace):
+        message = (
+            f"log_dir: {path} lies in {workspace}, where sessions work and their cells can change it: "
+            f"name a directory outside of it, such as {workspace.with_name('logs')}."
+        )
+        raise InvalidConfig(message)
+    existing = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    if not existing.is_dir():
+        message = f"log_dir: {existing} is no directory: choose another one."
+        raise InvalidConfig(message)
+
+
+def _unfit(path: Path, reason: str) -> str:
+    return f"log_dir: {path} cannot be a log. {reason.rstrip('.')}: move it away, or choose another log_dir."
+
+
+def _about(execution_id: str) -> str:
+    return f"cell {execution_id[:8]}"
+
+
+def _start_lines(event: events.CellStarted) -> Iterator[str]:
+    cell, about = event.cell, _about(event.execution_id)
+    kind = cell.language
+    if isinstance(cell, ShellCell):
+        kind = "command" if cell.work_dir is None else f"command in {_printable(cell.work_dir)}"
+    yield f"{about} started: {kind}, kernel {event.kernel_epoch}, execution {event.execution_id}"
+    yield from _quote(about, "in", cell.source, SOURCE_BYTES)
+
+
+def _end_lines(result: ExecutionResult) -> Iterator[str]:
+    about = _about(result.execution_id)
+    interrupted = f", interrupted by {result.interrupted}, ended by {result.ended_by}" if result.interrupted else ""
+    cause = f", cause {result.cause}" if result.cause else ""
+    yield (
+        f"{about} ended: {result.status}, exit code {result.exit_code}, {result.timing.run:.3f} s, state {result.state}"
+        f"{interrupted}{cause}"
+    )
+    if result.notes:
+        yield from _quote(about, "note", "\n".join(result.notes), REASON_BYTES)
+
+
+def _other_lines(event: events.Event) -> Iterator[str]:
+    """Yield the lines of an event that is not about a cell that ran."""
+    match event:
+        case events.DisplayUpdated():
+            pass
+        case events.CellRefused():
+            yield f"refused {event.kind}: {_printable(str(event.error)[:REASON_BYTES])}"
+            source = event.source if isinstance(event.source, str) else f"({type(event.source).__name__})"
+            yield from _quote("refused", "in", source, REASON_BYTES)
+        case events.KernelChanged():
+            yield from _kernel_lines(event)
+        case events.FilesTouched():
+            yield f"files, {event.operation}: {_printable(' '.join((*event.paths, *event.refused))[:REASON_BYTES])}"
+        case events.MemoryHigh():
+            yield _printable(str(MemoryUse(event.used_bytes, event.limit_bytes, biggest=event.biggest)))
+        case _:
+            yield _printable(f"session {_session_text(event)}")
+
+
+def _kernel_lines(event: events.KernelChanged) -> Iterator[str]:
+    about = f"kernel {event.kernel_epoch}" + ("" if event.language == "python" else f" ({_printable(event.language)})")
+    match event.change:
+        case "started":
+            again = " in place of the one before" if event.kernel_epoch > 1 else ""
+            yield f"{about} started{again}: {_printable(_location(event.container))}"
+        case "failed":
+            yield f"{about} did not start"
+            yield from _quote(about, "note", event.cause or "", REASON_BYTES)
+        case "died":
+            yield f"{about} died: {event.cause}"
+
+
+def _location(container: events.KernelContainer | None) -> str:
+    if container is None:
+        return "on this machine"
+    mounts = ", ".join(f"{source} -> {target} ({'ro' if only else 'rw'})" for source, target, only in container.mounts)
+    text = f"container {container.name} ({container.id}), image {container.image}, network {container.network_text}"
+    return f"{text}{', with sudo' if container.sudo else ''}, mounts {mounts or 'none'}"
+
+
+def _session_text(event: events.Event) -> str:
+    match event:
+        case events.SessionOpened():
+            return f"opened: workspace {event.workspace}" + (f", which replays {event.replays}" if event.replays else "")
+        case events.SessionAdopted():
+            return f"adopted from an owner that died: kernel {event.kernel_epoch} lives, {_location(event.container)}"
+        case events.SessionReplayed():
+            return f"replayed {event.replay.source}: {len(event.replay.cells)} cells"
+        case events.SnapshotTaken():
+            return f"snapshot {event.snapshot.snapshot_id}: {len(event.snapshot.variables)} variables"
+        case events.TestsRun():
+            return f"tested: {event.report.summary}"
+        case _:
+            return "closing" if isinstance(event, events.SessionClosing) else "closed"
+
+
+def _printable(text: str) -> str:
+    """Return one line as it can be shown: without colours, with escapes for characters that are not printable."""
+    text = strip_ansi(text)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode("ascii") for char in text
+    )
+
+
+def _quote(about: str, mark: Mark, text: str, limit: int = sys.maxsize, *, continues: bool = False) -> Iterator[str]:
+    """Yield the lines of a text behind their mark; of one above its limit in bytes its head, its tail and their distance."""
+    if (size := utf8_size(text)) > limit:
+        yield from _quote(about, mark, head_within(text, limit // 2))
+        yield f"{about} left out: {size - limit} bytes"
+        text = tail_within(text, limit // 2)
+    for number, line in enumerate(text.removesuffix("\n").split("\n")):
+        yield f"{about} {mark} {'+' if continues and not number else '|'} {_printable(line.removesuffix(chr(13)))}"
+
+
+def _log_size(text: str) -> int:
+    """Return about how many bytes of a log a text takes."""
+    return utf8_size(text) + _LINE_BYTES * (text.count("\n") + 1)
