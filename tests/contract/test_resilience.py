@@ -128,7 +128,7 @@ def test_the_kernel_dies(session: Session, code: str, exit_code: int, cause: str
     assert following.notes
 
 
-@row("out of memory")
+@row("out of memory, where a limit is set (always in containers)")
 def test_out_of_memory(tight_session: Session) -> None:
     tight_session.execute("x = 1")
     result = tight_session.execute("print('before')\ny = bytearray(b'x') * 500_000_000")
@@ -141,7 +141,7 @@ def test_out_of_memory(tight_session: Session) -> None:
     runs_in_step(tight_session, kept=False)
 
 
-@row("fork bomb, endless output, 1 GB line, full disk")
+@row("300 processes at once, endless output, 1 GB line, a device without space")
 @pytest.mark.parametrize(
     ("code", "timeout", "status"),
     [
@@ -150,7 +150,7 @@ def test_out_of_memory(tight_session: Session) -> None:
         ("print('x' * 10**9)", 120.0, "ok"),
         ("open('/dev/full', 'w').write('x' * 10**6)", 30.0, "error"),
     ],
-    ids=["fork burst", "endless output", "1 GB line", "full disk"],
+    ids=["300 processes", "endless output", "1 GB line", "no space"],
 )
 def test_too_much_of_something(session: Session, code: str, timeout: float, status: str) -> None:
     session.execute("x = 1")

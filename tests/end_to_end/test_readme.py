@@ -21,6 +21,7 @@ import pytest
 import kernelexec
 from kernelexec import Config
 from kernelexec.cli.application import app
+from kernelexec.mcp.clients import make_server_entry
 from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support import session_picture
@@ -144,8 +145,9 @@ def test_every_command_is_shown() -> None:
 
 def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options() -> None:
     [server] = [json.loads(block)["mcpServers"]["kernelexec"] for block in blocks("json")]
-    command, *options = server["args"]
-    assert (server["command"], command) == ("kernelexec", "mcp")
+    module, name, command, *options = server["args"]
+    assert (module, name, command) == ("-m", "kernelexec", "mcp")
+    assert server.keys() == make_server_entry(options, cwd="/path/to").keys() - {"env"}
     shown = help_of(command).replace(",", " ").split()
     assert [option for option in options if option.startswith("--") and option not in shown] == []
 
