@@ -205,7 +205,7 @@ def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
             await call("execute_code", code="open(n, 'w').close()")
             deleted = await call("delete_files", include=["*"], exclude=[f"d{NAME}"])
             assert f"'deleted': ['{NAME_MARK}.py', '{NAME_MARK}.txt']" in deleted
-            assert f"'why': '{NAME_MARK} has not been read: " in deleted
+            assert f"'reason': '{NAME_MARK} has not been read: " in deleted
             assert f"d{NAME_MARK}" in await call("delete_files", path=f"d{NAME}", recursive=True)
             assert f"{NAME_MARK} has not been read: " in await call("delete_files", path=NAME)
 
