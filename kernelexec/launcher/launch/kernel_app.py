@@ -55,7 +55,12 @@ class LauncherApp(IPKernelApp):
         return LauncherMessageSession(parent=self)
 
     def init_code(self) -> None:
-        """Exclude all objects so far from garbage collection, then run the user's startup files."""
+        """Exclude all objects so far from garbage collection, then run the user's startup files.
+
+        The logger gets the level of its handler; otherwise each message makes four log records that the handler drops.
+        """
+        if not self.logging_config:
+            self.log.setLevel(self.log_level)
         if self.collects_garbage:
             gc.freeze()
             gc.enable()
