@@ -17,13 +17,13 @@ _STACKS_SECONDS, _STACKS_PAUSE = 0.2, 0.005
 
 
 class Interrupter:
-    """The means of the escalation of one kernel; the session's ladder chooses their order."""
+    """The means that end a running cell; `session/kernels/cell_end` decides their order."""
 
     def __init__(self, process: KernelProcess) -> None:
         self._process = process
 
     @property
-    def rungs(self) -> tuple[InterruptStep, ...]:
+    def available_steps(self) -> tuple[InterruptStep, ...]:
         """The steps that can end a cell of this kernel and keep the state, gentlest first."""
         installed = self._process.installed
         if installed is None:

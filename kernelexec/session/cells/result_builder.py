@@ -100,7 +100,7 @@ def build_result(
         outputs=outputs,
         exit_code=exit_code,
         interrupted=verdict.interrupted,
-        ended_by=verdict.rung,
+        ended_by=verdict.step,
         state=verdict.state,
         cause=verdict.cause,
         lost_names=verdict.lost_names,
@@ -137,7 +137,7 @@ def _find_cause(execution: Execution, verdict: Verdict) -> Cause | None:
     """
     if verdict.interrupted is None:
         return verdict.cause if verdict.exit_code is not None else None
-    by_force = verdict.rung in (None, "kill") or execution.end not in ("complete", "incomplete") or execution.asks_exit
+    by_force = verdict.step in (None, "kill") or execution.end not in ("complete", "incomplete") or execution.asks_exit
     return verdict.cause if by_force or verdict.cause == "timeout" else None
 
 

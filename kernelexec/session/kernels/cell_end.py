@@ -31,24 +31,24 @@ _LISTED = 20
 
 async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> tuple[InterruptStep, str]:
     """End an execution, ``grace`` seconds a step; return the last step, and the stacks of all threads after a kill."""
-    for rung in _STEPS:
-        if rung not in kernel.interrupter.rungs:
+    for step in _STEPS:
+        if step not in kernel.interrupter.available_steps:
             continue
-        noticed = await _take_step(kernel, rung, grace)
+        noticed = await _take_step(kernel, step, grace)
         with anyio.move_on_after(grace if noticed else 0):
             await execution.ended.wait()
         if execution.ended.is_set():
-            return rung, ""
+            return step, ""
     stacks = await kernel.interrupter.read_stacks()
     await kernel.kill()
     execution.finish("died")
     return "kill", stacks
 
 
-async def _take_step(kernel: Kernel, rung: InterruptStep, grace: float) -> bool:
+async def _take_step(kernel: Kernel, step: InterruptStep, grace: float) -> bool:
     """Take one step; return whether the cell can obey it."""
     interrupter = kernel.interrupter
-    match rung:
+    match step:
         case "interrupt":
             return await interrupter.request_interrupt(min(grace, NOTICE_SECONDS))
         case "signal":
@@ -69,7 +69,7 @@ class Verdict:
     cause: Cause | None = None
     exit_code: int | None = None
     interrupted: Interrupted | None = None
-    rung: InterruptStep | None = None
+    step: InterruptStep | None = None
     lost_names: tuple[str, ...] = ()
     confinement: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)

@@ -222,7 +222,7 @@ class KernelSupervisor:
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
             verdict.interrupted = "request" if execution.asked else "timeout"
-            verdict.rung, verdict.stacks = await escalate(kernel, execution, grace=self._config.budgets.grace)
+            verdict.step, verdict.stacks = await escalate(kernel, execution, grace=self._config.budgets.grace)
         limit = memory_limit_text(kernel.usage, self._backend.isolation)
         await self._judge_state(kernel, execution, verdict)
         add_memory_notes(verdict, kernel.usage, limit)
@@ -254,7 +254,7 @@ class KernelSupervisor:
                 verdict.state = "unknown"
                 verdict.notes.append(doubt)
             return
-        ended_by_us = verdict.rung == "kill" or (verdict.rung == "signal" and kernel.death == _INTERRUPT_DEATH)
+        ended_by_us = verdict.step == "kill" or (verdict.step == "signal" and kernel.death == _INTERRUPT_DEATH)
         died_by_itself = kernel.death is not None and self._kill_cause is None and not ended_by_us
         lost_state = await self._end_kernel(kernel, is_reported=True)
         verdict.state, verdict.lost_names = "lost", lost_state.names
