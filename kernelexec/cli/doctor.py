@@ -90,14 +90,14 @@ def _check_runtime_directory() -> DoctorCheck:
         return DoctorCheck("runtime directory", ok=False, detail=str(exc), remedy="Set TMPDIR to a short, writable path.")
     free = shutil.disk_usage(root).free
     root.rmdir()
-    mend = f"Free some space in {root.parent}: output that is too large for a result is stored there."
-    return DoctorCheck("runtime directory", free > _FREE_BYTES_MIN, f"{root.parent}, {free // 2**20} MiB free", mend)
+    fix = f"Free some space in {root.parent}: output that is too large for a result is stored there."
+    return DoctorCheck("runtime directory", free > _FREE_BYTES_MIN, f"{root.parent}, {free // 2**20} MiB free", fix)
 
 
 def _check_open_files() -> DoctorCheck:
     bound = systems.open_files_limit()
-    mend = "Raise it with `ulimit -n 4096`: each session takes about ten."
-    return DoctorCheck("open files", bound is None or bound >= _FILES_MIN, "no limit" if bound is None else str(bound), mend)
+    fix = "Raise it with `ulimit -n 4096`: each session takes about ten."
+    return DoctorCheck("open files", bound is None or bound >= _FILES_MIN, "no limit" if bound is None else str(bound), fix)
 
 
 def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[DoctorCheck]:
@@ -154,7 +154,7 @@ class DoctorCheck:
 
     def to_dict(self) -> dict[str, object]:
         """Return the check as JSON values."""
-        return {"check": self.check, "ok": self.ok, "found": self.detail, "mend": self.remedy}
+        return {"check": self.check, "ok": self.ok, "found": self.detail, "fix": self.remedy}
 
     def to_row(self) -> list[str]:
         """Return the check as a row of a table."""
@@ -230,8 +230,8 @@ async def _check_interrupt(session: AsyncSession, kind: str) -> DoctorCheck:
 
 async def _check_plots(session: AsyncSession, kind: str) -> DoctorCheck:
     result = await session.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]);")
-    mend = f"Install matplotlib in the kernel's {'image' if kind == 'container' else 'environment'} to see plots."
-    return DoctorCheck(f"optional: {kind}: plots", bool(result.images), f"{len(result.images)} picture", mend)
+    fix = f"Install matplotlib in the kernel's {'image' if kind == 'container' else 'environment'} to see plots."
+    return DoctorCheck(f"optional: {kind}: plots", bool(result.images), f"{len(result.images)} picture", fix)
 
 
 async def _check_sockets(session: AsyncSession, kind: str) -> DoctorCheck:
@@ -246,8 +246,8 @@ async def _check_sockets(session: AsyncSession, kind: str) -> DoctorCheck:
 async def _check_confinement(session: AsyncSession, kind: str) -> DoctorCheck:
     """Check which layers confine a kernel."""
     layers = (await session.execute("None")).confinement
-    mend = _NO_LANDLOCK if systems.PLATFORM.confinement else _NO_CONFINEMENT
-    return DoctorCheck(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", mend)
+    fix = _NO_LANDLOCK if systems.PLATFORM.confinement else _NO_CONFINEMENT
+    return DoctorCheck(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", fix)
 
 
 def _how_to_get(image: str) -> str:

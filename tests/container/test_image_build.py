@@ -89,7 +89,7 @@ def test_a_base_without_ipykernel_is_told_apart_and_what_to_add_is_said() -> Non
     lacking = [finding["check"] for finding in said["findings"] if finding["needed"] and not finding["ok"]]
     assert lacking == ["ipykernel", "jupyter_client"]
     assert said["facts"]["python"].startswith("3.")
-    assert any("pip install 'ipykernel>=" in finding["mend"] for finding in said["findings"])
+    assert any("pip install 'ipykernel>=" in finding["fix"] for finding in said["findings"])
 
 
 def test_an_image_of_ours_serves_any_user_with_its_root_read_only(engine: Engine) -> None:

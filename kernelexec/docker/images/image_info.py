@@ -260,7 +260,7 @@ class ImageCheck:
 
     def to_dict(self) -> dict[str, object]:
         """Return the check as JSON values."""
-        return {"check": self.check, "ok": self.ok, "found": self.detail, "mend": self.remedy, "needed": self.needed}
+        return {"check": self.check, "ok": self.ok, "found": self.detail, "fix": self.remedy, "needed": self.needed}
 
 
 def check_image(image: str, facts: ImageFacts) -> list[ImageCheck]:

@@ -21,7 +21,7 @@ NO_ENGINE = "unix:///missing/docker.sock"
 def findings(tmp_path: Path, *args: str, **env: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     done = kernelexec(tmp_path, "doctor", "--json", *args, **env)
     found = json.loads(done.stdout)
-    assert all(set(finding) == {"check", "ok", "found", "mend"} for finding in found)
+    assert all(set(finding) == {"check", "ok", "found", "fix"} for finding in found)
     return done.returncode, {finding["check"]: finding for finding in found}
 
 
@@ -62,25 +62,25 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
     assert status == 1
     assert found["choice"]["found"] == "container, by default"
     assert "there is no socket" in found["container engine"]["found"]
-    assert "KERNELEXEC_USE_DOCKER=0" in found["container engine"]["mend"]
+    assert "KERNELEXEC_USE_DOCKER=0" in found["container engine"]["fix"]
     assert "container kernel" not in found
     assert found["optional: local kernel"]["ok"]
 
 
 @needs_engine
 @pytest.mark.parametrize(
-    ("image", "mend"),
+    ("image", "fix"),
     [
         ("kernelexec/missing:1", "`kernelexec image build missing` builds it."),
         ("kernelexec/missing-sudo:1", "`kernelexec image build missing --sudo` builds it."),
         ("no.such/image", "choose another one with --image"),
     ],
 )
-def test_an_image_that_is_not_there_is_never_pulled_but_told_of(image: str, mend: str, tmp_path: Path) -> None:
+def test_an_image_that_is_not_there_is_never_pulled_but_told_of(image: str, fix: str, tmp_path: Path) -> None:
     status, found = findings(tmp_path, "--isolation", "container", "--image", image)
     assert status == 1
     assert found["container image"]["found"] == f"{image} is missing"
-    assert mend in found["container image"]["mend"]
+    assert fix in found["container image"]["fix"]
 
 
 def test_the_doctor_speaks_json(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_doctor_says_what_to_mend(tmp_path: Path) -> None:
     assert status == 1
     assert [finding["check"] for finding in failed] == ["local kernel"]
     assert "/missing/python" in failed[0]["found"]
-    assert failed[0]["mend"]
+    assert failed[0]["fix"]
 
 
 def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
