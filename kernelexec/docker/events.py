@@ -19,13 +19,13 @@ _AGAIN_SECONDS = 0.5
 logger = logging.getLogger("kernelexec")
 
 
-class News:
+class EventStream:
     """A stream that says when to inspect a container: it may have ended, or the engine went away or came back.
 
     An event is a reason to inspect and never a proof: the state of a container is the engine's answer.
     """
 
-    _current: News | None = None
+    _current: EventStream | None = None
     _guard = threading.Lock()
 
     def __init__(self, engine: Engine) -> None:
@@ -39,7 +39,7 @@ class News:
         self._thread = threading.Thread(target=self._listen, name="kernelexec-engine", daemon=True)
 
     @classmethod
-    def hold(cls) -> Self:
+    def acquire(cls) -> Self:
         """Return the stream of this process; each caller must release it. It blocks: for a thread."""
         engine = Engine.acquire()
         with cls._guard:
@@ -52,13 +52,13 @@ class News:
         assert isinstance(current, cls)
         return current
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the stream; the last release ends it. It blocks: for a thread."""
         with self._guard:
             self._holders -= 1
             last = not self._holders
-            if last and News._current is self:
-                News._current = None
+            if last and EventStream._current is self:
+                EventStream._current = None
         if last:
             self._over.set()
             self._hang_up()

@@ -191,11 +191,11 @@ class KernelClient:
         A kernel without our launcher is asked until no output of the cell comes meanwhile: some (deno 2.9) report the end of
         a cell before they have published all of its output.
         """
-        if not execution.lingers:
+        if not execution.keeps_late_output:
             return await self.is_responsive(patience)
         is_responsive = False
         with anyio.move_on_after(_SETTLE_SECONDS):
-            heard, silent = execution.heard, 0
+            count, silent = execution.output_count, 0
             while silent < _SILENT_ROUNDS:
                 self._quiet.clear()
                 if not await self.is_responsive(patience):
@@ -203,8 +203,8 @@ class KernelClient:
                 is_responsive = True
                 with anyio.move_on_after(_QUIET_SECONDS):
                     await self._quiet.wait()
-                silent = silent + 1 if heard == execution.heard else 0
-                heard = execution.heard
+                silent = silent + 1 if count == execution.output_count else 0
+                count = execution.output_count
         return is_responsive
 
     async def enter(self, cwd: str, environment: Mapping[str, str | None], *, patience: float) -> bool:
@@ -282,7 +282,7 @@ class KernelClient:
             if message.content.get("execution_state") == "idle":
                 self._quiet.set() if execution is None else execution.on_idle()
         else:
-            if execution.end is not None and not execution.lingers:
+            if execution.end is not None and not execution.keeps_late_output:
                 self._late[execution.msg_id] = execution
             execution.on_output(message.msg_type, message.content, message.dropped_bytes)
 

@@ -44,19 +44,25 @@ class Execution:
         self.end: End | None = None
         self.reply: dict[str, Any] | None = None
         self.reply_metadata: dict[str, Any] = {}
-        self.asked: bool = False
+        self.is_interrupt_requested = False
+        """Whether a caller requested the interruption of the cell."""
         self.ended = asyncio.Event()
-        self.heard = 0
-        self.lingers = False
+        self.output_count = 0
+        """The number of iopub messages with output, also those after the end."""
+        self.keeps_late_output = False
+        """Whether output after the end belongs to the cell's result, until `settle`."""
         self._left_out_bytes = 0
         self.on_input_request: OnInputRequest | None = None
         """The function that gets the cell's input requests; without one they are answered with no input."""
-        self._turning = asyncio.Event()
+        self._turn = asyncio.Event()
+        """Set at the end, at a request to interrupt, and at the end of the time of `wait_for_turn`."""
         self._timer: asyncio.TimerHandle | None = None
         self._pauses = 0
-        self._left = 0.0
+        self._remaining_seconds = 0.0
+        """The rest of the cell's time while `pause_budget` stops its clock."""
         self._idle = False
-        self._half_at = 0.0
+        self._half_end_time = 0.0
+        """The time of the first half of the end, by the loop's clock."""
         self._patience: asyncio.TimerHandle | None = None
 
     async def wait_for_turn(self, seconds: float) -> None:
@@ -64,9 +70,9 @@ class Execution:
 
         The time within ``paused`` does not count.
         """
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._turning.set)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._turn.set)
         try:
-            await self._turning.wait()
+            await self._turn.wait()
         finally:
             self._timer.cancel()
 
@@ -75,15 +81,15 @@ class Execution:
         """Stop the cell's clock while it waits for an answer."""
         loop = asyncio.get_running_loop()
         if not self._pauses and self._timer is not None:
-            self._left = self._timer.when() - loop.time()
+            self._remaining_seconds = self._timer.when() - loop.time()
             self._timer.cancel()
         self._pauses += 1
         try:
             yield
         finally:
             self._pauses -= 1
-            if not self._pauses and self._timer is not None and not self._turning.is_set():
-                self._timer = loop.call_later(self._left, self._turning.set)
+            if not self._pauses and self._timer is not None and not self._turn.is_set():
+                self._timer = loop.call_later(self._remaining_seconds, self._turn.set)
 
     @property
     def asks_exit(self) -> bool:
@@ -94,13 +100,13 @@ class Execution:
 
     def ask_interrupt(self) -> None:
         """Wake the task that watches this execution, so that it interrupts the cell."""
-        self.asked = True
-        self._turning.set()
+        self.is_interrupt_requested = True
+        self._turn.set()
 
     def on_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
-        """Take an iopub message; after the end it counts as late, unless the execution lingers."""
+        """Take an iopub message; after the end it counts as late, unless the execution keeps late output."""
         target = self._collector
-        self.heard += 1
+        self.output_count += 1
         if dropped_bytes:
             target.count_missing(dropped_bytes)
         target.feed(msg_type, content)
@@ -146,16 +152,16 @@ class Execution:
         if self.end is not None:
             return
         self.end = end
-        if not self.lingers:
+        if not self.keeps_late_output:
             self._end_half()
         if self._patience is not None:
             self._patience.cancel()
         self.ended.set()
-        self._turning.set()
+        self._turn.set()
 
     def settle(self) -> None:
-        """Stop lingering: output that comes from now on is late."""
-        self.lingers = False
+        """Stop keeping late output for the result: it goes to the late collector from now on."""
+        self.keeps_late_output = False
         if self.end is not None:
             self._end_half()
 
@@ -172,12 +178,12 @@ class Execution:
         if self._idle and self.reply is not None:
             self.finish("complete")
         elif self._patience is None and self.end is None:
-            self._half_at = asyncio.get_running_loop().time()
+            self._half_end_time = asyncio.get_running_loop().time()
             self._be_patient()
 
     def _be_patient(self) -> None:
         loop = asyncio.get_running_loop()
-        left = max(self._half_at, self._heard_at()) + HALF_END_PATIENCE - loop.time()
+        left = max(self._half_end_time, self._heard_at()) + HALF_END_PATIENCE - loop.time()
         if left <= 0:
             self.finish("incomplete")
         else:

@@ -107,7 +107,7 @@ class Kernel(KernelProcess):
         self._allows_all = overruled
         installed = self.installed is not None
         execution = self.client.submit(code, collector, late, counted=counted, msg_id=msg_id, asks=asks and not installed)
-        execution.lingers = installed
+        execution.keeps_late_output = installed
         return execution
 
     def confirms_state(self, execution: Execution) -> bool:

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from kernelexec.config import Container
 from kernelexec.docker.client import change_limits, usage
-from kernelexec.docker.events import News
+from kernelexec.docker.events import EventStream
 from kernelexec.errors import EngineRefused, KernelStartFailed, LimitRefused
 from kernelexec.results import Stats
 from kernelexec.results.usage import format_size
@@ -40,7 +40,7 @@ class ContainerState:
         """Whether this side killed the kernel."""
         self.changed = asyncio.Event()
         """Set when the kernel has ended, and when the engine reports an event of the container."""
-        self.events: News | None = None
+        self.events: EventStream | None = None
         """The engine's events; None before the launch and after the removal."""
         self.memory_bytes: int | None = None
         """Memory that everything in the container may use together."""
@@ -48,7 +48,7 @@ class ContainerState:
         """Whether the limits differ from those that the container was created with."""
         self._swap_bytes = 0
 
-    async def connect(self) -> News:
+    async def connect(self) -> EventStream:
         """Subscribe to the engine's events, until the container is removed.
 
         Raises:
@@ -57,7 +57,7 @@ class ContainerState:
         """
 
         def subscribe() -> None:
-            self.events = News.hold()
+            self.events = EventStream.acquire()
 
         await run_to_end(subscribe)
         if self.events is None:
@@ -163,7 +163,7 @@ class OomCounter:
 
 
 class OomDetector:
-    """Decides at the end of each kernel of a container whether it was killed for want of memory."""
+    """The decision, at the end of each kernel of a container, whether it was killed for want of memory."""
 
     def __init__(self, state: ContainerState) -> None:
         self.is_oom_killed = False

@@ -18,7 +18,7 @@ from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
 from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
-from kernelexec.docker.events import News
+from kernelexec.docker.events import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
 from kernelexec.events import KernelContainer
@@ -204,7 +204,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         self._apply_all(await run_in_thread(events.engine.inspect_container, state.id))
         self._reuse.accept(lambda peer: self.accepts_peer(peer, guarded=True))
 
-    def _create_stopped(self, order: Order, events: News) -> None:
+    def _create_stopped(self, order: Order, events: EventStream) -> None:
         """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
         container = self._state.id = create_container(events.engine, order, self.name)
         if self._state.events is not events:
@@ -330,7 +330,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 state.end(KILLED if state.status is None else state.status)
         finally:
             await run_in_thread(self._stack.close)
-            await run_in_thread(events.let_go)
+            await run_in_thread(events.release)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return the container's id and settings, by which another process takes the kernel over."""

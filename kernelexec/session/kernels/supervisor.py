@@ -221,7 +221,7 @@ class KernelSupervisor:
         verdict = Verdict(notes=[] if internal else self._take_notes(kernel), confinement=kernel.confinement.layers)
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
-            verdict.interrupted = "request" if execution.asked else "timeout"
+            verdict.interrupted = "request" if execution.is_interrupt_requested else "timeout"
             verdict.step, verdict.stacks = await escalate(kernel, execution, grace=self._config.budgets.grace)
         limit = memory_limit_text(kernel.usage, self._backend.isolation)
         await self._judge_state(kernel, execution, verdict)

@@ -257,12 +257,12 @@ def test_a_cell_that_goes_on_is_waited_for_so_long(case: Case) -> None:
         return waiting.done()
 
     assert case.runner.run(watch())
-    assert (case.end(), case.execution.asked) == (None, False)
+    assert (case.end(), case.execution.is_interrupt_requested) == (None, False)
 
 
 def test_a_request_to_interrupt_is_no_end(case: Case) -> None:
     case.run(lambda case: case.execution.ask_interrupt(), output)
-    assert (case.end(), case.execution.asked) == (None, True)
+    assert (case.end(), case.execution.is_interrupt_requested) == (None, True)
     assert case.collector.outputs() == (Stream("stdout", "x"),)
 
 
@@ -283,7 +283,7 @@ def test_a_wait_that_was_given_up_is_taken_up_again(case: Case) -> None:
 
 
 def test_what_comes_after_the_end_of_one_that_lingers_is_its_own_until_it_is_settled(case: Case) -> None:
-    case.execution.lingers = True
+    case.execution.keeps_late_output = True
     case.run(output, idle, reply, output)
     assert case.end() == "complete"
     assert (case.collector.outputs(), case.late.outputs()) == ((Stream("stdout", "xx"),), ())
@@ -300,7 +300,7 @@ def test_settling_before_the_end_ends_nothing(case: Case) -> None:
 
 @pytest.mark.parametrize("lingers", [False, True])
 def test_what_came_in_time_is_held_by_its_cell_only(case: Case, *, lingers: bool) -> None:
-    case.execution.lingers = lingers
+    case.execution.keeps_late_output = lingers
     case.run(lambda c: c.execution.on_output("stream", {"name": "stdout", "text": "in time"}, 0))
     case.run(lambda c: c.execution.on_reply(REPLY, {}), lambda c: c.execution.on_idle())
     if lingers:
