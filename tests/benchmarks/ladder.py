@@ -1,4 +1,4 @@
-"""How long it takes from the timeout of a cell to control over its kernel, by which rung, and whether the state is kept."""
+"""How long it takes from the timeout of a cell to control over its kernel, by which step, and whether the state is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT = 0.5
 def show_ladder(rounds: int) -> dict[str, list[float]]:
     table = Table(title=f"cells over a timeout of {TIMEOUT} s, grace 1 s: medians of {rounds}")
     found: dict[str, list[float]] = {}
-    for name in ("cell", "s from timeout to result", "rung", "state"):
+    for name in ("cell", "s from timeout to result", "step", "state"):
         table.add_column(name)
     with tempfile.TemporaryDirectory() as directory, Executor("local", workspace=directory) as executor:
         for name, overrun in OVERRUNS.items():
@@ -29,7 +29,7 @@ def show_ladder(rounds: int) -> dict[str, list[float]]:
             session.close()
             found[name] = [result.timing.run - TIMEOUT for result in results]
             late = statistics.median(found[name])
-            rungs, states = {str(result.ended_by) for result in results}, {result.state for result in results}
-            table.add_row(name, f"{late:.3f}", " ".join(sorted(rungs)), " ".join(sorted(states)))
+            steps, states = {str(result.ended_by) for result in results}, {result.state for result in results}
+            table.add_row(name, f"{late:.3f}", " ".join(sorted(steps)), " ".join(sorted(states)))
     Console(width=120).print(table)
     return found

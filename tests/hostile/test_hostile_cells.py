@@ -13,7 +13,7 @@ from kernelexec import AsyncExecutor, DisplayData, Executor, Session
 from tests.hostile.cells import CELLS, MEANS, Hostile
 
 GRACE = 0.4
-RUNGS = 5
+STEPS = 5
 #: What a machine with other work on it may add to a budget, in seconds.
 SLACK = 10.0
 MIB = 1024 * 1024
@@ -58,7 +58,7 @@ def test_a_hostile_cell_gets_its_verdict(own_executor: Executor, bystander: Sess
 
     result = session.execute(cell.code, timeout=cell.timeout)
 
-    assert time.monotonic() - started < cell.timeout + GRACE * RUNGS + SLACK
+    assert time.monotonic() - started < cell.timeout + GRACE * STEPS + SLACK
     assert peak_bytes() - before < 50 * MIB
     found = (result.status, result.state, result.interrupted)
     assert found == (cell.status, cell.state, cell.interrupted), result.text[-2000:]

@@ -1,19 +1,19 @@
-"""Cells that run over their timeout, from the meek to the stubborn, and how far up the ladder each may drive it."""
+"""Cells that run over their timeout, from the meek to the stubborn, and the steps that may end each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The rungs that keep the state.
+#: The steps that keep the state.
 KEEPING = ("interrupt", "signal", "cancel", "command")
 
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """A cell that does not end by itself; the rungs that may end it."""
+    """A cell that does not end by itself; the steps that may end it."""
 
     code: str
-    rungs: tuple[str, ...] = KEEPING
+    steps: tuple[str, ...] = KEEPING
     prepared: str = "import asyncio, ctypes, re, signal, subprocess, time"
 
 

@@ -1,4 +1,4 @@
-"""The ladder: what runs over its timeout is ended by the gentlest rung that can, and the state is kept wherever it can be."""
+"""The escalation: what runs over its timeout is ended by the gentlest step that can, and the state is kept where it can be."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_overrun_is_ended_by_its_rung(patient: Executor, overrun: Overrun) ->
     result = session.execute(overrun.code if magic else f"print('before')\n{overrun.code}", timeout=TIMEOUT)
 
     assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout")
-    assert result.ended_by in overrun.rungs
+    assert result.ended_by in overrun.steps
     assert result.state == ("kept" if result.ended_by in KEEPING else "lost")
     assert result.stdout == ("" if magic else "before\n")
     assert result.timing.run < TIMEOUT + GRACE * 5 + 10
